@@ -1,0 +1,9 @@
+//! The API of Fire-Flyer (group `fireflyer.dev`): types, validation rules, names of labels,
+//! resources and conditions. No client: anything may use these types cheaply.
+
+pub mod fabric;
+pub mod names;
+pub mod training_job;
+
+pub use fabric::{Fabric, FabricSpec};
+pub use training_job::{TrainingJob, TrainingJobSpec, TrainingJobStatus};

@@ -1,0 +1,47 @@
+//! Every label, resource, condition and object name that more than one program must agree on.
+
+/// API group of all our kinds.
+pub const GROUP: &str = "fireflyer.dev";
+/// Name of the one Fabric object.
+pub const FABRIC: &str = "default";
+/// Namespace and release name that the chart's documentation uses.
+pub const SYSTEM_NAMESPACE: &str = "fireflyer-system";
+/// Field manager of every server-side apply by the operator.
+pub const FIELD_MANAGER: &str = "fireflyer-operator";
+/// Finalizer on a TrainingJob, present only while the job holds nodes.
+pub const FINALIZER: &str = "fireflyer.dev/release-nodes";
+
+/// Label on a Node: the class it belongs to, for example `a100`.
+pub const LABEL_NODE_CLASS: &str = "fireflyer.dev/node-class";
+/// Label on pods and ConfigMaps: the TrainingJob they belong to.
+pub const LABEL_JOB: &str = "fireflyer.dev/job";
+/// Label on pods and ConfigMaps: the attempt they belong to.
+pub const LABEL_ATTEMPT: &str = "fireflyer.dev/attempt";
+/// Label on pods: the node rank inside the attempt.
+pub const LABEL_RANK: &str = "fireflyer.dev/rank";
+/// Label on a Node: its zone (one fat tree).
+pub const LABEL_ZONE: &str = "topology.fireflyer.dev/zone";
+/// Label on a Node: its leaf switch.
+pub const LABEL_LEAF: &str = "topology.fireflyer.dev/leaf";
+
+/// Resource: one per node; every job pod asks for it, so that a node is never shared.
+pub const RESOURCE_NODE: &str = "fireflyer.dev/node";
+/// Resource: a slot of an RDMA adapter.
+pub const RESOURCE_RDMA: &str = "fireflyer.dev/rdma";
+/// Resource: a GPU.
+pub const RESOURCE_GPU: &str = "nvidia.com/gpu";
+
+/// Container that runs the user's program.
+pub const CONTAINER_TRAINER: &str = "trainer";
+/// Native sidecar that runs HFReduce.
+pub const CONTAINER_HFREDUCE: &str = "hfreduce";
+
+/// Name of the ConfigMap and the Secret of one attempt: `<job>-<attempt>`.
+pub fn attempt_name(job: &str, attempt: u32) -> String {
+    format!("{job}-{attempt}")
+}
+
+/// Name of the pod of one node rank: `<job>-<attempt>-<rank>`.
+pub fn pod_name(job: &str, attempt: u32, rank: u32) -> String {
+    format!("{job}-{attempt}-{rank}")
+}
