@@ -1,0 +1,243 @@
+//! What a scenario has in its hands: a namespace of its own on the cluster under test, and the
+//! few questions that scenarios ask about it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use cluster::Cluster;
+use crds::TrainingJob;
+use crds::training_job::Phase;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Event, Namespace, Node, PersistentVolumeClaim, Pod, Secret,
+};
+use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::jobs::Job;
+
+/// How often a condition is looked at while waiting for it.
+const POLL: Duration = Duration::from_millis(250);
+
+/// One scenario's view of the cluster.
+#[derive(Clone)]
+pub struct Context {
+    /// Client with the administrator's rights.
+    pub client: Client,
+    /// The cluster, for what no API offers: killing nodes, restarting kubelets.
+    pub cluster: Arc<Cluster>,
+    /// Namespace that belongs to this scenario alone.
+    pub namespace: String,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Makes the namespace and waits until pods may be created in it.
+    pub async fn new(client: Client, cluster: Arc<Cluster>, namespace: &str) -> Result<Self> {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let object = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
+        namespaces
+            .create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("failed to create namespace {namespace}"))?;
+        Ok(Self { client, cluster, namespace: namespace.to_owned() })
+    }
+
+    fn jobs(&self) -> Api<TrainingJob> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn pod_api(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Creates a job.
+    pub async fn submit(&self, job: &Job) -> Result<()> {
+        let object: TrainingJob = serde_json::from_value(job.object())?;
+        self.jobs()
+            .create(&PostParams::default(), &object)
+            .await
+            .with_context(|| format!("failed to create job {}", job.name()))?;
+        Ok(())
+    }
+
+    /// Reads a job.
+    pub async fn job(&self, name: &str) -> Result<TrainingJob> {
+        self.jobs().get(name).await.with_context(|| format!("failed to read job {name}"))
+    }
+
+    /// Merges a change into a job's spec.
+    pub async fn change(&self, name: &str, spec: Value) -> Result<()> {
+        let patch = json!({"spec": spec});
+        self.jobs()
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .with_context(|| format!("failed to change job {name}"))?;
+        Ok(())
+    }
+
+    /// Deletes a job without waiting for its pods.
+    pub async fn delete(&self, name: &str) -> Result<()> {
+        self.jobs()
+            .delete(name, &DeleteParams::default())
+            .await
+            .with_context(|| format!("failed to delete job {name}"))?;
+        Ok(())
+    }
+
+    /// Waits until the job is in `phase`; a terminal phase that is not the wanted one ends it.
+    pub async fn reaches(&self, name: &str, phase: Phase, limit: Duration) -> Result<TrainingJob> {
+        self.eventually(&format!("job {name} reaches {phase:?}"), limit, || async {
+            let job = self.job(name).await?;
+            let now = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+            if now == phase {
+                return Ok(Some(job));
+            }
+            if matches!(now, Phase::Succeeded | Phase::Failed) {
+                let status = serde_json::to_string(&job.status)?;
+                bail!("job {name} ended as {now:?} instead of {phase:?}: {status}");
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Waits until `look` gives something, or fails with what was awaited.
+    pub async fn eventually<T, F, Fut>(&self, what: &str, limit: Duration, look: F) -> Result<T>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<Option<T>>>,
+    {
+        let started = Instant::now();
+        loop {
+            match look().await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(error) if started.elapsed() > limit => return Err(error),
+                Err(error) if is_final(&error) => return Err(error),
+                Err(_) => {}
+            }
+            if started.elapsed() > limit {
+                bail!("waited {:.0?} in vain: {what}", limit);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Pods of a job, by name.
+    pub async fn pods(&self, job: &str) -> Result<Vec<Pod>> {
+        let selector = ListParams::default().labels(&format!("{}={job}", crds::names::LABEL_JOB));
+        Ok(self.pod_api().list(&selector).await?.items)
+    }
+
+    /// Name of the node that runs a rank of the job's current attempt.
+    pub async fn node_of(&self, job: &str, rank: u32) -> Result<String> {
+        let attempt = self.job(job).await?.status.map_or(0, |status| status.attempt);
+        let pod = self.pod_api().get(&crds::names::pod_name(job, attempt, rank)).await?;
+        pod.spec
+            .and_then(|spec| spec.node_name)
+            .ok_or_else(|| anyhow!("rank {rank} of {job} has no node yet"))
+    }
+
+    /// The trainer's log of one rank of one attempt.
+    pub async fn log(&self, job: &str, attempt: u32, rank: u32) -> Result<String> {
+        let params = LogParams {
+            container: Some(crds::names::CONTAINER_TRAINER.to_owned()),
+            ..LogParams::default()
+        };
+        let pod = crds::names::pod_name(job, attempt, rank);
+        self.pod_api().logs(&pod, &params).await.with_context(|| format!("no log of pod {pod}"))
+    }
+
+    /// The message of a condition that is in the wanted state.
+    pub async fn condition(&self, job: &str, kind: &str, status: &str) -> Result<Option<String>> {
+        let job = self.job(job).await?;
+        let conditions = job.status.map(|status| status.conditions).unwrap_or_default();
+        let found = conditions.into_iter().find(|c| c.type_ == kind && c.status == status);
+        Ok(found.map(|condition| condition.message))
+    }
+
+    /// Reasons of the Events about one object of this namespace.
+    pub async fn event_reasons(&self, name: &str) -> Result<Vec<String>> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let list = events.list(&ListParams::default()).await?.items;
+        Ok(list
+            .into_iter()
+            .filter(|event| event.involved_object.name.as_deref() == Some(name))
+            .filter_map(|event| event.reason)
+            .collect())
+    }
+
+    /// Makes a claim of the shared class.
+    pub async fn claim(&self, name: &str, mode: &str) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), &self.namespace);
+        let claim = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": [mode],
+                "storageClassName": "demo-shared",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }))?;
+        claims.create(&PostParams::default(), &claim).await.context("failed to create a claim")?;
+        Ok(())
+    }
+
+    /// Nothing of the job is left: no object, pod, ConfigMap or Secret.
+    pub async fn is_gone(&self, job: &str, limit: Duration) -> Result<()> {
+        let selector = ListParams::default().labels(&format!("{}={job}", crds::names::LABEL_JOB));
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        self.eventually(&format!("job {job} leaves nothing behind"), limit, || async {
+            let left = usize::from(self.jobs().get_opt(job).await?.is_some())
+                + self.pods(job).await?.len()
+                + maps.list(&selector).await?.items.len()
+                + secrets.list(&selector).await?.items.len();
+            Ok((left == 0).then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until a node's Ready condition is (or is no longer) True.
+    pub async fn node_ready(&self, node: &str, ready: bool, limit: Duration) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let what = format!("node {node} is {}", if ready { "Ready" } else { "not Ready" });
+        self.eventually(&what, limit, || async {
+            let conditions = nodes.get(node).await?.status.and_then(|s| s.conditions);
+            let is_ready = conditions
+                .unwrap_or_default()
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            Ok((is_ready == ready).then_some(()))
+        })
+        .await
+    }
+
+    /// Sets or clears a node's cordon.
+    pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patch = json!({"spec": {"unschedulable": unschedulable}});
+        nodes.patch(node, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Uids of the job's pods, to tell the same pods from pods of the same name.
+    pub async fn pod_uids(&self, job: &str) -> Result<Vec<String>> {
+        let mut uids: Vec<_> = self.pods(job).await?.iter().filter_map(ResourceExt::uid).collect();
+        uids.sort();
+        Ok(uids)
+    }
+}
+
+/// Errors of our own asserting end a wait at once; errors of the API are looked at again.
+fn is_final(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<kube::Error>().is_none() && error.to_string().contains(" ended as ")
+}

@@ -1,0 +1,99 @@
+//! TrainingJobs that scenarios run: small shell programs that keep the contract of a trainer, and
+//! the real trainer of the examples.
+
+use serde_json::{Value, json};
+
+/// Image tag of everything built from this workspace.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A trainer in shell that ends well at once.
+pub const ENDS_WELL: &str = "echo trained as rank $RANK of $WORLD_SIZE";
+
+/// A trainer in shell that works until it is asked to stop, then saves: rank 0 acknowledges.
+pub const RUNS_UNTIL_ASKED: &str = r#"trap '' TERM
+echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK resume=${FIREFLYER_RESUME:-none}"
+while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done
+if [ "$RANK" = 0 ]; then
+  printf '{"attempt":%s,"step":7,"digest":"sha256:%064d"}' "$FIREFLYER_ATTEMPT" 7 > /run/fireflyer/ack.tmp
+  mv /run/fireflyer/ack.tmp /run/fireflyer/ack.json
+fi"#;
+
+/// The first attempt works until it is interrupted or killed, every later one ends well.
+pub const LATER_ATTEMPTS_END: &str = r#"trap '' TERM
+echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK"
+[ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
+while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done"#;
+
+/// Builds one TrainingJob, starting from the smallest legal one.
+#[derive(Clone, Debug)]
+pub struct Job {
+    spec: Value,
+    name: String,
+}
+
+impl Job {
+    /// A job of `nodes` nodes whose trainer is a shell script in the busybox image.
+    pub fn shell(name: &str, nodes: u32, script: &str) -> Self {
+        let spec = json!({
+            "nodes": nodes,
+            "procsPerNode": 1,
+            "template": {"spec": {"containers": [{
+                "name": "trainer",
+                "image": format!("localhost/fireflyer/busybox:{VERSION}"),
+                "command": ["/bin/sh", "-c", script],
+            }]}},
+        });
+        Self { spec, name: name.to_owned() }
+    }
+
+    /// The digits example with extra arguments; `name` is also its checkpoint folder.
+    pub fn digits(name: &str, nodes: u32, procs: u32, arguments: &[&str]) -> Self {
+        let mut command = vec!["python3", "/opt/fireflyer/examples/digits.py"];
+        command.extend(arguments);
+        let spec = json!({
+            "nodes": nodes,
+            "procsPerNode": procs,
+            "template": {"spec": {"containers": [{
+                "name": "trainer",
+                "image": format!("localhost/fireflyer/trainer:{VERSION}"),
+                "command": command,
+            }]}},
+        });
+        Self { spec, name: name.to_owned() }
+    }
+
+    /// Sets any field of the spec.
+    #[must_use]
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        self.spec[field] = value;
+        self
+    }
+
+    /// Saves checkpoints into `claim` each `interval_seconds`.
+    #[must_use]
+    pub fn checkpoint(self, claim: &str, interval_seconds: u32) -> Self {
+        self.with("checkpoint", json!({"claimName": claim, "intervalSeconds": interval_seconds}))
+    }
+
+    /// Replaces the trainer's image.
+    #[must_use]
+    pub fn image(mut self, image: &str) -> Self {
+        self.spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+        self
+    }
+
+    /// The object to create.
+    pub fn object(&self) -> Value {
+        json!({
+            "apiVersion": "fireflyer.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": self.name},
+            "spec": self.spec,
+        })
+    }
+
+    /// Name of the job.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}

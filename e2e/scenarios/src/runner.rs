@@ -1,0 +1,163 @@
+//! Runs scenarios: as many at once as the cluster has nodes for, the destructive ones alone; keeps
+//! the logs of each that fails in one folder and says where.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use cluster::Cluster;
+use futures::future::BoxFuture;
+use kube::Client;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::context::Context;
+
+/// A claim about the product that can be seen to hold on a cluster.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// The claim, as a name.
+    pub name: &'static str,
+    /// How many real nodes it needs at most; what it may share the cluster with follows from that.
+    pub needs: Needs,
+    /// The claim, as a program.
+    pub run: fn(Context) -> BoxFuture<'static, Result<()>>,
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scenario").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a scenario takes of the cluster while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// This many real nodes; others may use the rest.
+    Nodes(u32),
+    /// Kills nodes or replaces the operator: nothing else may run.
+    Everything,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Scenarios that held.
+    pub passed: usize,
+    /// Scenarios that did not.
+    pub failed: usize,
+}
+
+/// Makes a [`Scenario`] from an async function over a `Context`.
+#[macro_export]
+macro_rules! scenario {
+    ($needs:expr, $function:path) => {
+        $crate::runner::Scenario {
+            name: stringify!($function),
+            needs: $needs,
+            run: |context| Box::pin($function(context)),
+        }
+    };
+}
+
+/// Runs all scenarios whose name contains `filter`.
+pub async fn run(
+    client: Client,
+    cluster: Arc<Cluster>,
+    scenarios: &[Scenario],
+    filter: &str,
+) -> Result<Outcome> {
+    let total = u32::try_from(cluster.nodes().len()).context("too many nodes")?;
+    let free = Arc::new(Semaphore::new(total as usize));
+    let mut running = JoinSet::new();
+    let mut outcome = Outcome::default();
+    let mut chosen: Vec<Scenario> =
+        scenarios.iter().filter(|scenario| scenario.name.contains(filter)).copied().collect();
+    // Shared ones first; the sort is stable, so the list's order says which is worth starting early.
+    chosen.sort_by_key(|scenario| scenario.needs == Needs::Everything);
+    for scenario in chosen {
+        let permits = match scenario.needs {
+            Needs::Nodes(nodes) => nodes.min(total),
+            Needs::Everything => total,
+        };
+        let permit = Arc::clone(&free).acquire_many_owned(permits).await?;
+        let client = client.clone();
+        let cluster = Arc::clone(&cluster);
+        running.spawn(async move {
+            let held = report(scenario, client, cluster).await;
+            drop(permit);
+            held
+        });
+    }
+    while let Some(held) = running.join_next().await {
+        if held.unwrap_or(false) {
+            outcome.passed += 1;
+        } else {
+            outcome.failed += 1;
+        }
+    }
+    Ok(outcome)
+}
+
+async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bool {
+    let started = Instant::now();
+    let short = scenario.name.rsplit("::").next().unwrap_or(scenario.name).trim();
+    // Namespaces are DNS labels of at most 63 characters.
+    let mut namespace = short.replace('_', "-");
+    namespace.truncate(63);
+    let namespace = namespace.trim_end_matches('-').to_owned();
+    let result = match Context::new(client, Arc::clone(&cluster), &namespace).await {
+        // Its own task, so that a panic is one scenario's failure and not the run's.
+        Ok(context) => match tokio::spawn((scenario.run)(context)).await {
+            Ok(result) => result,
+            Err(panic) => Err(anyhow::anyhow!("panicked: {panic}")),
+        },
+        Err(error) => Err(error),
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => {
+            println!("test {short} ... ok ({seconds:.1} s)");
+            true
+        }
+        Err(error) => {
+            println!("test {short} ... FAILED ({seconds:.1} s)\n    {error:#}");
+            match keep_logs(&cluster, &namespace) {
+                Ok(folder) => println!("    everything about it is in {}", folder.display()),
+                Err(error) => println!("    its logs could not be kept: {error:#}"),
+            }
+            false
+        }
+    }
+}
+
+/// Writes objects, Events and logs of the namespace and of the operator into one folder.
+fn keep_logs(cluster: &Cluster, namespace: &str) -> Result<PathBuf> {
+    let folder = cluster.log_dir().join("failures").join(namespace);
+    std::fs::create_dir_all(&folder)?;
+    let system = crds::names::SYSTEM_NAMESPACE;
+    let questions: [(&str, &[&str]); 6] = [
+        ("jobs.yaml", &["get", "trainingjobs,configmaps", "-o", "yaml", "-n", namespace]),
+        ("pods.yaml", &["get", "pods", "-o", "yaml", "-n", namespace]),
+        ("events.txt", &["get", "events", "-n", namespace]),
+        ("nodes.yaml", &["get", "nodes", "-o", "yaml"]),
+        ("system.txt", &["get", "all", "-o", "wide", "-n", system]),
+        ("operator.log", &[
+            "logs", "-n", system, "-l", "app.kubernetes.io/component=operator", "--tail=-1",
+            "--prefix",
+        ]),
+    ];
+    for (file, arguments) in questions {
+        let output = cluster.kubectl(arguments).output().context("failed to run kubectl")?;
+        std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
+    }
+    let names = cluster.kubectl(&["get", "pods", "-o", "name", "-n", namespace]).output()?;
+    for pod in String::from_utf8_lossy(&names.stdout).lines() {
+        let arguments = ["logs", pod, "-n", namespace, "--all-containers", "--prefix"];
+        let output = cluster.kubectl(&arguments).output()?;
+        let file = format!("{}.log", pod.replace('/', "-"));
+        std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
+    }
+    Ok(folder)
+}

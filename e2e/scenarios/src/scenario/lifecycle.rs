@@ -1,0 +1,121 @@
+//! A job's ordinary life: starts, waits, saves, resumes, ends, is deleted.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::training_job::Phase;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
+
+/// A gang of shell trainers starts within seconds; ten times that is the limit.
+const START: Duration = Duration::from_secs(60);
+
+pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {
+    context.claim("store", "ReadWriteMany").await?;
+    let job = Job::shell("pausing", 2, RUNS_UNTIL_ASKED).checkpoint("store", 300);
+    context.submit(&job).await?;
+    context.reaches("pausing", Phase::Running, START).await?;
+
+    context.change("pausing", json!({"suspend": true})).await?;
+    let suspended = context.reaches("pausing", Phase::Suspended, START).await?;
+    let saved = suspended.status.and_then(|status| status.last_checkpoint);
+    let saved = saved.ok_or_else(|| anyhow::anyhow!("no checkpoint was recorded"))?;
+    ensure!((saved.attempt, saved.step) == (1, 7), "recorded {saved:?}, saved attempt 1 step 7");
+    let durable = context.condition("pausing", "CheckpointDurable", "True").await?;
+    ensure!(durable.is_some(), "CheckpointDurable is not True after an acknowledged save");
+    ensure!(context.pods("pausing").await?.is_empty(), "a suspended job still has pods");
+
+    context.change("pausing", json!({"suspend": false})).await?;
+    context.reaches("pausing", Phase::Running, START).await?;
+    let log = context
+        .eventually("the second attempt says where it resumed", START, || async {
+            let log = context.log("pausing", 2, 0).await?;
+            Ok(log.contains("running").then_some(log))
+        })
+        .await?;
+    ensure!(log.contains("attempt 2"), "the resumed attempt is not number 2: {log}");
+    ensure!(log.contains("resume=attempt-1/step-7"), "not resumed from the save: {log}");
+
+    context.delete("pausing").await?;
+    context.is_gone("pausing", Duration::from_secs(120)).await
+}
+
+pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
+    let nodes = u32::try_from(context.cluster.nodes().len())?;
+    context.submit(&Job::shell("first", nodes, RUNS_UNTIL_ASKED)).await?;
+    context.reaches("first", Phase::Running, START).await?;
+    context.submit(&Job::shell("second", nodes, ENDS_WELL)).await?;
+    let waits = context.eventually("the second job is seen to wait", START, || async {
+        Ok(context.condition("second", "Assigned", "False").await?)
+    });
+    let why = waits.await?;
+    ensure!(!why.is_empty(), "a waiting job says nothing about what it waits for");
+    ensure!(context.pods("second").await?.is_empty(), "a waiting job has pods");
+    context.delete("first").await?;
+    context.reaches("second", Phase::Succeeded, START * 2).await?;
+    Ok(())
+}
+
+pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Result<()> {
+    context.submit(&Job::shell("hasty", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .eventually("a pod of the job exists", START, || async {
+            Ok((!context.pods("hasty").await?.is_empty()).then_some(()))
+        })
+        .await?;
+    context.delete("hasty").await?;
+    context.is_gone("hasty", START * 2).await
+}
+
+pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
+    context.submit(&Job::shell("giant", 400, ENDS_WELL)).await?;
+    let has = context.cluster.nodes().len();
+    context
+        .eventually("the job says why it can never fit", START, || async {
+            let message = context.condition("giant", "Assigned", "False").await?;
+            let wanted = format!("needs 400 nodes of class a100, the cluster has {has}");
+            Ok(message.filter(|message| message.contains(&wanted)))
+        })
+        .await?;
+    ensure!(context.pods("giant").await?.is_empty(), "pods were made for a gang that cannot fit");
+    context.delete("giant").await?;
+    context.is_gone("giant", START).await
+}
+
+pub async fn missing_image_is_a_condition_and_no_storm(context: Context) -> Result<()> {
+    let job = Job::shell("imageless", 1, ENDS_WELL).image("localhost/fireflyer/absent:0.1.0");
+    context.submit(&job).await?;
+    context
+        .eventually("a condition names the image", START * 2, || async {
+            let message = context.condition("imageless", "Running", "False").await?;
+            Ok(message.filter(|message| message.contains("localhost/fireflyer/absent:0.1.0")))
+        })
+        .await?;
+    let job = context.job("imageless").await?;
+    let attempt = job.status.map_or(0, |status| status.attempt);
+    ensure!(attempt == 1, "an image that cannot be pulled used up {attempt} attempts");
+    context.delete("imageless").await?;
+    context.is_gone("imageless", START * 2).await
+}
+
+pub async fn claim_of_one_node_is_refused_for_two(context: Context) -> Result<()> {
+    context.claim("lonely", "ReadWriteOnce").await?;
+    context.submit(&Job::shell("sharing", 2, ENDS_WELL).checkpoint("lonely", 300)).await?;
+    let message = context
+        .eventually("the claim is refused in a condition", START, || async {
+            let message = context.condition("sharing", "Assigned", "False").await?;
+            Ok(message.filter(|message| message.contains("ReadWriteMany")))
+        })
+        .await?;
+    ensure!(message.contains("lonely"), "the refusal does not name the claim: {message}");
+    context.delete("sharing").await?;
+    context.is_gone("sharing", START).await
+}
+
+pub async fn finished_job_is_deleted_after_its_ttl(context: Context) -> Result<()> {
+    let job = Job::shell("brief", 1, ENDS_WELL).with("ttlSecondsAfterFinished", json!(1));
+    context.submit(&job).await?;
+    context.is_gone("brief", START * 2).await
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask sim`: the seeded simulations for longer than the tests run them, or one seed again.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+
+use crate::Verb;
+use crate::args::{Args, Usage};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "sim",
+    about: "runs a seeded simulation for longer, or replays one seed",
+    usage: "
+Usage: cargo xtask sim SUITE [--minutes M] [--seed SEED]
+
+Suites:
+  scheduler   the operator's decisions over a simulated API, killed after each write
+  collective  the rank machine over a simulated network with crashes and silence
+
+  --minutes M  keep drawing new seeds for M minutes (default 1)
+  --seed SEED  run this seed alone, as a failing run printed it",
+    run,
+};
+
+const SUITES: &[&str] = &["scheduler", "collective"];
+
+fn run(mut args: Args) -> Result<ExitCode> {
+    let minutes: u64 = args.parsed("--minutes")?.unwrap_or(1);
+    let seed: Option<u64> = args.parsed("--seed")?;
+    let suite = args.positional();
+    args.finish()?;
+    let Some(suite) = suite.filter(|suite| SUITES.contains(&suite.as_str())) else {
+        return Err(Usage(format!("SUITE is one of {}", SUITES.join(", "))).into());
+    };
+    let mut command = Command::new("cargo");
+    command.args(["test", "--package", &suite, "--test", "simulation", "--", "--nocapture"]);
+    match seed {
+        Some(seed) => command.env("SEED", seed.to_string()),
+        None => command.env("SIM_SECONDS", (minutes * 60).to_string()),
+    };
+    let status = command.status().context("failed to start cargo")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
