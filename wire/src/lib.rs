@@ -1,1 +1,15 @@
-//! (to be written)
+//! Bytes between our processes: files in the run directory, the rendezvous stream, mutual
+//! authentication, shared segments and rings between trainer and sidecar, data frames between
+//! sidecars. What arrives is validated here once, so the rest may trust its types; what a message
+//! means is decided by those who exchange it. No module here reads a clock to make a decision,
+//! and none depends on another crate of ours.
+
+pub mod assignment;
+pub mod handshake;
+pub mod op;
+pub mod rendezvous;
+pub mod run_dir;
+pub mod termination;
+
+pub use op::{DType, OpKind, ReduceOp};
+pub use run_dir::CheckpointRef;

@@ -1,0 +1,273 @@
+//! The attempt's assignment: which nodes, in rank order, run an attempt of a job. The operator writes
+//! it once into the attempt's ConfigMap, compressed; sidecar and tools read it. Trees and the gateway
+//! pair are not in it: `core/collective` derives them from the zones, by the algorithm's version.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+use crate::run_dir::CheckpointRef;
+
+/// The layout that is written today.
+pub const VERSION: u32 = 1;
+/// How trees are derived from the zones today.
+pub const ALGORITHM: u32 = 1;
+/// Most nodes of a job: the 10,000 we plan for, rounded up.
+pub const MAX_NODES: usize = 16_384;
+/// Most processes on a node.
+pub const MAX_PROCS_PER_NODE: u32 = 64;
+/// Largest file when unpacked: 10,000 nodes at some 400 bytes each.
+pub const LIMIT_BYTES: u64 = 8 << 20;
+/// Longest name of anything in Kubernetes.
+const NAME_LIMIT_BYTES: usize = 253;
+
+/// Why an assignment could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It does not unpack.
+    #[error("failed to unpack the assignment: it is not gzip, or it is cut short")]
+    Unpack(#[source] io::Error),
+    /// It unpacks to more than any assignment holds.
+    #[error("failed to unpack the assignment: it is larger than {0} bytes")]
+    TooLarge(u64),
+    /// It is not the JSON we write.
+    #[error("failed to parse the assignment")]
+    Parse(#[source] serde_json::Error),
+    /// It says something that cannot be.
+    #[error("failed to accept the assignment: {0}")]
+    Invalid(String),
+    /// It could not be packed.
+    #[error("failed to pack the assignment")]
+    Pack(#[source] io::Error),
+}
+
+/// Which nodes run an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    /// Layout of this file.
+    pub version: u32,
+    /// The job.
+    pub job: JobRef,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// How trees are derived.
+    pub algorithm: u32,
+    /// Processes on each node.
+    pub procs_per_node: u32,
+    /// The nodes, in rank order.
+    pub nodes: Vec<AssignedNode>,
+    /// Whether the nodes are in more than one zone.
+    pub crossing: bool,
+    /// The port rank 0 offers to the training framework.
+    pub master_port: u16,
+    /// Where checkpoints go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointPlace>,
+    /// The checkpoint this attempt resumes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<CheckpointRef>,
+}
+
+/// A job, by name and for ever.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, which no later job of the same name shares.
+    pub uid: String,
+}
+
+/// One node of the attempt; its rank is its place in the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedNode {
+    /// Its Kubernetes name.
+    pub name: String,
+    /// Its zone.
+    pub zone: String,
+    /// Its leaf switch.
+    #[serde(default)]
+    pub leaf: String,
+}
+
+/// Where checkpoints go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointPlace {
+    /// The claim.
+    pub claim_name: String,
+    /// The folder in it.
+    pub path: String,
+}
+
+impl Assignment {
+    /// Checks everything that readers rely on.
+    pub fn validate(&self) -> Result<(), Error> {
+        let refuse = |why: String| Err(Error::Invalid(why));
+        if self.version != VERSION {
+            return refuse(format!(
+                "version {} was written by a newer operator, this reader knows {VERSION}",
+                self.version
+            ));
+        }
+        if self.algorithm != ALGORITHM {
+            return refuse(format!(
+                "algorithm {} is unknown, this reader knows {ALGORITHM}",
+                self.algorithm
+            ));
+        }
+        if self.attempt == 0 {
+            return refuse("attempts are counted from 1".to_owned());
+        }
+        if self.nodes.is_empty() || self.nodes.len() > MAX_NODES {
+            return refuse(format!("{} nodes, not 1 to {MAX_NODES}", self.nodes.len()));
+        }
+        if self.procs_per_node == 0 || self.procs_per_node > MAX_PROCS_PER_NODE {
+            return refuse(format!(
+                "{} processes a node, not 1 to {MAX_PROCS_PER_NODE}",
+                self.procs_per_node
+            ));
+        }
+        for text in [&self.job.namespace, &self.job.name, &self.job.uid] {
+            name("the job's namespace, name or uid", text)?;
+        }
+        let mut seen = BTreeSet::new();
+        for node in &self.nodes {
+            name("a node", &node.name)?;
+            // Zone and leaf are label values: a node without the label has an empty one.
+            if node.zone.len() > NAME_LIMIT_BYTES || node.leaf.len() > NAME_LIMIT_BYTES {
+                return refuse(format!("zone or leaf of node {} is too long", node.name));
+            }
+            if !seen.insert(&node.name) {
+                return refuse(format!("node {} is listed twice", node.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks of all processes together.
+    pub fn world_size(&self) -> u32 {
+        self.nodes.len() as u32 * self.procs_per_node
+    }
+
+    /// The file's content.
+    pub fn to_gz(&self) -> Result<Vec<u8>, Error> {
+        self.validate()?;
+        let json = serde_json::to_vec(self).map_err(|error| Error::Pack(error.into()))?;
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&json).map_err(Error::Pack)?;
+        packer.finish().map_err(Error::Pack)
+    }
+
+    /// Reads a file's content, of at most `limit` bytes when unpacked.
+    pub fn from_gz(packed: &[u8], limit: u64) -> Result<Self, Error> {
+        let mut json = Vec::new();
+        GzDecoder::new(packed)
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut json)
+            .map_err(Error::Unpack)?;
+        if json.len() as u64 > limit {
+            return Err(Error::TooLarge(limit));
+        }
+        let assignment: Self = serde_json::from_slice(&json).map_err(Error::Parse)?;
+        assignment.validate()?;
+        Ok(assignment)
+    }
+}
+
+fn name(what: &str, text: &str) -> Result<(), Error> {
+    if text.is_empty() || text.len() > NAME_LIMIT_BYTES {
+        return Err(Error::Invalid(format!(
+            "{what} has a name of {} bytes, not 1 to {NAME_LIMIT_BYTES}",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn assignment(nodes: usize) -> Assignment {
+        Assignment {
+            version: VERSION,
+            job: JobRef {
+                namespace: "vision".to_owned(),
+                name: "digits".to_owned(),
+                uid: "2c1f2a6e-8f0b-4a77-9a53-0d6f3a5d1b11".to_owned(),
+            },
+            attempt: 1,
+            algorithm: ALGORITHM,
+            procs_per_node: 8,
+            nodes: (0..nodes)
+                .map(|rank| AssignedNode {
+                    name: format!("node-{rank}"),
+                    zone: if rank % 2 == 0 { "a" } else { "b" }.to_owned(),
+                    leaf: format!("leaf-{}", rank / 20),
+                })
+                .collect(),
+            crossing: nodes > 1,
+            master_port: 29_400,
+            checkpoint: None,
+            resume: None,
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut Assignment)) -> String {
+        let mut changed = assignment(2);
+        change(&mut changed);
+        changed.to_gz().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_10_000_nodes_fit_a_configmap() {
+        let written = assignment(10_000);
+        let packed = written.to_gz().unwrap();
+        assert!(packed.len() < 512 << 10, "{} bytes", packed.len());
+        assert_eq!(Assignment::from_gz(&packed, LIMIT_BYTES).unwrap(), written);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_reason() {
+        assert!(refused(|a| a.version = 2).contains("newer operator"));
+        assert!(refused(|a| a.nodes.clear()).contains("0 nodes"));
+        assert!(refused(|a| a.procs_per_node = 65).contains("65 processes"));
+        assert!(refused(|a| a.nodes[1].name = "node-0".to_owned()).contains("twice"));
+        assert!(refused(|a| a.attempt = 0).contains("counted from 1"));
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_limit() {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&vec![b' '; 1 << 20]).unwrap();
+        let packed = packer.finish().unwrap();
+        let error = Assignment::from_gz(&packed, 1000).unwrap_err();
+        assert!(matches!(error, Error::TooLarge(1000)), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let _ = Assignment::from_gz(&bytes, LIMIT_BYTES);
+        }
+
+        #[test]
+        fn a_damaged_file_never_panics(place in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut packed = assignment(3).to_gz().unwrap();
+            let place = place.index(packed.len());
+            packed[place] = byte;
+            let _ = Assignment::from_gz(&packed, LIMIT_BYTES);
+        }
+    }
+}

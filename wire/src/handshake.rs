@@ -1,0 +1,431 @@
+//! Mutual authentication by the attempt's key, without IO: three messages of fixed size, in each
+//! direction a proof over everything said before. Used by sidecars towards the operator and towards
+//! each other. Nonces come from the caller, who must never use one twice. The channel that follows is
+//! trusted as the pod network is; frames are fenced by (attempt, epoch), not signed one by one.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+/// Bytes of the initiator's first message.
+pub const HELLO_BYTES: usize = PREFIX_BYTES + IDENTITY_BYTES + NONCE_BYTES;
+/// Bytes of the responder's answer.
+pub const CHALLENGE_BYTES: usize = PREFIX_BYTES + IDENTITY_BYTES + NONCE_BYTES + PROOF_BYTES;
+/// Bytes of the initiator's proof.
+pub const PROOF_BYTES: usize = 32;
+/// Bytes of a nonce.
+pub const NONCE_BYTES: usize = 32;
+/// Bytes of the attempt's key.
+pub const KEY_BYTES: usize = 32;
+/// The protocol's version; another one is refused, with both in the text.
+pub const VERSION: u16 = 1;
+
+const MAGIC: [u8; 6] = *b"FFLYHS";
+const PREFIX_BYTES: usize = MAGIC.len() + 2;
+const IDENTITY_BYTES: usize = 16 + 4 + 4;
+/// The rank that stands for the operator.
+const OPERATOR: u32 = u32::MAX;
+
+/// Why the other side was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Something else dialled.
+    #[error("failed to authenticate the peer: it does not speak our protocol")]
+    Magic,
+    /// The other side is older or newer.
+    #[error("failed to authenticate the peer: it speaks version {theirs}, this side {VERSION}")]
+    Version {
+        /// The version it speaks.
+        theirs: u16,
+    },
+    /// It answers for another job or attempt.
+    #[error("failed to authenticate the peer: it is {theirs}, this side expects {ours}")]
+    Attempt {
+        /// What it says it is.
+        theirs: Identity,
+        /// What this side is.
+        ours: Identity,
+    },
+    /// It does not hold the attempt's key.
+    #[error("failed to authenticate {theirs}: it does not hold the attempt's key")]
+    Proof {
+        /// What it says it is.
+        theirs: Identity,
+    },
+}
+
+/// A job's UID, hashed to a fixed size.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId([u8; 16]);
+
+impl JobId {
+    /// The identity of the job with this UID.
+    pub fn new(uid: &str) -> Self {
+        let mut id = [0; 16];
+        id.copy_from_slice(&Sha256::digest(uid.as_bytes())[..16]);
+        Self(id)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobId({self})")
+    }
+}
+
+/// The secret of an attempt. It is not printed, and compared only inside a proof.
+#[derive(Clone)]
+pub struct Key([u8; KEY_BYTES]);
+
+impl Key {
+    /// A key as it lies in the attempt's Secret.
+    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key of an attempt: the operator's master secret over `<job uid>/<attempt>`, so that every
+    /// leader can recompute every key and none has to read the users' Secrets.
+    pub fn derive(master: &[u8], job_uid: &str, attempt: u32) -> Self {
+        Self(sign(master, &[format!("{job_uid}/{attempt}").as_bytes()]))
+    }
+
+    /// The bytes, to be stored in the attempt's Secret.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// Who speaks for an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Party {
+    /// The operator's rendezvous service.
+    Operator,
+    /// The sidecar of a node rank.
+    Sidecar {
+        /// The node rank.
+        rank: u32,
+    },
+}
+
+/// One side of a channel. Verified once the handshake ended, a mere claim before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The job.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: u32,
+    /// Who speaks for it.
+    pub party: Party,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.party {
+            Party::Operator => write!(f, "the operator")?,
+            Party::Sidecar { rank } => write!(f, "sidecar {rank}")?,
+        }
+        write!(f, " of job {} attempt {}", self.job, self.attempt)
+    }
+}
+
+impl Identity {
+    fn encode(&self) -> [u8; IDENTITY_BYTES] {
+        let rank = match self.party {
+            Party::Operator => OPERATOR,
+            Party::Sidecar { rank } => rank,
+        };
+        let mut bytes = [0; IDENTITY_BYTES];
+        bytes[..16].copy_from_slice(&self.job.0);
+        bytes[16..20].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[20..].copy_from_slice(&rank.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; IDENTITY_BYTES]) -> Self {
+        let [job @ .., a0, a1, a2, a3, r0, r1, r2, r3] = *bytes;
+        let party = match u32::from_le_bytes([r0, r1, r2, r3]) {
+            OPERATOR => Party::Operator,
+            rank => Party::Sidecar { rank },
+        };
+        Self {
+            job: JobId(job),
+            attempt: u32::from_le_bytes([a0, a1, a2, a3]),
+            party,
+        }
+    }
+}
+
+/// The side that dialled.
+#[derive(Debug)]
+pub struct Initiator {
+    key: Key,
+    identity: Identity,
+    hello: [u8; HELLO_BYTES],
+}
+
+impl Initiator {
+    /// Starts: send the bytes, then read `CHALLENGE_BYTES`.
+    pub fn new(
+        key: Key,
+        identity: Identity,
+        nonce: [u8; NONCE_BYTES],
+    ) -> (Self, [u8; HELLO_BYTES]) {
+        let mut hello = [0; HELLO_BYTES];
+        introduce(&mut hello, &identity, &nonce);
+        let initiator = Self {
+            key,
+            identity,
+            hello,
+        };
+        (initiator, hello)
+    }
+
+    /// Verifies the answer: send the proof; the peer is who the identity says.
+    pub fn finish(
+        self,
+        challenge: &[u8; CHALLENGE_BYTES],
+    ) -> Result<(Identity, [u8; PROOF_BYTES]), Error> {
+        let (said, proof) = challenge.split_at(CHALLENGE_BYTES - PROOF_BYTES);
+        let theirs = introduced(said)?;
+        if (theirs.job, theirs.attempt) != (self.identity.job, self.identity.attempt) {
+            return Err(Error::Attempt {
+                theirs,
+                ours: self.identity,
+            });
+        }
+        verify(&self.key, &[b"responder", &self.hello, said], proof)
+            .ok_or(Error::Proof { theirs })?;
+        let proof = sign(&self.key.0, &[b"initiator", &self.hello, challenge]);
+        Ok((theirs, proof))
+    }
+}
+
+/// The side that was dialled, having read `HELLO_BYTES`: it looks the key up by the claim.
+#[derive(Debug)]
+pub struct Responder {
+    claim: Identity,
+    hello: [u8; HELLO_BYTES],
+}
+
+impl Responder {
+    /// Reads the first message.
+    pub fn new(hello: &[u8; HELLO_BYTES]) -> Result<Self, Error> {
+        let claim = introduced(hello)?;
+        Ok(Self {
+            claim,
+            hello: *hello,
+        })
+    }
+
+    /// Who the peer says it is: good for finding its key, for nothing else yet.
+    pub fn claim(&self) -> Identity {
+        self.claim
+    }
+
+    /// Answers: send the bytes, then read `PROOF_BYTES`.
+    pub fn challenge(
+        self,
+        key: Key,
+        identity: Identity,
+        nonce: [u8; NONCE_BYTES],
+    ) -> Result<(Challenged, [u8; CHALLENGE_BYTES]), Error> {
+        if (self.claim.job, self.claim.attempt) != (identity.job, identity.attempt) {
+            return Err(Error::Attempt {
+                theirs: self.claim,
+                ours: identity,
+            });
+        }
+        let mut challenge = [0; CHALLENGE_BYTES];
+        let (said, proof) = challenge.split_at_mut(CHALLENGE_BYTES - PROOF_BYTES);
+        introduce(said, &identity, &nonce);
+        proof.copy_from_slice(&sign(&key.0, &[b"responder", &self.hello, said]));
+        let challenged = Challenged {
+            responder: self,
+            key,
+            challenge,
+        };
+        Ok((challenged, challenge))
+    }
+}
+
+/// The side that was dialled, waiting for the proof.
+#[derive(Debug)]
+pub struct Challenged {
+    responder: Responder,
+    key: Key,
+    challenge: [u8; CHALLENGE_BYTES],
+}
+
+impl Challenged {
+    /// Verifies the proof: the peer is who the identity says.
+    pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<Identity, Error> {
+        let Responder { claim, hello } = self.responder;
+        verify(&self.key, &[b"initiator", &hello, &self.challenge], proof)
+            .ok_or(Error::Proof { theirs: claim })?;
+        Ok(claim)
+    }
+}
+
+fn introduce(bytes: &mut [u8], identity: &Identity, nonce: &[u8; NONCE_BYTES]) {
+    let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
+    prefix[..MAGIC.len()].copy_from_slice(&MAGIC);
+    prefix[MAGIC.len()..].copy_from_slice(&VERSION.to_le_bytes());
+    rest[..IDENTITY_BYTES].copy_from_slice(&identity.encode());
+    rest[IDENTITY_BYTES..].copy_from_slice(nonce);
+}
+
+fn introduced(bytes: &[u8]) -> Result<Identity, Error> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(Error::Magic)?;
+    let (version, rest) = rest.split_first_chunk::<2>().ok_or(Error::Magic)?;
+    let theirs = u16::from_le_bytes(*version);
+    if theirs != VERSION {
+        return Err(Error::Version { theirs });
+    }
+    rest.first_chunk().map(Identity::decode).ok_or(Error::Magic)
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    for part in parts {
+        // Each part with its length, so that no two lists of parts sign the same bytes.
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part);
+    }
+    Some(mac)
+}
+
+fn sign(key: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
+    // HMAC takes a key of any length, so there is always a signature.
+    mac(key, parts).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
+}
+
+fn verify(key: &Key, parts: &[&[u8]], proof: &[u8]) -> Option<()> {
+    mac(&key.0, parts)?.verify_slice(proof).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
+
+    fn sidecar(rank: u32) -> Identity {
+        Identity {
+            job: JobId::new("uid-1"),
+            attempt: 3,
+            party: Party::Sidecar { rank },
+        }
+    }
+
+    fn operator() -> Identity {
+        Identity {
+            party: Party::Operator,
+            ..sidecar(0)
+        }
+    }
+
+    /// Runs a handshake whose bytes pass through `tamper`, numbered by message.
+    fn shake(
+        initiator_key: [u8; KEY_BYTES],
+        responder_identity: Identity,
+        tamper: impl Fn(usize, &mut [u8]),
+    ) -> (Result<Identity, Error>, Result<Identity, Error>) {
+        let (initiator, mut hello) =
+            Initiator::new(Key::new(initiator_key), sidecar(5), [1; NONCE_BYTES]);
+        tamper(0, &mut hello);
+        let challenged = Responder::new(&hello).and_then(|responder| {
+            responder.challenge(Key::new(KEY), responder_identity, [2; NONCE_BYTES])
+        });
+        let (challenged, mut challenge) = match challenged {
+            Ok(challenged) => challenged,
+            Err(error) => return (Err(error.clone()), Err(error)),
+        };
+        tamper(1, &mut challenge);
+        let (theirs, mut proof) = match initiator.finish(&challenge) {
+            Ok(done) => done,
+            Err(error) => return (Err(error.clone()), Err(error)),
+        };
+        tamper(2, &mut proof);
+        (Ok(theirs), challenged.finish(&proof))
+    }
+
+    #[test]
+    fn both_sides_learn_who_the_other_is() {
+        let (responder, initiator) = shake(KEY, operator(), |_, _| {});
+        assert_eq!(responder, Ok(operator()));
+        assert_eq!(initiator, Ok(sidecar(5)));
+    }
+
+    #[test]
+    fn a_wrong_key_and_a_stale_attempt_are_refused_by_name() {
+        let (refused, _) = shake([8; KEY_BYTES], operator(), |_, _| {});
+        assert_eq!(refused, Err(Error::Proof { theirs: operator() }));
+        let newer = Identity {
+            attempt: 4,
+            ..operator()
+        };
+        let (_, refused) = shake(KEY, newer, |_, _| {});
+        let text = refused.unwrap_err().to_string();
+        assert!(
+            text.contains("attempt 3") && text.contains("attempt 4"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let (_, refused) = shake(KEY, operator(), |message, bytes| {
+            if message == 0 {
+                bytes[MAGIC.len()] = 9;
+            }
+        });
+        assert_eq!(refused, Err(Error::Version { theirs: 9 }));
+    }
+
+    #[test]
+    fn keys_differ_by_job_and_attempt_and_are_not_printed() {
+        let key = Key::derive(b"master", "uid-1", 1);
+        assert_ne!(
+            key.as_bytes(),
+            Key::derive(b"master", "uid-1", 2).as_bytes()
+        );
+        assert_ne!(
+            key.as_bytes(),
+            Key::derive(b"master", "uid-2", 1).as_bytes()
+        );
+        assert_eq!(format!("{key:?}"), "Key(..)");
+    }
+
+    proptest! {
+        #[test]
+        fn any_changed_byte_ends_the_handshake(
+            message in 0usize..3,
+            place in any::<prop::sample::Index>(),
+            flip in 1u8..,
+        ) {
+            let (responder, initiator) = shake(KEY, operator(), |number, bytes| {
+                if number == message {
+                    bytes[place.index(bytes.len())] ^= flip;
+                }
+            });
+            prop_assert!(responder.is_err() || initiator.is_err());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The words that a trainer and its sidecar share about an operation: element types, reductions
+//! and kinds. Their byte codes are part of the ring's and the frames' layout and never change.
+
+/// Implements the byte code of a field-less enum, both ways.
+macro_rules! codes {
+    ($type:ident { $($variant:ident = $code:literal => $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// Every value, in the order of the codes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The byte that stands for it on the wire.
+            pub const fn code(self) -> u8 {
+                match self { $(Self::$variant => $code),+ }
+            }
+
+            /// The value a byte stands for, if any.
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)+ _ => None }
+            }
+
+            /// The name used in logs, errors and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+/// Type of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision, accumulated in single precision.
+    F16,
+    /// bfloat16, accumulated in single precision.
+    BF16,
+    /// Unsigned byte; sums wrap.
+    U8,
+    /// 32-bit integer; sums wrap.
+    I32,
+    /// 64-bit integer; sums wrap.
+    I64,
+}
+
+codes!(DType {
+    F32 = 1 => "f32",
+    F16 = 2 => "f16",
+    BF16 = 3 => "bf16",
+    U8 = 4 => "u8",
+    I32 = 5 => "i32",
+    I64 = 6 => "i64",
+});
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::I64 => 8,
+        }
+    }
+}
+
+/// How contributions become one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReduceOp {
+    /// The sum.
+    Sum,
+    /// The sum divided by the number of ranks.
+    Avg,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+}
+
+codes!(ReduceOp {
+    Sum = 1 => "sum",
+    Avg = 2 => "avg",
+    Max = 3 => "max",
+    Min = 4 => "min",
+});
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OpKind {
+    /// Every rank gets the reduction of all contributions.
+    AllReduce,
+    /// The root gets the reduction of all contributions.
+    Reduce,
+    /// Every rank gets the root's contribution.
+    Broadcast,
+    /// Every rank gets all contributions, in rank order.
+    AllGather,
+    /// No rank returns before all have called.
+    Barrier,
+}
+
+codes!(OpKind {
+    AllReduce = 1 => "allreduce",
+    Reduce = 2 => "reduce",
+    Broadcast = 3 => "broadcast",
+    AllGather = 4 => "allgather",
+    Barrier = 5 => "barrier",
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_names_one_value_and_the_rest_none() {
+        let dtypes = (0..=u8::MAX).filter_map(DType::from_code);
+        assert!(dtypes.eq(DType::ALL.iter().copied()));
+        let reductions = (0..=u8::MAX).filter_map(ReduceOp::from_code);
+        assert!(reductions.eq(ReduceOp::ALL.iter().copied()));
+        let kinds = (0..=u8::MAX).filter_map(OpKind::from_code);
+        assert!(kinds.eq(OpKind::ALL.iter().copied()));
+        assert!(
+            DType::ALL
+                .iter()
+                .all(|dtype| DType::from_code(dtype.code()) == Some(*dtype))
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! The files of `/run/fireflyer`, the small memory-backed folder that trainer and sidecar of a pod
+//! share: their names, their types, and how they are written (a reader sees the old content or the
+//! new one, never half of it). Who writes which file is said at its name.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Where the folder is mounted in both containers.
+pub const PATH: &str = "/run/fireflyer";
+/// The sidecar's unix socket for the trainer's processes.
+pub const SOCKET: &str = "hfreduce.sock";
+/// The launcher, put there by the sidecar, so that any trainer image works.
+pub const LAUNCHER: &str = "launcher";
+/// The gang's addresses, written by the sidecar once everybody joined.
+pub const ROSTER: &str = "roster.json";
+/// Exists when the pod was asked to stop; made by the launcher.
+pub const STOP: &str = "stop";
+/// The checkpoint saved because of the stop; written by global rank 0.
+pub const ACK: &str = "ack.json";
+/// How far training is; written by global rank 0, forwarded by the sidecar.
+pub const PROGRESS: &str = "progress.json";
+
+/// The attempt's assignment in the folder of its ConfigMap.
+pub const ASSIGNMENT: &str = "/etc/fireflyer/attempt/assignment.json.gz";
+/// The attempt's key in the folder of its Secret.
+pub const KEY: &str = "/etc/fireflyer/key/key";
+
+/// Largest roster: 10,000 nodes at some 200 bytes each.
+pub const ROSTER_LIMIT_BYTES: u64 = 4 << 20;
+/// Largest progress or acknowledgement: a few numbers and a digest.
+pub const PROGRESS_LIMIT_BYTES: u64 = 4 << 10;
+/// Longest digest: 64 bytes in hexadecimal.
+pub const DIGEST_LIMIT_BYTES: usize = 128;
+
+/// Why a file of the run directory could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be read.
+    #[error("failed to read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    /// It is larger than a file of its kind can be.
+    #[error("failed to read {path}: it is larger than {limit} bytes")]
+    TooLarge { path: PathBuf, limit: u64 },
+    /// It holds something else than expected.
+    #[error("failed to parse {path}")]
+    Parse {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    /// It could not be written.
+    #[error("failed to write {path}")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// A checkpoint, named so that any process of the job finds and verifies it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointRef {
+    /// The attempt that saved it.
+    pub attempt: u32,
+    /// The training step it holds.
+    pub step: u64,
+    /// Digest of its manifest, in hexadecimal.
+    #[serde(deserialize_with = "digest")]
+    pub digest: String,
+}
+
+/// How far training is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Loss of the last step, if the trainer told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// The newest durable checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointRef>,
+}
+
+/// The gang, as it joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Roster {
+    /// The attempt it belongs to.
+    pub attempt: u32,
+    /// The membership inside the attempt.
+    pub epoch: u64,
+    /// All nodes, in rank order.
+    pub nodes: Vec<RosterNode>,
+    /// The port rank 0 offers to the training framework.
+    pub master_port: u16,
+}
+
+/// One node of the gang.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RosterNode {
+    /// Its node rank.
+    pub rank: u32,
+    /// Its Kubernetes name.
+    pub name: String,
+    /// Its zone.
+    pub zone: String,
+    /// Its pod's address.
+    pub address: IpAddr,
+    /// Its sidecar's port.
+    pub port: u16,
+}
+
+impl Progress {
+    /// Reads the progress, if rank 0 has written any yet.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        read_if_any(&dir.join(PROGRESS), PROGRESS_LIMIT_BYTES)
+    }
+
+    /// Replaces the progress.
+    pub fn write(&self, dir: &Path) -> Result<(), Error> {
+        write(&dir.join(PROGRESS), self)
+    }
+}
+
+impl CheckpointRef {
+    /// Reads the acknowledgement, if there is one yet.
+    pub fn read_ack(dir: &Path) -> Result<Option<Self>, Error> {
+        read_if_any(&dir.join(ACK), PROGRESS_LIMIT_BYTES)
+    }
+
+    /// Writes the acknowledgement.
+    pub fn write_ack(&self, dir: &Path) -> Result<(), Error> {
+        write(&dir.join(ACK), self)
+    }
+}
+
+impl Roster {
+    /// Reads the roster, if the gang has joined already.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        read_if_any(&dir.join(ROSTER), ROSTER_LIMIT_BYTES)
+    }
+
+    /// Writes the roster.
+    pub fn write(&self, dir: &Path) -> Result<(), Error> {
+        write(&dir.join(ROSTER), self)
+    }
+}
+
+fn read_if_any<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<Option<T>, Error> {
+    let failed = |source| Error::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+            limit,
+        });
+    }
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|source| Error::Parse {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    let failed = |source| Error::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let bytes = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    // One writer a file, so a name of the process's own is unique.
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    File::create(&new)
+        .and_then(|mut file| file.write_all(&bytes))
+        .and_then(|()| fs::rename(&new, path))
+        .map_err(failed)
+}
+
+fn digest<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.len() > DIGEST_LIMIT_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(serde::de::Error::custom(format_args!(
+            "a digest is at most {DIGEST_LIMIT_BYTES} printable ASCII bytes without spaces"
+        )));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn what_is_not_written_yet_is_none_and_then_what_was_written() {
+        let dir = folder();
+        assert_eq!(Progress::read(dir.path()).unwrap(), None);
+        let progress = Progress {
+            step: 120,
+            loss: Some(0.25),
+            checkpoint: Some(CheckpointRef {
+                attempt: 1,
+                step: 100,
+                digest: "ab".repeat(32),
+            }),
+        };
+        progress.write(dir.path()).unwrap();
+        assert_eq!(Progress::read(dir.path()).unwrap(), Some(progress));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing left");
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_or_wrong_is_named() {
+        let dir = folder();
+        fs::write(dir.path().join(ACK), vec![b' '; 5000]).unwrap();
+        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("larger than 4096"), "{error}");
+        fs::write(
+            dir.path().join(ACK),
+            r#"{"attempt":1,"step":2,"digest":"a b"}"#,
+        )
+        .unwrap();
+        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        assert!(matches!(error, Error::Parse { .. }), "{error}");
+    }
+}
