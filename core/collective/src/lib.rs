@@ -1,1 +1,14 @@
-//! (to be written)
+//! Collectives as pure logic: trees over zones, schedules as data, the sans-IO machine of one node, the
+//! rendezvous of an attempt, and the SIMD kernels that reduce. Leaves bytes on the move, sockets, threads and
+//! time to `hfreduce-sidecar` and the operator.
+
+pub mod dtype;
+pub mod layout;
+pub mod machine;
+pub mod op;
+pub mod tree;
+
+pub use dtype::DType;
+pub use layout::Layout;
+pub use op::{Call, CallError, OpKind, ReduceOp};
+pub use tree::DoubleTree;

@@ -1,0 +1,62 @@
+//! Element types the collectives understand. Owns their sizes; arithmetic on them lives in `kernels`.
+
+use std::fmt;
+
+/// The type of one element of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary16, accumulated in f32.
+    F16,
+    /// The upper half of an f32, accumulated in f32.
+    Bf16,
+    /// Unsigned byte, wraps.
+    U8,
+    /// Signed 32 bit, wraps.
+    I32,
+    /// Signed 64 bit, wraps.
+    I64,
+}
+
+impl DType {
+    /// Every type, for tables and tests.
+    pub const ALL: [Self; 6] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::U8,
+        Self::I32,
+        Self::I64,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::U8 => 1,
+            Self::I64 => 8,
+        }
+    }
+
+    /// The name users write, as PyTorch spells it without the bit width's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::U8 => "u8",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

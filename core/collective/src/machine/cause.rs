@@ -1,0 +1,96 @@
+//! Why a collective failed, in words that name who has to be looked at. The same value reaches every rank.
+
+use crate::op::Call;
+
+/// What one rank called as the operation in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} called {call}")]
+pub struct Claim {
+    /// Global rank.
+    pub rank: u32,
+    /// Its call.
+    pub call: Call,
+}
+
+/// Two ranks made different calls. The group is usable afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranks disagree: {one}, {other}")]
+pub struct Mismatch {
+    /// One side.
+    pub one: Claim,
+    /// The other side.
+    pub other: Claim,
+}
+
+/// What ended the epoch: every operation in flight and every later one fails with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The link to a node closed without a farewell.
+    #[error("node {node} was lost (seen by node {by})")]
+    NodeLost { node: usize, by: usize },
+    /// Nothing was heard from a node for [`super::Timing::lost`].
+    #[error("node {node} fell silent (seen by node {by})")]
+    NodeSilent { node: usize, by: usize },
+    /// A node said farewell while others still needed it.
+    #[error("node {node} left while operation {op} needed it (seen by node {by})")]
+    NodeLeft { node: usize, by: usize, op: u64 },
+    /// A process of the trainer died.
+    #[error("rank {rank} on node {by} died")]
+    RankLost { rank: u32, by: usize },
+    /// A process of the trainer closed its session while others still needed it.
+    #[error("rank {rank} on node {by} left while operation {op} needed it")]
+    RankLeft { rank: u32, by: usize, op: u64 },
+    /// A node sent what the protocol does not allow: a bug or a foreign version, never data to trust.
+    #[error("node {node} broke the protocol: {violation} (seen by node {by})")]
+    Protocol {
+        node: usize,
+        by: usize,
+        violation: Violation,
+    },
+    /// The membership authority ended this epoch.
+    #[error("the epoch was revoked")]
+    Revoked,
+}
+
+impl Broken {
+    /// The node to look at.
+    #[must_use]
+    pub const fn node(&self) -> Option<usize> {
+        match *self {
+            Self::NodeLost { node, .. }
+            | Self::NodeSilent { node, .. }
+            | Self::NodeLeft { node, .. }
+            | Self::Protocol { node, .. } => Some(node),
+            Self::RankLost { by, .. } | Self::RankLeft { by, .. } => Some(by),
+            Self::Revoked => None,
+        }
+    }
+}
+
+/// What a frame did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The sender is not a neighbour in the direction of the frame.
+    #[error("frame from a node that is no such neighbour")]
+    Direction,
+    /// The slot does not exist, is still taken, or was not in use.
+    #[error("frame for a slot it may not use")]
+    Slot,
+    /// The chunk does not exist, came before, or has another length.
+    #[error("frame for a chunk that is not expected")]
+    Chunk,
+    /// The tree index is not 0 or 1.
+    #[error("frame for a tree that does not exist")]
+    Tree,
+}
+
+/// Why an operation failed on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// This operation only; the next one runs.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The whole epoch.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}

@@ -1,0 +1,170 @@
+//! What goes into the machine and what comes out: inputs, effects, frames and the buffers they speak of.
+//! No bytes pass here. The shell owns the memory; the machine says which range goes where.
+
+use std::time::Duration;
+
+use super::cause::{Broken, Cause, Mismatch};
+use crate::dtype::DType;
+use crate::op::{Call, ReduceOp};
+
+/// An operation: the k-th call of every rank of the group is operation k, counted from 0 in each epoch.
+pub type OpId = u64;
+
+/// Names one piece of work given to the shell, until the shell reports it with [`Input::Done`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What fences frames: those of another attempt or epoch are dropped and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence {
+    /// The run of the job.
+    pub attempt: u32,
+    /// The membership within the attempt.
+    pub epoch: u32,
+}
+
+/// Memory of this node, as the machine knows it. `peer` is a node rank, `rank` a local rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Buffer {
+    /// What a local rank brought to an operation: [`Call::input_bytes`]. Only ever read.
+    Input { op: OpId, rank: usize },
+    /// The node's result of an operation: [`Call::result_bytes`], on every node and for every kind.
+    Result { op: OpId },
+    /// A slot of `chunk_bytes` that a child fills in one tree; [`super::Config::slots`] of them.
+    Receive { peer: usize, tree: u8, slot: u8 },
+    /// A slot of `chunk_bytes` staged for the parent in one tree; [`super::Config::slots`] of them.
+    Send { tree: u8, slot: u8 },
+}
+
+/// A range of a buffer. `bytes` may be 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Region {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// First byte.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// One message between neighbours. `Up` and `Down` are followed by `bytes` of payload, the others by none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Child to parent: this subtree's part of a chunk, with the call it belongs to. `slot` is the
+    /// parent's receive slot, taken until the parent returns it with `Credit`.
+    Up {
+        tree: u8,
+        op: OpId,
+        chunk: u32,
+        slot: u8,
+        bytes: u32,
+        call: Call,
+        rank: u32,
+    },
+    /// Child to parent in tree 0, instead of the first `Up` of an operation: two ranks disagree.
+    Refuse { op: OpId, mismatch: Mismatch },
+    /// Parent to child: a chunk of the result.
+    Down {
+        tree: u8,
+        op: OpId,
+        chunk: u32,
+        bytes: u32,
+    },
+    /// Parent to child in tree 0, instead of every `Down` of an operation: it failed for all.
+    Fail { op: OpId, mismatch: Mismatch },
+    /// Parent to child: a receive slot is free again.
+    Credit { tree: u8, slot: u8 },
+    /// Parent to child: I have waited long for your part of this operation; who is missing?
+    Awaiting { op: OpId },
+    /// To all neighbours, passed on once: the epoch is over.
+    Abort { broken: Broken },
+    /// Nothing to say, still here.
+    Heartbeat,
+    /// Leaving in good order after ending the first `ended` operations.
+    Bye { ended: u64 },
+}
+
+/// What happened, told to the machine by the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A local rank made its next call (checked with [`Call::check`]); the first `ready` bytes of its
+    /// input may be read.
+    Submit { rank: usize, call: Call, ready: u64 },
+    /// More of a local rank's input may be read: the first `ready` bytes.
+    Ready { rank: usize, op: OpId, ready: u64 },
+    /// A frame came from a neighbour, its payload (if any) lies where [`super::Machine::place`] said.
+    Frame {
+        peer: usize,
+        fence: Fence,
+        frame: Frame,
+    },
+    /// A `Send` with payload has left its region, or a `Reduce` or `Copy` is finished.
+    Done { ticket: Ticket },
+    /// The link to a neighbour closed or failed for good.
+    PeerLost { peer: usize },
+    /// A local rank's process died.
+    RankLost { rank: usize },
+    /// A local rank closed its session in good order.
+    RankLeft { rank: usize },
+    /// The membership authority ended the epoch (a new machine serves the next).
+    Revoke,
+    /// This node's trainers are gone in good order: say farewell.
+    Leave,
+    /// Time passed; due at [`super::Machine::wake_at`].
+    Tick,
+}
+
+/// What the shell has to do, in this order for effects that concern the same peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a frame. With a payload, report `ticket` when the region may be overwritten.
+    Send {
+        peer: usize,
+        frame: Frame,
+        payload: Option<(Ticket, Region)>,
+    },
+    /// Combine the sources, in this order, into the destination; all have the same length.
+    /// Divide by `divisor` at the end (1: no division). Report `ticket`.
+    Reduce {
+        ticket: Ticket,
+        op: ReduceOp,
+        dtype: DType,
+        divisor: u32,
+        sources: Vec<Region>,
+        destination: Region,
+    },
+    /// Copy. Report `ticket`.
+    Copy {
+        ticket: Ticket,
+        source: Region,
+        destination: Region,
+    },
+    /// A local rank's operation is over. After `Ok` the node's result holds the bytes the rank is
+    /// entitled to, and its input is not read again.
+    End {
+        op: OpId,
+        rank: usize,
+        outcome: Result<(), Cause>,
+    },
+    /// Nothing reads or writes the operation's input and result buffers any more. Comes once for each
+    /// operation that any local rank called, after all its `End`s.
+    Release { op: OpId },
+    /// A neighbour has been silent for [`super::Timing::suspect`].
+    Suspect { peer: usize, silent: Duration },
+    /// A suspect was heard again.
+    Recovered { peer: usize },
+    /// Others have waited [`super::Timing::late`] for these local ranks to call operation `op`.
+    /// Nobody is declared dead for it.
+    Late { op: OpId, ranks: Vec<usize> },
+    /// The epoch is over on this node; comes once, before the failures of what was in flight.
+    Broken { broken: Broken },
+}
+
+/// Where the payload of an incoming frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Read it into this region, then hand the frame to the machine.
+    Into(Region),
+    /// Read and drop it, then hand the frame to the machine all the same.
+    Discard,
+}
