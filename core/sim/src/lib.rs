@@ -1,1 +1,30 @@
-//! (to be written)
+//! The one seeded simulator: random numbers, virtual time, a network and crash points. Generic over what is
+//! simulated; each user writes its own loop:
+//!
+//! ```
+//! use sim::{Conditions, Network, Queue, Rng};
+//! use std::time::Duration;
+//!
+//! let mut rng = Rng::new(1);
+//! let mut network = Network::new(rng.fork(), Conditions::reliable());
+//! let mut queue = Queue::default();
+//! for arrival in network.deliver(queue.now(), 0, 1) {
+//!     queue.at(arrival, "hello");
+//! }
+//! queue.after(Duration::from_secs(1), "tick");
+//! assert_eq!(queue.pop(), Some("hello"));
+//! assert_eq!(queue.pop(), Some("tick"));
+//! assert_eq!(queue.now(), Duration::from_secs(1));
+//! ```
+
+mod crash;
+mod network;
+mod queue;
+mod rng;
+mod seeds;
+
+pub use crash::CrashPoint;
+pub use network::{Conditions, Network};
+pub use queue::Queue;
+pub use rng::Rng;
+pub use seeds::for_each_seed;
