@@ -1,23 +1,50 @@
 //! Fabric: the cluster singleton that says which labels mean what, and what a node class is.
+#![expect(
+    unreachable_pub,
+    reason = "the schema derive copies each struct into a function"
+)]
 
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// A qualified label key: an optional DNS prefix with a slash, then a name of at most 63 characters.
+const LABEL_KEY: &str =
+    "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 
 /// How the cluster is wired: labels for zone, leaf and class, node classes with the share of a
 /// node that a job's pod gets, and how many jobs may cross zones. There is one, called `default`.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[kube(group = "fireflyer.dev", version = "v1alpha1", kind = "Fabric", plural = "fabrics", derive = "PartialEq")]
+#[kube(
+    group = "fireflyer.dev",
+    version = "v1alpha1",
+    kind = "Fabric",
+    plural = "fabrics",
+    category = "fireflyer",
+    derive = "PartialEq",
+    doc = "How the cluster is wired: labels for zone, leaf and class, node classes with the share of a node that a job's pod gets, and how many jobs may cross zones. There is one, called default.",
+    printcolumn(name = "Crossing", type_ = "integer", json_path = ".spec.maxCrossZoneJobs", description = "Jobs that may cross zones at once"),
+    printcolumn(name = "Classes", type_ = "string", json_path = ".spec.classes[*].name", description = "Node classes that jobs may ask for"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name == 'default'")
+        .message("a cluster has one Fabric and it is called default: edit that one")
+)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new(
+        "self.zoneLabel != self.leafLabel && self.zoneLabel != self.classLabel && self.leafLabel != self.classLabel"
+    )
+    .message("zoneLabel, leafLabel and classLabel must be three different labels: give each its own"))]
 pub struct FabricSpec {
     /// Node label whose value is the zone.
     #[serde(default = "default_zone_label")]
+    #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub zone_label: String,
     /// Node label whose value is the leaf switch.
     #[serde(default = "default_leaf_label")]
+    #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub leaf_label: String,
     /// Node label whose value is the node class.
     #[serde(default = "default_class_label")]
+    #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub class_label: String,
     /// How many jobs may cross zones at once (paper, section III-B: one).
     #[serde(default = "default_max_cross_zone_jobs")]
@@ -25,14 +52,19 @@ pub struct FabricSpec {
     pub max_cross_zone_jobs: u32,
     /// Node classes that jobs may ask for; the first is the default.
     #[schemars(length(min = 1, max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub classes: Vec<NodeClass>,
 }
 
 /// A kind of node, and the share of it that a job's pod asks for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClass {
     /// Value of the class label.
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub name: String,
     /// GPUs a node has; the trainer container asks for all of them.
     #[serde(default)]
@@ -48,15 +80,24 @@ pub struct NodeClass {
     pub sidecar: Share,
     /// Size of the memory-backed /dev/shm. Defaults to half of the trainer's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
+        .message("sharedMemory must be a Kubernetes quantity above zero, for example 64Gi"))]
     pub shared_memory: Option<String>,
 }
 
 /// CPU and memory that a container requests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Share {
     /// Kubernetes quantity of CPU, for example `48` or `500m`.
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
+        .message("cpu must be a Kubernetes quantity above zero, in quotes, for example \"48\" or 500m"))]
     pub cpu: String,
     /// Kubernetes quantity of memory, for example `400Gi`.
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
+        .message("memory must be a Kubernetes quantity above zero, for example 400Gi"))]
     pub memory: String,
 }
 

@@ -1,8 +1,12 @@
 //! The API of Fire-Flyer (group `fireflyer.dev`): types, validation rules, names of labels,
 //! resources and conditions. No client: anything may use these types cheaply.
 
+pub mod cases;
+pub mod definition;
 pub mod fabric;
 pub mod names;
+mod schema;
+pub mod template;
 pub mod training_job;
 
 pub use fabric::{Fabric, FabricSpec};

@@ -1,5 +1,11 @@
 //! TrainingJob: a gang of whole nodes that trains one model, across all its attempts.
+#![expect(
+    unreachable_pub,
+    reason = "the schema derive copies each struct into a function"
+)]
 
+use crate::schema;
+pub use crate::template::{PodTemplate, PodTemplateBody, TemplateContainer, TemplateMetadata};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -14,11 +20,59 @@ use serde::{Deserialize, Serialize};
     kind = "TrainingJob",
     plural = "trainingjobs",
     shortname = "tj",
+    category = "fireflyer",
     namespaced,
     status = "TrainingJobStatus",
-    derive = "PartialEq"
+    derive = "PartialEq",
+    doc = "A distributed training that runs on whole nodes, survives interruptions and node failures, and resumes from its last durable checkpoint.",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "Where the job is, in one word"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".spec.nodes", description = "Whole nodes the job asks for"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.ready", description = "Nodes whose trainer runs in the current attempt"),
+    printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", description = "Number of the current attempt"),
+    printcolumn(name = "Zone", type_ = "string", json_path = ".status.zone", description = "Zone of the current attempt, both joined by + when it crosses"),
+    printcolumn(name = "Step", type_ = "integer", json_path = ".status.lastCheckpoint.step", description = "Step of the last durable checkpoint", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 50").message(
+        "metadata.name must have at most 50 characters, because pods are called <name>-<attempt>-<rank>: shorten it"
+    ),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message(
+        "metadata.name must start with a letter and hold only lower-case letters, digits and dashes: rename the job"
+    )
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.nodes == oldSelf.nodes")
+    .message("nodes cannot change once the job exists: delete the job and create it again")
+    .field_path(".nodes"))]
+#[x_kube(validation = Rule::new("self.template == oldSelf.template")
+    .message("template cannot change once the job exists: delete the job and create it again")
+    .field_path(".template"))]
+#[x_kube(validation = Rule::new("self.zonePolicy == oldSelf.zonePolicy")
+    .message("zonePolicy cannot change once the job exists: delete the job and create it again")
+    .field_path(".zonePolicy"))]
+#[x_kube(validation = Rule::new("self.interruption == oldSelf.interruption")
+    .message("interruption cannot change once the job exists: delete the job and create it again")
+    .field_path(".interruption"))]
+#[x_kube(validation = Rule::new("self.communication == oldSelf.communication")
+    .message("communication cannot change once the job exists: delete the job and create it again")
+    .field_path(".communication"))]
+#[x_kube(validation = Rule::new("self.failurePolicy == oldSelf.failurePolicy")
+    .message("failurePolicy cannot change once the job exists: delete the job and create it again")
+    .field_path(".failurePolicy"))]
+#[x_kube(validation = Rule::new(
+    "has(self.procsPerNode) == has(oldSelf.procsPerNode) && (!has(self.procsPerNode) || self.procsPerNode == oldSelf.procsPerNode)"
+)
+.message("procsPerNode cannot change once the job exists: delete the job and create it again")
+.field_path(".procsPerNode"))]
+#[x_kube(validation = Rule::new(
+    "has(self.nodeClass) == has(oldSelf.nodeClass) && (!has(self.nodeClass) || self.nodeClass == oldSelf.nodeClass)"
+)
+.message("nodeClass cannot change once the job exists: delete the job and create it again")
+.field_path(".nodeClass"))]
+#[x_kube(validation = Rule::new(
+    "has(self.checkpoint) == has(oldSelf.checkpoint) && (!has(self.checkpoint) || self.checkpoint == oldSelf.checkpoint)"
+)
+.message("checkpoint cannot change once the job exists: delete the job and create it again")
+.field_path(".checkpoint"))]
 pub struct TrainingJobSpec {
     /// How many whole nodes the job needs. All of them start together or none does.
     #[schemars(range(min = 1, max = 4096))]
@@ -27,8 +81,12 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_node: Option<u32>,
-    /// Node class to run on. Defaults to the Fabric's first class.
+    /// Node class to run on, one of the Fabric's classes. Defaults to the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub node_class: Option<String>,
     /// The pod of each node. One container must be called `trainer` and have a `command`.
     pub template: PodTemplate,
@@ -52,66 +110,8 @@ pub struct TrainingJobSpec {
     pub suspend: bool,
     /// Seconds that a finished job is kept before it is deleted. Without it, for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
-}
-
-/// The pod that runs on each node: a PodTemplateSpec. Everything is passed on as written,
-/// except what the operator owns (placement, restart policy).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PodTemplate {
-    /// Labels and annotations for the pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<TemplateMetadata>,
-    /// The pod's spec.
-    pub spec: PodTemplateBody,
-}
-
-/// Labels and annotations that are copied to each pod.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TemplateMetadata {
-    /// Labels for the pods.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub labels: std::collections::BTreeMap<String, String>,
-    /// Annotations for the pods.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub annotations: std::collections::BTreeMap<String, String>,
-}
-
-/// The declared part is what rules look at; all other fields of a PodSpec are kept in `rest`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PodTemplateBody {
-    /// Containers of the pod. One is called `trainer`.
-    pub containers: Vec<TemplateContainer>,
-    /// Owned by the operator: leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart_policy: Option<String>,
-    /// Owned by the operator: leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_name: Option<String>,
-    /// Owned by the operator: leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub affinity: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Owned by the operator: leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduler_name: Option<String>,
-    /// Every other field of a PodSpec, unchanged.
-    #[serde(flatten)]
-    pub rest: serde_json::Map<String, serde_json::Value>,
-}
-
-/// A container of the template.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TemplateContainer {
-    /// Name of the container; `trainer` runs the training.
-    pub name: String,
-    /// Program and arguments. Required for `trainer`, because our launcher starts it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Vec<String>>,
-    /// Every other field of a Container, unchanged.
-    #[serde(flatten)]
-    pub rest: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Whether a job may span zones.
@@ -147,18 +147,30 @@ fn default_save_seconds() -> u32 {
 
 impl Default for Interruption {
     fn default() -> Self {
-        Self { ack_seconds: default_ack_seconds(), save_seconds: default_save_seconds() }
+        Self {
+            ack_seconds: default_ack_seconds(),
+            save_seconds: default_save_seconds(),
+        }
     }
 }
 
 /// Where and how often checkpoints are saved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
     /// PersistentVolumeClaim in the job's namespace; ReadWriteMany when the job has several nodes.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
     pub claim_name: String,
-    /// Folder inside the claim. Defaults to the job's name.
+    /// Folder inside the claim, relative to its root. Defaults to the job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[-A-Za-z0-9._/]+$"))]
+    #[x_kube(validation = Rule::new("!self.startsWith('/')")
+        .message("path is relative to the claim's root: remove the leading slash"))]
+    #[x_kube(validation = Rule::new("!self.split('/').exists(part, part == '..')")
+        .message("path must stay inside the claim: remove the .. parts"))]
     pub path: Option<String>,
     /// Seconds between periodic checkpoints (the paper saves every 5 minutes, section VII-A).
     #[serde(default = "default_interval_seconds")]
@@ -211,7 +223,9 @@ fn default_max_restarts() -> u32 {
 
 impl Default for FailurePolicy {
     fn default() -> Self {
-        Self { max_restarts: default_max_restarts() }
+        Self {
+            max_restarts: default_max_restarts(),
+        }
     }
 }
 
@@ -224,6 +238,7 @@ pub struct TrainingJobStatus {
     pub phase: Phase,
     /// Assigned, Running, CheckpointDurable, Suspended, Complete, Failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Number of the current attempt; 0 before the first.
     #[serde(default)]
@@ -245,9 +260,11 @@ pub struct TrainingJobStatus {
     pub last_checkpoint: Option<CheckpointStatus>,
     /// When the next attempt may start, after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
     pub retry_at: Option<Time>,
     /// When the job reached Succeeded or Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
     pub finished_at: Option<Time>,
     /// Last lines that the failed rank printed, and which rank it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -268,6 +285,7 @@ pub struct CheckpointStatus {
     pub digest: String,
     /// When the operator learned of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
     pub time: Option<Time>,
 }
 

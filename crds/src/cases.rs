@@ -1,0 +1,365 @@
+//! Objects that the API server must refuse or accept, and the proof that every rule, bound and
+//! pattern of the schema has one. The cases are files under `crds/cases`; whoever runs them against
+//! an API server supplies `kubectl` as a function, so that this crate starts no process.
+
+use crate::definition;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// The case files, one for each kind.
+const FILES: [(&str, &str); 2] = [
+    (
+        "crds/cases/trainingjob.yaml",
+        include_str!("../cases/trainingjob.yaml"),
+    ),
+    (
+        "crds/cases/fabric.yaml",
+        include_str!("../cases/fabric.yaml"),
+    ),
+];
+
+/// Keywords of a schema that refuse a value and so need a case.
+const BOUNDS: [&str; 10] = [
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "pattern",
+    "enum",
+];
+
+/// What can be wrong with the cases themselves.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// A case file is not the YAML we expect.
+    #[error("failed to parse {path}")]
+    Parse {
+        /// The file, from the repository's root.
+        path: &'static str,
+        /// What the parser said.
+        source: serde_yaml::Error,
+    },
+    /// The schema could not be rendered.
+    #[error("failed to render the definitions")]
+    Render(#[source] serde_json::Error),
+}
+
+/// What the API server has to say about a case's object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is stored.
+    Accepted,
+    /// It is refused, and the answer contains this text.
+    Refused(String),
+}
+
+/// One object, and what must become of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The constraint that the object breaks, `<kind>.<path>.<keyword>`; or what it shows.
+    pub name: String,
+    /// The object that exists already, where the case is about a change.
+    pub before: Option<Value>,
+    /// The object to send.
+    pub object: Value,
+    /// What must become of it.
+    pub verdict: Verdict,
+}
+
+/// Something that the schema refuses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Constraint {
+    /// `<kind>.<path>.<keyword>`; the keyword is `rule` for a CEL rule.
+    pub name: String,
+    /// The message of a CEL rule.
+    pub message: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    base: Value,
+    cases: Vec<Entry>,
+}
+
+/// A case as written: patches (RFC 7396) on the file's base object.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(default)]
+    breaks: Option<String>,
+    #[serde(default)]
+    accepts: Option<String>,
+    #[serde(default)]
+    before: Option<Value>,
+    #[serde(default)]
+    patch: Option<Value>,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+/// All cases of all kinds.
+pub fn cases() -> Result<Vec<Case>, CaseError> {
+    let mut all = Vec::new();
+    for (path, text) in FILES {
+        let parse = |source| CaseError::Parse { path, source };
+        let file: File = serde_yaml::from_str(text).map_err(parse)?;
+        for entry in file.cases {
+            let (name, verdict) = match (entry.breaks, entry.accepts, entry.message) {
+                (Some(name), None, Some(message)) => (name, Verdict::Refused(message)),
+                (None, Some(name), None) => (name, Verdict::Accepted),
+                (breaks, accepts, _) => {
+                    let name = breaks.or(accepts).unwrap_or_default();
+                    return Err(parse(serde::de::Error::custom(format!(
+                        "case `{name}` needs either breaks and message, or accepts"
+                    ))));
+                }
+            };
+            let patched = |patch: &Option<Value>| {
+                let mut object = file.base.clone();
+                if let Some(patch) = patch {
+                    merge(&mut object, patch);
+                }
+                object
+            };
+            let before = entry.before.is_some().then(|| patched(&entry.before));
+            all.push(Case {
+                name,
+                before,
+                object: patched(&entry.patch),
+                verdict,
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// RFC 7396: objects merge, null removes, everything else replaces; plus what `filled` knows.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = filled(patch, 0);
+        return;
+    };
+    if let Some(value) = fill(patch) {
+        *target = value;
+        return;
+    }
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(target) = target else {
+        return;
+    };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Long values in few words: `{$letters: 64}` is a text of 64 letters, `{$items: 17, $of: X}` a list
+/// of 17 copies of X in which `$n` counts, `{$entries: 65}` a map of 65 short texts.
+fn fill(words: &Map<String, Value>) -> Option<Value> {
+    let count = |key| words.get(key).and_then(Value::as_u64);
+    if let Some(letters) = count("$letters") {
+        return Some(Value::from("a".repeat(usize::try_from(letters).ok()?)));
+    }
+    if let Some(entries) = count("$entries") {
+        return Some(
+            (0..entries)
+                .map(|n| (format!("key-{n}"), Value::from("x")))
+                .collect(),
+        );
+    }
+    let (items, of) = (count("$items")?, words.get("$of")?);
+    Some((0..items).map(|n| filled(of, n)).collect())
+}
+
+fn filled(value: &Value, n: u64) -> Value {
+    match value {
+        Value::Object(map) => fill(map).unwrap_or_else(|| {
+            map.iter()
+                .map(|(key, value)| (key.clone(), filled(value, n)))
+                .collect()
+        }),
+        Value::Array(items) => items.iter().map(|item| filled(item, n)).collect(),
+        Value::String(text) => Value::from(text.replace("$n", &n.to_string())),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+/// Everything that the schemas refuse, outside the status (only the operator writes that).
+pub fn constraints() -> Result<BTreeSet<Constraint>, CaseError> {
+    let mut found = BTreeSet::new();
+    for crd in definition::definitions().map_err(CaseError::Render)? {
+        let kind = crd.spec.names.kind.clone();
+        for version in crd.spec.versions {
+            let schema = version.schema.and_then(|schema| schema.open_api_v3_schema);
+            let schema = serde_json::to_value(schema).map_err(CaseError::Render)?;
+            walk(&kind, true, &schema, &mut found);
+        }
+    }
+    Ok(found)
+}
+
+fn walk(path: &str, root: bool, schema: &Value, found: &mut BTreeSet<Constraint>) {
+    let Value::Object(schema) = schema else {
+        return;
+    };
+    let mut add = |name: String, message: Option<String>| {
+        found.insert(Constraint { name, message });
+    };
+    for keyword in BOUNDS
+        .into_iter()
+        .filter(|keyword| schema.contains_key(*keyword))
+    {
+        add(format!("{path}.{keyword}"), None);
+    }
+    if schema
+        .get("x-kubernetes-list-type")
+        .is_some_and(|kind| kind == "map" || kind == "set")
+    {
+        add(format!("{path}.unique"), None);
+    }
+    for rule in schema
+        .get("x-kubernetes-validations")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let text = |key| rule.get(key).and_then(Value::as_str).map(str::to_owned);
+        add(
+            format!("{path}.rule"),
+            text("message").or_else(|| text("rule")),
+        );
+    }
+    for field in schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(field) = field.as_str() {
+            add(format!("{path}.{field}.required"), None);
+        }
+    }
+    for (name, property) in schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        if !(root && matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status")) {
+            walk(&format!("{path}.{name}"), false, property, found);
+        }
+    }
+    if let Some(items) = schema.get("items") {
+        walk(&format!("{path}[]"), false, items, found);
+    }
+    if let Some(values) = schema.get("additionalProperties") {
+        walk(&format!("{path}{{}}"), false, values, found);
+    }
+}
+
+/// One sentence for each constraint without a case, and for each case without its constraint.
+pub fn gaps() -> Result<Vec<String>, CaseError> {
+    let (cases, constraints) = (cases()?, constraints()?);
+    let covers = |case: &Case, constraint: &Constraint| {
+        case.name == constraint.name
+            && match (&case.verdict, &constraint.message) {
+                (Verdict::Refused(text), Some(message)) => text == message,
+                (Verdict::Refused(_), None) => true,
+                (Verdict::Accepted, _) => false,
+            }
+    };
+    let mut gaps = Vec::new();
+    for constraint in &constraints {
+        if !cases.iter().any(|case| covers(case, constraint)) {
+            let message = constraint
+                .message
+                .as_deref()
+                .map(|m| format!(" ({m})"))
+                .unwrap_or_default();
+            gaps.push(format!(
+                "no case breaks {}{message}: add one under crds/cases",
+                constraint.name
+            ));
+        }
+    }
+    for case in cases
+        .iter()
+        .filter(|case| case.verdict != Verdict::Accepted)
+    {
+        let left_out = case.name.ends_with(".unknown");
+        if !left_out
+            && !constraints
+                .iter()
+                .any(|constraint| covers(case, constraint))
+        {
+            gaps.push(format!(
+                "the case {} breaks nothing that the schema has: correct or remove it",
+                case.name
+            ));
+        }
+    }
+    Ok(gaps)
+}
+
+/// What one run of `kubectl` printed, and whether it ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether it exited with 0.
+    pub accepted: bool,
+    /// Standard output and error.
+    pub text: String,
+}
+
+/// Runs one case against an API server; `kubectl` gets the arguments and the object for its
+/// standard input. The objects that a transition needs are removed again. `Err` says what differed.
+pub fn run<E: std::fmt::Display>(
+    case: &Case,
+    mut kubectl: impl FnMut(&[&str], &str) -> Result<Answer, E>,
+) -> Result<(), String> {
+    let mut ask = |arguments: &[&str], object: &Value| {
+        kubectl(arguments, &object.to_string()).map_err(|error| format!("{}: {error}", case.name))
+    };
+    let answer = match &case.before {
+        None => ask(&["create", "--dry-run=server", "-f", "-"], &case.object)?,
+        Some(before) => {
+            let created = ask(&["create", "-f", "-"], before)?;
+            if !created.accepted {
+                return Err(format!(
+                    "{}: the object before the change was refused: {}",
+                    case.name, created.text
+                ));
+            }
+            let answer = ask(&["replace", "--dry-run=server", "-f", "-"], &case.object);
+            ask(&["delete", "--wait=true", "-f", "-"], before)?;
+            answer?
+        }
+    };
+    // An object that exists passed validation first: the store is asked last.
+    let accepted = answer.accepted || answer.text.contains("AlreadyExists");
+    match &case.verdict {
+        Verdict::Accepted if accepted => Ok(()),
+        Verdict::Accepted => Err(format!(
+            "{}: must be accepted, but: {}",
+            case.name, answer.text
+        )),
+        Verdict::Refused(_) if accepted => {
+            Err(format!("{}: must be refused, was accepted", case.name))
+        }
+        Verdict::Refused(expected) if answer.text.contains(expected) => Ok(()),
+        Verdict::Refused(expected) => Err(format!(
+            "{}: must say `{expected}`, but says: {}",
+            case.name, answer.text
+        )),
+    }
+}

@@ -1,0 +1,210 @@
+//! The pod template of a TrainingJob: the part that rules look at is declared, every other field
+//! of a PodSpec or Container is kept as written. What the operator owns is declared to be refused.
+#![expect(
+    unreachable_pub,
+    reason = "the schema derive copies each struct into a function"
+)]
+
+use kube::KubeSchema;
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The pod that runs on each node: a PodTemplateSpec. Everything is passed on as written,
+/// except what the operator owns (placement, restart policy).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodTemplate {
+    /// Labels and annotations for the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<TemplateMetadata>,
+    /// The pod's spec.
+    pub spec: PodTemplateBody,
+}
+
+/// Labels and annotations that are copied to each pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+pub struct TemplateMetadata {
+    /// Labels for the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    #[x_kube(validation = Rule::new("self.all(key, !key.startsWith('fireflyer.dev/'))")
+        .message("labels under fireflyer.dev/ are set by the operator: use a key of your own"))]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations for the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A PodSpec. The declared part is what rules look at; all other fields are kept in `rest`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = declare_pod_fields)]
+#[x_kube(validation = Rule::new("self.containers.exists_one(c, c.name == 'trainer')")
+    .message("exactly one container must be called trainer: it runs the training on each node")
+    .field_path(".containers"))]
+#[x_kube(validation = Rule::new(
+        "self.containers.all(c, c.name != 'trainer' || (has(c.command) && size(c.command) > 0))"
+    )
+    .message("the container trainer needs a command: write the program that the image would start, it runs once for each rank")
+    .field_path(".containers"))]
+#[x_kube(validation = Rule::new(
+        "self.containers.all(c, c.name != 'hfreduce') && (!has(self.initContainers) || self.initContainers.all(c, c.name != 'hfreduce'))"
+    )
+    .message("the container name hfreduce belongs to the sidecar that the operator adds: rename yours"))]
+#[x_kube(validation = Rule::new(
+        "!has(self.volumes) || self.volumes.all(v, !v.name.startsWith('fireflyer-'))"
+    )
+    .message("volume names that start with fireflyer- belong to the operator: rename yours"))]
+#[x_kube(validation = Rule::new("!has(self.restartPolicy)")
+    .message("restartPolicy belongs to the operator: leave it out, failurePolicy says how often the job is tried again"))]
+#[x_kube(validation = Rule::new("!has(self.nodeName)")
+    .message("nodeName belongs to the operator: leave it out, nodeClass says which nodes the job may use"))]
+#[x_kube(validation = Rule::new("!has(self.nodeSelector)")
+    .message("nodeSelector belongs to the operator: leave it out, nodeClass says which nodes the job may use"))]
+#[x_kube(validation = Rule::new("!has(self.affinity)")
+    .message("affinity belongs to the operator: leave it out, nodeClass and zonePolicy say where the job may run"))]
+#[x_kube(validation = Rule::new("!has(self.schedulerName)")
+    .message("schedulerName belongs to the operator: leave it out, the operator chooses the nodes"))]
+#[x_kube(validation = Rule::new("!has(self.priorityClassName)")
+    .message("priorityClassName belongs to the operator: leave it out, every job's pods use fireflyer-training"))]
+#[x_kube(validation = Rule::new("!has(self.terminationGracePeriodSeconds)")
+    .message("terminationGracePeriodSeconds follows from the job's interruption: leave it out and set interruption.saveSeconds"))]
+pub struct PodTemplateBody {
+    /// Containers of the pod. One is called `trainer`.
+    #[schemars(
+        length(min = 1, max = 16),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub containers: Vec<TemplateContainer>,
+    /// Owned by the operator: leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+    /// Owned by the operator: leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Owned by the operator: leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Map<String, Value>>,
+    /// Owned by the operator: leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler_name: Option<String>,
+    /// Every other field of a PodSpec, unchanged.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+/// A container of the template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = declare_container_fields)]
+pub struct TemplateContainer {
+    /// Name of the container; `trainer` runs the training.
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    )]
+    pub name: String,
+    /// Program and arguments. Required for `trainer`, because our launcher starts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub command: Option<Vec<String>>,
+    /// Every other field of a Container, unchanged.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+/// Fields of a PodSpec that rules must see but that the operator passes on in `rest`.
+fn declare_pod_fields(schema: &mut Schema) {
+    let owned = "Owned by the operator: leave it out.";
+    declare(
+        schema,
+        &[
+            (
+                "initContainers",
+                json_schema!({
+                    "type": "array",
+                    "maxItems": 16,
+                    "description": "Containers that end before the trainer starts, or native sidecars of your own.",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": { "name": { "type": "string", "maxLength": 63 } },
+                        "x-kubernetes-preserve-unknown-fields": true,
+                    },
+                }),
+            ),
+            (
+                "volumes",
+                json_schema!({
+                    "type": "array",
+                    "maxItems": 64,
+                    "description": "Volumes of the pod. The checkpoint's claim is mounted by the operator.",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": { "name": { "type": "string", "maxLength": 63 } },
+                        "x-kubernetes-preserve-unknown-fields": true,
+                    },
+                }),
+            ),
+            (
+                "affinity",
+                json_schema!({
+                    "type": "object",
+                    "description": owned,
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }),
+            ),
+            (
+                "nodeSelector",
+                json_schema!({
+                    "type": "object",
+                    "description": owned,
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }),
+            ),
+            (
+                "priorityClassName",
+                json_schema!({ "type": "string", "description": owned }),
+            ),
+            (
+                "terminationGracePeriodSeconds",
+                json_schema!({ "type": "integer", "format": "int64", "description": owned }),
+            ),
+        ],
+    );
+}
+
+/// Fields of a Container that must be present but that the operator passes on in `rest`.
+fn declare_container_fields(schema: &mut Schema) {
+    declare(
+        schema,
+        &[(
+            "image",
+            json_schema!({
+                "type": "string",
+                "minLength": 1,
+                "description": "Image of the container. Any image works as trainer: the launcher is added to it.",
+            }),
+        )],
+    );
+    if let Some(Value::Array(required)) = schema.ensure_object().get_mut("required") {
+        required.push(Value::from("image"));
+    }
+}
+
+fn declare(schema: &mut Schema, fields: &[(&str, Schema)]) {
+    let object = schema.ensure_object();
+    object.insert(
+        "x-kubernetes-preserve-unknown-fields".to_owned(),
+        Value::Bool(true),
+    );
+    object.remove("additionalProperties");
+    if let Some(Value::Object(properties)) = object.get_mut("properties") {
+        for (name, field) in fields {
+            properties.insert((*name).to_owned(), field.clone().to_value());
+        }
+    }
+}
