@@ -1,0 +1,128 @@
+//! What the planner decides: per job an ordered list of writes, and when to look again.
+//!
+//! How to apply it: jobs independently of each other; inside a job in order, stopping at the first
+//! write that fails. Neighbouring actions of the same kind on pods may go out together. [`Action::Record`]
+//! is conditional on the resourceVersion that the snapshot was made from (and then on that of the
+//! job's last own write), and creations never overwrite: so everything that a deposed leader still
+//! sends either collides or follows from a status that was really recorded.
+
+use std::time::Duration;
+
+use topology::{Leaf, NodeName, Zone};
+
+use crate::snapshot::JobKey;
+use crate::status::{Checkpoint, Status};
+use crate::time::Timestamp;
+
+/// What to write now. Empty in a steady state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Jobs with something to do; each at most once. May name jobs that no longer exist: then
+    /// only their leftover pods are touched.
+    pub jobs: Vec<JobPlan>,
+    /// When the passing of time alone will change the plan.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// The writes for one job, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobPlan {
+    /// The job.
+    pub job: JobKey,
+    /// At least one.
+    pub actions: Vec<Action>,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Put our finalizer on the job. Always before anything is held.
+    AddFinalizer,
+    /// Take our finalizer off the job. Only when it holds nothing.
+    RemoveFinalizer,
+    /// Replace the job's status; publish the Event if there is one.
+    Record {
+        /// The whole new status.
+        status: Box<Status>,
+        /// For people; on transitions only.
+        event: Option<Event>,
+    },
+    /// Create Secret and then ConfigMap of an attempt. The ConfigMap is what decides: if it exists
+    /// already, somebody else decided, so stop applying this job and look again.
+    CreateAttempt(NewAttempt),
+    /// Create the pod of a rank. If it exists already with the same job uid, that is fine.
+    CreatePod {
+        /// Attempt.
+        attempt: u32,
+        /// Node rank; rank 0 gets our finalizer.
+        rank: u32,
+        /// Node it is pinned to.
+        node: NodeName,
+    },
+    /// Delete a pod. Not found is fine.
+    DeletePod {
+        /// Attempt.
+        attempt: u32,
+        /// Node rank.
+        rank: u32,
+        /// gracePeriodSeconds.
+        grace: Duration,
+    },
+    /// Take our finalizer off a pod. Not found is fine.
+    StripPod {
+        /// Attempt.
+        attempt: u32,
+        /// Node rank.
+        rank: u32,
+    },
+    /// Delete ConfigMap and Secret of a voided attempt. Not found is fine.
+    DeleteAttempt {
+        /// Attempt.
+        attempt: u32,
+    },
+    /// Delete the job itself: its time to live is over.
+    DeleteJob,
+}
+
+/// Which nodes an attempt gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAttempt {
+    /// Its number.
+    pub number: u32,
+    /// Its nodes in rank order: contiguous by zone, and by leaf inside a zone.
+    pub nodes: Vec<Place>,
+    /// Whether they are in two zones.
+    pub crossing: bool,
+    /// The checkpoint to resume from, when the last attempt acknowledged it at its end. Otherwise
+    /// absent: then the newest that verifies.
+    pub resume: Option<Checkpoint>,
+}
+
+/// One node of an attempt and where it hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the node.
+    pub node: NodeName,
+    /// Its zone.
+    pub zone: Zone,
+    /// Its leaf.
+    pub leaf: Leaf,
+}
+
+/// A Kubernetes Event on the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whether somebody should look.
+    pub warning: bool,
+    /// CamelCase word.
+    pub reason: &'static str,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Plan {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+}

@@ -1,0 +1,68 @@
+//! The figures behind decisions. The Fabric sets the crossing limit; the others are fixed here and
+//! varied by tests.
+
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+/// Limits and patience.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How many jobs may cross zones at once (paper, section III-B: one).
+    pub max_cross_zone_jobs: u32,
+    /// A pod that is not bound for so long is in somebody's way: release the gang, plan again.
+    pub bind_patience: Duration,
+    /// A missing image keeps its nodes for so long, then they go to others and it tries again later.
+    pub image_patience: Duration,
+    /// A gang that has not joined after so long is released and planned again.
+    pub start_patience: Duration,
+    /// What survivors that cannot save get: they are gone within 5 s.
+    pub survivor_grace: Duration,
+    /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
+    /// keeps its node.
+    pub leave_patience: Duration,
+    /// After failures of the program.
+    pub failure_backoff: Backoff,
+    /// After lost nodes and refusals.
+    pub replan_backoff: Backoff,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            max_cross_zone_jobs: 1,
+            bind_patience: Duration::from_secs(30),
+            image_patience: Duration::from_secs(600),
+            start_patience: Duration::from_secs(1800),
+            survivor_grace: Duration::from_secs(4),
+            leave_patience: Duration::from_secs(30),
+            failure_backoff: Backoff {
+                base: Duration::from_secs(2),
+                cap: Duration::from_secs(300),
+            },
+            replan_backoff: Backoff {
+                base: Duration::from_secs(1),
+                cap: Duration::from_secs(60),
+            },
+        }
+    }
+}
+
+/// Doubles from `base` up to `cap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first time.
+    pub base: Duration,
+    /// Never more.
+    pub cap: Duration,
+}
+
+impl Backoff {
+    /// When to try again after the `count`-th time (from 1).
+    pub(crate) fn after(self, now: Timestamp, count: u32) -> Timestamp {
+        let factor = 1_u32
+            .checked_shl(count.saturating_sub(1))
+            .unwrap_or(u32::MAX);
+        now + self.base.saturating_mul(factor).min(self.cap)
+    }
+}

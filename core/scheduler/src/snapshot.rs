@@ -1,0 +1,206 @@
+//! What the planner sees: nodes, jobs, attempts and pods at one moment, as plain values.
+//!
+//! A snapshot must contain everything that its own leader has written so far (read your own
+//! writes). It may lag behind other writers: what they wrote shows up as a conflict when the plan
+//! is applied.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use topology::{Class, Leaf, NodeName, Zone};
+
+use crate::status::{Checkpoint, Status};
+use crate::time::Timestamp;
+
+/// The cluster at one moment. The order of the lists does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// All nodes of the cluster that carry a class label.
+    pub nodes: Vec<Node>,
+    /// All TrainingJobs.
+    pub jobs: Vec<Job>,
+    /// The ConfigMap of every attempt that still has one.
+    pub attempts: Vec<Attempt>,
+    /// Every pod of ours, also of voided attempts and of jobs that are gone.
+    pub pods: Vec<Pod>,
+    /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
+    /// then less is known, nothing breaks.
+    pub reports: Vec<Report>,
+}
+
+/// A node that jobs may run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Name of the Node object.
+    pub name: NodeName,
+    /// Value of the class label.
+    pub class: Class,
+    /// Value of the zone label.
+    pub zone: Zone,
+    /// Value of the leaf label.
+    pub leaf: Leaf,
+    /// Whether the kubelet is alive (Lease and Ready). False restarts the gangs on it elsewhere.
+    pub ready: bool,
+    /// Whether somebody said no new work (`spec.unschedulable`, or a NoSchedule taint of theirs).
+    pub cordoned: bool,
+    /// Whether it offers `fireflyer.dev/node`, that is, whether our node agent runs there.
+    pub has_node_resource: bool,
+    /// Peers reported it dead or silent: no new work until then.
+    pub suspect_until: Option<Timestamp>,
+}
+
+/// Identity of a job. The uid tells a job from an earlier one of the same name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobKey {
+    /// Namespace of the TrainingJob.
+    pub namespace: Arc<str>,
+    /// Name of the TrainingJob.
+    pub name: Arc<str>,
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}#{}", self.namespace, self.name, self.uid)
+    }
+}
+
+/// Whether the nodes of a job may be in different zones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ZonePolicy {
+    /// Only ever inside one zone.
+    Single,
+    /// Inside one zone; crosses only when no zone has enough healthy nodes of the class in total.
+    #[default]
+    PreferSingle,
+}
+
+/// A TrainingJob, reduced to what decides its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Who it is.
+    pub key: JobKey,
+    /// `metadata.creationTimestamp`: the order of the queue.
+    pub created: Timestamp,
+    /// Whole nodes it needs; at least 1.
+    pub nodes: u32,
+    /// Class of its nodes, the default already filled in.
+    pub class: Class,
+    /// Whether it may cross zones.
+    pub zone_policy: ZonePolicy,
+    /// Whether it should release its nodes and wait.
+    pub suspend: bool,
+    /// ack + save + 10 s: how long its pods may take to save and leave.
+    pub grace: Duration,
+    /// Failures of the program that are forgiven.
+    pub max_restarts: u32,
+    /// How long it is kept after its end; for ever if absent.
+    pub ttl: Option<Duration>,
+    /// Whether it has a deletionTimestamp.
+    pub deleting: bool,
+    /// Whether it carries our finalizer.
+    pub finalizer: bool,
+    /// Why its claim cannot be used, as a sentence that names the claim: missing, or not
+    /// ReadWriteMany with more than one node. It stays Queued as long as this is set.
+    pub claim_problem: Option<String>,
+    /// What was recorded about it.
+    pub status: Status,
+}
+
+/// The ConfigMap of an attempt: whoever creates it decides the attempt's nodes, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The job it belongs to.
+    pub job: JobKey,
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its nodes in rank order.
+    pub nodes: Vec<NodeName>,
+    /// Whether its nodes are in two zones.
+    pub crossing: bool,
+    /// creationTimestamp of the ConfigMap.
+    pub created: Timestamp,
+}
+
+/// A pod of ours: one node rank of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// The job it belongs to, with the uid of its ownerReference.
+    pub job: JobKey,
+    /// Attempt, from its label.
+    pub attempt: u32,
+    /// Node rank, from its label.
+    pub rank: u32,
+    /// The node it is pinned to.
+    pub node: NodeName,
+    /// What its trainer does.
+    pub state: PodState,
+    /// Whether its phase is Succeeded or Failed: nothing of it runs, its node is free of it.
+    pub terminal: bool,
+    /// Its deletionTimestamp, if it has one: when its grace is over.
+    pub delete_by: Option<Timestamp>,
+    /// Whether it carries our finalizer (rank 0 does, until its acknowledgement is recorded).
+    pub finalizer: bool,
+    /// creationTimestamp.
+    pub created: Timestamp,
+}
+
+/// What a pod's trainer does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// Not bound to its node.
+    Unbound,
+    /// Bound; the trainer has not started.
+    Starting,
+    /// Bound; an image cannot be had (ErrImagePull, ImagePullBackOff, InvalidImageName). The
+    /// sentence names the image.
+    ImageError(String),
+    /// The trainer runs: its whole gang has joined.
+    Running,
+    /// The trainer ended with code 0 and nobody had asked it to stop.
+    Succeeded,
+    /// The trainer ended after it was asked to stop (launcher outcome Interrupted).
+    Interrupted {
+        /// What it saved, if it saved in time.
+        ack: Option<Checkpoint>,
+    },
+    /// The trainer failed by itself.
+    Failed(Exit),
+    /// The cluster ended it, by no fault of the program: UnexpectedAdmissionError, OutOf...,
+    /// Evicted, NodeShutdown, preempted. The sentence says which.
+    Refused(String),
+}
+
+/// How a trainer failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// Global rank that failed first on that node.
+    pub rank: Option<u32>,
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Signal.
+    pub signal: Option<i32>,
+    /// Anything else that is known, for example `OOMKilled`.
+    pub reason: Option<String>,
+    /// Last lines that the rank printed.
+    pub log: Option<String>,
+    /// When it ended: the first failure of a gang is the cause, the others follow from it.
+    pub finished: Option<Timestamp>,
+}
+
+/// What a gang reported over the rendezvous stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The job.
+    pub job: JobKey,
+    /// Its newest durable checkpoint.
+    pub checkpoint: Checkpoint,
+}

@@ -1,0 +1,189 @@
+//! What is recorded about a job: the only memory the planner has. A new leader continues from it.
+
+use std::collections::BTreeMap;
+
+use topology::NodeName;
+
+use crate::time::Timestamp;
+
+/// One word for where a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Waits for nodes.
+    #[default]
+    Queued,
+    /// An attempt is decided; its ConfigMap, key and pods are being created.
+    Assigned,
+    /// All pods exist; the gang is joining.
+    Starting,
+    /// Every rank trains.
+    Running,
+    /// Asked to save and release.
+    Interrupting,
+    /// The attempt is void; the next one starts at `retry_at`.
+    Restarting,
+    /// Holds no nodes until `suspend` is false again.
+    Suspended,
+    /// Every rank ended well.
+    Succeeded,
+    /// Will not be tried again.
+    Failed,
+}
+
+impl Phase {
+    /// Whether the current attempt owns its nodes.
+    pub fn holds_nodes(self) -> bool {
+        match self {
+            Self::Assigned | Self::Starting | Self::Running | Self::Interrupting => true,
+            Self::Queued | Self::Restarting | Self::Suspended | Self::Succeeded | Self::Failed => {
+                false
+            }
+        }
+    }
+
+    /// Whether nothing but time to live changes any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// The conditions of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConditionKind {
+    /// The current attempt has nodes. False says why not.
+    Assigned,
+    /// Every rank trains. False says what is missing.
+    Running,
+    /// A checkpoint of the job is known to be durable.
+    CheckpointDurable,
+    /// The job released its nodes because its spec asks for it.
+    Suspended,
+    /// Every rank ended well.
+    Complete,
+    /// The job was given up.
+    Failed,
+}
+
+impl ConditionKind {
+    /// The condition's `type` in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Assigned => "Assigned",
+            Self::Running => "Running",
+            Self::CheckpointDurable => "CheckpointDurable",
+            Self::Suspended => "Suspended",
+            Self::Complete => "Complete",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// All kinds, in the order in which they are shown.
+    pub const ALL: [Self; 6] = [
+        Self::Assigned,
+        Self::Running,
+        Self::CheckpointDurable,
+        Self::Suspended,
+        Self::Complete,
+        Self::Failed,
+    ];
+}
+
+/// One condition. `since` moves only when `holds` changes, as Kubernetes wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// True or False in the API; Unknown is not used (read it as False).
+    pub holds: bool,
+    /// CamelCase word for programs.
+    pub reason: String,
+    /// One sentence for people.
+    pub message: String,
+    /// When `holds` last changed.
+    pub since: Timestamp,
+}
+
+/// A checkpoint whose manifest was written last and is durable.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Checkpoint {
+    /// Attempt that saved it.
+    pub attempt: u32,
+    /// Training step that it holds.
+    pub step: u64,
+    /// SHA-256 of its manifest.
+    pub digest: String,
+}
+
+/// The failure that ended an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Attempt that failed.
+    pub attempt: u32,
+    /// Node on which it failed first.
+    pub node: Option<NodeName>,
+    /// Global rank that failed first, where one did.
+    pub rank: Option<u32>,
+    /// What happened, in one sentence.
+    pub message: String,
+    /// Last lines that the rank printed.
+    pub log: Option<String>,
+}
+
+/// What is recorded about a job, in full. The default is that of a job nobody has looked at yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Where the job is.
+    pub phase: Phase,
+    /// Conditions that were ever set.
+    pub conditions: BTreeMap<ConditionKind, Condition>,
+    /// Number of the newest attempt; 0 before the first. It voids all lower ones.
+    pub attempt: u32,
+    /// Failures charged against `max_restarts`.
+    pub restarts: u32,
+    /// Attempts in a row that ended by no fault of the program (lost nodes, refusals). Lengthens
+    /// the back-off, charges nothing, and is 0 again once the job runs.
+    pub replans: u32,
+    /// Nodes whose trainer runs: all or none, since it is written on transitions only.
+    pub ready: u32,
+    /// Zone of the attempt that holds nodes, or both joined by `+` when it crosses.
+    pub zone: Option<String>,
+    /// Last checkpoint known to be durable.
+    pub last_checkpoint: Option<Checkpoint>,
+    /// When `last_checkpoint` was learned.
+    pub checkpoint_at: Option<Timestamp>,
+    /// When the next attempt may start.
+    pub retry_at: Option<Timestamp>,
+    /// When the job reached Succeeded or Failed.
+    pub finished_at: Option<Timestamp>,
+    /// The last failure.
+    pub failure: Option<Failure>,
+}
+
+impl Status {
+    /// Whether a condition is True.
+    pub fn is(&self, kind: ConditionKind) -> bool {
+        self.conditions
+            .get(&kind)
+            .is_some_and(|condition| condition.holds)
+    }
+
+    /// Sets a condition, moving its time only when it flips.
+    pub fn set(
+        &mut self,
+        kind: ConditionKind,
+        holds: bool,
+        reason: &str,
+        message: &str,
+        now: Timestamp,
+    ) {
+        let since = match self.conditions.get(&kind) {
+            Some(old) if old.holds == holds => old.since,
+            Some(_) | None => now,
+        };
+        let condition = Condition {
+            holds,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            since,
+        };
+        self.conditions.insert(kind, condition);
+    }
+}
