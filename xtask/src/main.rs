@@ -9,6 +9,7 @@
 
 mod args;
 mod cluster;
+mod r#gen;
 mod report;
 
 use std::env;
@@ -27,7 +28,7 @@ pub(crate) struct Verb {
     pub(crate) run: fn(Args) -> anyhow::Result<ExitCode>,
 }
 
-const VERBS: &[Verb] = &[cluster::VERB];
+const VERBS: &[Verb] = &[cluster::VERB, r#gen::VERB];
 
 /// The exit status for a command line that makes no sense, or that needs root.
 pub(crate) const EXIT_USAGE: u8 = 2;

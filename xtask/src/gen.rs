@@ -1,0 +1,64 @@
+//! `cargo xtask gen`: rewrites the committed files that are made from code, or with `--check` only
+//! compares them. What a file is made of is its owner's business; this is the list of owners.
+
+use crate::Verb;
+use crate::args::Args;
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "gen",
+    about: "rewrite generated files (CRDs, the chart's CRDs); --check compares",
+    usage: "
+Usage: cargo xtask gen [--check]
+
+Rewrites the committed files that are made from code:
+  crds/yaml/*.yaml                       from the types in crds/src
+  helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
+
+  --check   write nothing; fail when a file is stale, or when a rule, bound or
+            pattern of a CRD has no refusal case under crds/cases",
+    run,
+};
+
+/// Programs that own generated files: package and binary. Each takes `--check`.
+const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
+
+fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    let check = args.switch("--check");
+    args.finish()?;
+    generate(check)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn generate(check: bool) -> anyhow::Result<()> {
+    for (package, binary) in GENERATORS {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["run", "--quiet", "--package", package, "--bin", binary]);
+        if check {
+            command.args(["--", "--check"]);
+        }
+        let status = command
+            .current_dir(root())
+            .status()
+            .with_context(|| format!("failed to start {binary} of {package}"))?;
+        if !status.success() {
+            bail!("{binary} of {package} found what is listed above");
+        }
+    }
+    Ok(())
+}
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn generated_files_are_fresh() {
+        super::generate(true).expect("`cargo xtask gen` has something to do");
+    }
+}
