@@ -24,6 +24,15 @@ echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK"
 [ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
 while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done"#;
 
+/// Like [`RUNS_UNTIL_ASKED`], but ends well once it was resumed from a checkpoint.
+pub const ENDS_WHEN_RESUMED: &str = r#"trap '' TERM
+[ -n "$FIREFLYER_RESUME" ] && exit 0
+while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done
+if [ "$RANK" = 0 ]; then
+  printf '{"attempt":%s,"step":7,"digest":"sha256:%064d"}' "$FIREFLYER_ATTEMPT" 7 > /run/fireflyer/ack.tmp
+  mv /run/fireflyer/ack.tmp /run/fireflyer/ack.json
+fi"#;
+
 /// Builds one TrainingJob, starting from the smallest legal one.
 #[derive(Clone, Debug)]
 pub struct Job {

@@ -6,7 +6,9 @@
 
 pub mod audit;
 pub mod context;
+pub mod crash;
 pub mod jobs;
 pub mod member;
+pub mod refusals;
 pub mod runner;
 pub mod scenario;

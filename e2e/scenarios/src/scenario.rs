@@ -30,6 +30,7 @@ pub const REAL: &[Scenario] = &[
     scenario!(Needs::Everything, faults::killed_node_is_replaced_and_the_job_goes_on),
     scenario!(Needs::Everything, faults::killed_leader_is_followed_without_a_restart),
     scenario!(Needs::Everything, upgrade::operator_upgrade_interrupts_no_job),
+    scenario!(Needs::Everything, upgrade::operator_killed_after_every_write_finishes_the_job),
 ];
 
 /// Scenarios on simulated nodes (T5).

@@ -1,8 +1,11 @@
 //! Our own parts are replaced under running jobs.
 
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
@@ -10,7 +13,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::jobs::{Job, RUNS_UNTIL_ASKED};
+use crate::jobs::{ENDS_WHEN_RESUMED, Job, RUNS_UNTIL_ASKED, VERSION};
 
 const START: Duration = Duration::from_secs(60);
 const ROLLOUT: Duration = Duration::from_secs(300);
@@ -20,8 +23,7 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
     context.reaches("untouched", Phase::Running, START).await?;
     let before = context.pod_uids("untouched").await?;
 
-    let deployments: Api<Deployment> =
-        Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+    let deployments = deployments(&context);
     let patch = json!({"spec": {"template": {"metadata": {"annotations": {
         "fireflyer.dev/rolled-by": context.namespace,
     }}}}});
@@ -50,4 +52,80 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
     context.reaches("untouched", Phase::Suspended, ROLLOUT).await?;
     context.delete("untouched").await?;
     context.is_gone("untouched", START).await
+}
+
+fn deployments(context: &Context) -> Api<Deployment> {
+    Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE)
+}
+
+/// Every operator lives for one write; a job must start, save, resume and end all the same.
+pub async fn operator_killed_after_every_write_finishes_the_job(context: Context) -> Result<()> {
+    let deployments = deployments(&context);
+    let replicas = |count: u32| json!({"spec": {"replicas": count}});
+    let params = PatchParams::default();
+    deployments.patch("fireflyer-operator", &params, &Patch::Merge(&replicas(0))).await?;
+    let crashing = Crashing::start(&context)?;
+    let ended = life_of_a_job(&context).await;
+    let writes = crashing.stop()?;
+    deployments.patch("fireflyer-operator", &params, &Patch::Merge(&replicas(2))).await?;
+    ended.with_context(|| format!("after {} writes:\n{}", writes.len(), writes.join("\n")))?;
+    // Assigned, ConfigMap, Secret, two pods, twice, and the transitions between: at least these.
+    ensure!(writes.len() >= 12, "only {} writes were made: {writes:?}", writes.len());
+    Ok(())
+}
+
+async fn life_of_a_job(context: &Context) -> Result<()> {
+    context.claim("life", "ReadWriteMany").await?;
+    let job = Job::shell("life", 2, ENDS_WHEN_RESUMED).checkpoint("life", 300);
+    context.submit(&job).await?;
+    context.reaches("life", Phase::Running, ROLLOUT).await?;
+    context.change("life", json!({"suspend": true})).await?;
+    context.reaches("life", Phase::Suspended, ROLLOUT).await?;
+    context.change("life", json!({"suspend": false})).await?;
+    let ended = context.reaches("life", Phase::Succeeded, ROLLOUT).await?;
+    let attempt = ended.status.map_or(0, |status| status.attempt);
+    ensure!(attempt == 2, "one suspension and no failure, yet attempt {attempt}");
+    context.delete("life").await?;
+    context.is_gone("life", ROLLOUT).await
+}
+
+/// The process that keeps killing operators, beside the control plane.
+struct Crashing {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Crashing {
+    fn start(context: &Context) -> Result<Self> {
+        let cluster = &context.cluster;
+        let address = cluster.control_plane_address();
+        let log = cluster.log_dir().join("crashing-operator.log");
+        let file = File::create(&log).context("failed to create the log of the operators")?;
+        let this = std::env::current_exe()?;
+        let rendezvous = format!("{address}:9443");
+        let operator = cluster::images::binary("operator");
+        let mut command = cluster.in_control_plane(&this);
+        command
+            .arg("crash")
+            .arg(cluster.control_plane_kubeconfig())
+            .arg(operator)
+            .args(["--namespace", crds::names::SYSTEM_NAMESPACE])
+            .args(["--pod-name", "crashing", "--pod-ip", &address.to_string()])
+            .args(["--rendezvous-service", &rendezvous])
+            .args(["--rendezvous-listen", &rendezvous, "--metrics-listen", "127.0.0.1:9400"])
+            .args(["--sidecar-image", &format!("localhost/fireflyer/hfreduce-sidecar:{VERSION}")])
+            .stdin(Stdio::piped())
+            .stderr(file.try_clone()?)
+            .stdout(file);
+        let child = command.spawn().context("failed to start the crashing operator")?;
+        Ok(Self { child, log })
+    }
+
+    /// Ends it and tells which writes were made.
+    fn stop(mut self) -> Result<Vec<String>> {
+        drop(self.child.stdin.take());
+        self.child.wait().context("failed to wait for the crashing operator")?;
+        let text = std::fs::read_to_string(&self.log)?;
+        Ok(text.lines().filter(|line| line.starts_with("write ")).map(str::to_owned).collect())
+    }
 }

@@ -1,0 +1,150 @@
+//! `scenarios run`: brings a cluster up, installs the chart, runs the scenarios and takes the
+//! cluster down. `scenarios members`: plays the sidecars of pods on simulated nodes.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test runner talks to a person")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use cluster::{Cluster, Options};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::io::AsyncReadExt as _;
+use scenarios::runner::{self, Outcome};
+use scenarios::{crash, member, scenario};
+
+const USAGE: &str = "
+Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
+       scenarios members KUBECONFIG RENDEZVOUS
+       scenarios crash KUBECONFIG OPERATOR [ARGUMENT...]
+
+  --filter NAME   run the scenarios whose name contains NAME
+  --cluster NAME  use this name for the cluster (default e2e); one that is up is used as it is
+  --keep          leave the cluster up afterwards";
+
+/// Real nodes of the cluster: two zones of two.
+const ZONES: [&str; 4] = ["a", "a", "b", "b"];
+/// Simulated nodes beside them.
+const SIMULATED_NODES: usize = 200;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let ended = match words.as_slice() {
+        ["run", options @ ..] => run(options).await,
+        ["members", kubeconfig, rendezvous] => {
+            until_deserted(members(kubeconfig, rendezvous)).await
+        }
+        ["crash", kubeconfig, operator, arguments @ ..] => {
+            until_deserted(crash::serve(kubeconfig, operator, arguments)).await
+        }
+        _ => {
+            eprintln!("{}", USAGE.trim());
+            return ExitCode::from(2);
+        }
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("scenarios: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a part beside the control plane until whoever started it closes our standard input, so
+/// that nothing it started outlives the run.
+async fn until_deserted(part: impl Future<Output = Result<()>>) -> Result<bool> {
+    let mut input = tokio::io::stdin();
+    let mut bytes = [0; 64];
+    let deserted = async { while input.read(&mut bytes).await.is_ok_and(|read| read > 0) {} };
+    tokio::select! {
+        ended = part => ended.map(|()| true),
+        () = deserted => Ok(true),
+    }
+}
+
+async fn members(kubeconfig: &str, rendezvous: &str) -> Result<()> {
+    member::serve(client(kubeconfig.as_ref()).await?, rendezvous).await
+}
+
+async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
+    let file = Kubeconfig::read_from(kubeconfig)
+        .with_context(|| format!("failed to read {}", kubeconfig.display()))?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+struct Flags {
+    filter: String,
+    cluster: String,
+    keep: bool,
+}
+
+fn flags(words: &[&str]) -> Result<Flags> {
+    let mut flags = Flags { filter: String::new(), cluster: "e2e".into(), keep: false };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match (*word, words.as_slice().first()) {
+            ("--keep", _) => flags.keep = true,
+            ("--long", _) => {}
+            ("--filter" | "--cluster", None) => bail!("{word} needs a value\n{USAGE}"),
+            ("--filter", Some(value)) => (flags.filter, _) = ((*value).into(), words.next()),
+            ("--cluster", Some(value)) => (flags.cluster, _) = ((*value).into(), words.next()),
+            _ => bail!("unexpected argument {word:?}\n{USAGE}"),
+        }
+    }
+    Ok(flags)
+}
+
+async fn run(words: &[&str]) -> Result<bool> {
+    let Flags { filter, cluster: name, keep } = flags(words)?;
+    let started = Instant::now();
+    let cluster = match Cluster::attach(&name) {
+        Ok(cluster) => cluster,
+        Err(_) => bring_up(&name)?,
+    };
+    let cluster = Arc::new(cluster);
+    let client = client(&cluster.kubeconfig()).await?;
+    println!("cluster {name} is ready after {:.0} s", started.elapsed().as_secs_f64());
+
+    let mut outcome = Outcome::default();
+    let ended = all(&cluster, &client, &filter, &mut outcome).await;
+    if !keep && outcome.failed == 0 && ended.is_ok() {
+        cluster.down().context("failed to take the cluster down")?;
+    } else {
+        println!("cluster {name} is left up: cargo xtask cluster down --name {name}");
+    }
+    ended?;
+    println!("{} passed, {} failed", outcome.passed, outcome.failed);
+    Ok(outcome.failed == 0 && outcome.passed > 0)
+}
+
+async fn all(
+    cluster: &Arc<Cluster>,
+    client: &Client,
+    filter: &str,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    for scenarios in [scenario::REAL, scenario::SIMULATED] {
+        let part =
+            runner::run(client.clone(), Arc::clone(cluster), scenarios, filter).await?;
+        outcome.passed += part.passed;
+        outcome.failed += part.failed;
+    }
+    Ok(())
+}
+
+fn bring_up(name: &str) -> Result<Cluster> {
+    let options = Options {
+        name: name.to_owned(),
+        zones: ZONES.iter().map(|zone| (*zone).to_owned()).collect(),
+        fake_nodes: SIMULATED_NODES,
+    };
+    let cluster = Cluster::up(&options).context("failed to bring the cluster up")?;
+    cluster.install_chart(&[]).context("failed to install the chart")?;
+    Ok(cluster)
+}

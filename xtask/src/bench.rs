@@ -1,0 +1,70 @@
+//! `cargo xtask bench`: what the hot parts cost here, as ratios to a limit measured in the same run.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+
+use crate::Verb;
+use crate::args::{Args, Usage};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "bench",
+    about: "measures the hot parts and prints ratios to a limit of the same run",
+    usage: "
+Usage: cargo xtask bench [SUITE]
+
+Suites (default: all):
+  kernels    reduce kernels of each instruction set, against memcpy
+  hfreduce   allreduce between sidecars on loopback, against memcpy
+  scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms",
+    run,
+};
+
+struct Suite {
+    name: &'static str,
+    cargo: &'static [&'static str],
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "kernels",
+        cargo: &["run", "--release", "--package", "collective", "--example", "kernels"],
+    },
+    Suite {
+        name: "hfreduce",
+        cargo: &["run", "--release", "--package", "hfreduce-sidecar", "--", "bench"],
+    },
+    Suite {
+        name: "scheduler",
+        cargo: &["run", "--release", "--package", "scheduler", "--example", "cycle"],
+    },
+];
+
+fn run(mut args: Args) -> Result<ExitCode> {
+    let wanted = args.positional();
+    args.finish()?;
+    let known = |name: &String| SUITES.iter().any(|suite| suite.name == name);
+    if let Some(name) = wanted.as_ref().filter(|name| !known(name)) {
+        return Err(Usage(format!("there is no suite {name:?}")).into());
+    }
+    println!("cpu: {}", processor()?);
+    for suite in SUITES {
+        if wanted.as_deref().is_some_and(|wanted| wanted != suite.name) {
+            continue;
+        }
+        println!("== {}", suite.name);
+        let status =
+            Command::new("cargo").args(suite.cargo).status().context("failed to start cargo")?;
+        if !status.success() {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Model of the processor: figures of different ones cannot be compared.
+fn processor() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").context("failed to read /proc/cpuinfo")?;
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Ok(model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned()))
+}
