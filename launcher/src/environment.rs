@@ -1,0 +1,203 @@
+//! The environment of each rank: what the operator wrote into the pod, what the gang's roster says,
+//! and the names that PyTorch and its kin expect.
+
+use std::path::Path;
+
+use wire::run_dir::{Roster, RosterNode};
+
+/// Ranks a node can hold; the API allows no more.
+const PROCS_LIMIT: u32 = 64;
+
+/// What is wrong with what the launcher was given.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("failed to read {name}: {problem}; the operator sets it in the trainer container")]
+    Variable { name: &'static str, problem: String },
+    #[error(
+        "failed to use the roster: it is of attempt {found}, this pod is of attempt {expected}"
+    )]
+    OtherAttempt { found: u32, expected: u32 },
+    #[error("failed to use the roster: it lists {found} nodes, this job has {expected}")]
+    OtherSize { found: usize, expected: u32 },
+}
+
+/// This node's place in the gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) attempt: u32,
+    pub(crate) node_rank: u32,
+    pub(crate) nodes: u32,
+    pub(crate) procs_per_node: u32,
+}
+
+impl Place {
+    /// Reads the place from the variables that the operator sets.
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let number = |name: &'static str| -> Result<u32, Error> {
+            let wrong = |problem| Error::Variable { name, problem };
+            let text = variable(name).ok_or_else(|| wrong("it is not set".to_owned()))?;
+            text.parse()
+                .map_err(|error| wrong(format!("`{text}`: {error}")))
+        };
+        let place = Self {
+            attempt: number("FIREFLYER_ATTEMPT")?,
+            node_rank: number("FIREFLYER_NODE_RANK")?,
+            nodes: number("FIREFLYER_NODES")?,
+            procs_per_node: number("FIREFLYER_PROCS_PER_NODE")?,
+        };
+        if place.procs_per_node == 0 || place.procs_per_node > PROCS_LIMIT {
+            let problem = format!("{} is not in 1..={PROCS_LIMIT}", place.procs_per_node);
+            return Err(Error::Variable {
+                name: "FIREFLYER_PROCS_PER_NODE",
+                problem,
+            });
+        }
+        if place.node_rank >= place.nodes {
+            let problem = format!("{} is not below {} nodes", place.node_rank, place.nodes);
+            return Err(Error::Variable {
+                name: "FIREFLYER_NODE_RANK",
+                problem,
+            });
+        }
+        Ok(place)
+    }
+
+    /// The global rank of a process of this node.
+    pub(crate) fn rank(&self, local_rank: usize) -> u32 {
+        let local_rank = u32::try_from(local_rank).unwrap_or(u32::MAX);
+        self.node_rank
+            .saturating_mul(self.procs_per_node)
+            .saturating_add(local_rank)
+    }
+
+    /// What a process of this node gets on top of the container's own environment.
+    pub(crate) fn environment(
+        &self,
+        roster: &Roster,
+        run_dir: &Path,
+        local_rank: usize,
+    ) -> Result<Vec<(&'static str, String)>, Error> {
+        let master = self.master(roster)?;
+        let world = u64::from(self.nodes) * u64::from(self.procs_per_node);
+        Ok(vec![
+            ("RANK", self.rank(local_rank).to_string()),
+            ("LOCAL_RANK", local_rank.to_string()),
+            ("WORLD_SIZE", world.to_string()),
+            ("LOCAL_WORLD_SIZE", self.procs_per_node.to_string()),
+            ("NODE_RANK", self.node_rank.to_string()),
+            ("GROUP_RANK", self.node_rank.to_string()),
+            ("MASTER_ADDR", master.address.to_string()),
+            ("MASTER_PORT", roster.master_port.to_string()),
+            ("FIREFLYER_RUN_DIR", run_dir.display().to_string()),
+        ])
+    }
+
+    /// The roster's first node; by then the roster is known to be this gang's.
+    fn master<'a>(&self, roster: &'a Roster) -> Result<&'a RosterNode, Error> {
+        if roster.attempt != self.attempt {
+            return Err(Error::OtherAttempt {
+                found: roster.attempt,
+                expected: self.attempt,
+            });
+        }
+        let size = Error::OtherSize {
+            found: roster.nodes.len(),
+            expected: self.nodes,
+        };
+        match roster.nodes.first() {
+            Some(first) if roster.nodes.len() as u64 == u64::from(self.nodes) => Ok(first),
+            Some(_) | None => Err(size),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roster(attempt: u32, nodes: u32) -> Roster {
+        let node = |rank: u32| RosterNode {
+            rank,
+            name: format!("n{rank}"),
+            zone: "a".to_owned(),
+            address: format!("10.0.0.{}", rank + 1).parse().unwrap(),
+            port: 9404,
+        };
+        Roster {
+            attempt,
+            epoch: 1,
+            nodes: (0..nodes).map(node).collect(),
+            master_port: 29_500,
+        }
+    }
+
+    fn place(procs: &str) -> Result<Place, Error> {
+        Place::read(|name| {
+            let value = match name {
+                "FIREFLYER_ATTEMPT" => "2",
+                "FIREFLYER_NODE_RANK" => "1",
+                "FIREFLYER_NODES" => "3",
+                "FIREFLYER_PROCS_PER_NODE" => procs,
+                _ => return None,
+            };
+            Some(value.to_owned())
+        })
+    }
+
+    #[test]
+    fn a_rank_counts_the_processes_of_the_nodes_before_its_own() {
+        let environment = place("4")
+            .unwrap()
+            .environment(&roster(2, 3), Path::new("/r"), 3)
+            .unwrap();
+        let value = |name| {
+            environment
+                .iter()
+                .find(|entry| entry.0 == name)
+                .unwrap()
+                .1
+                .as_str()
+        };
+        assert_eq!(
+            (value("RANK"), value("LOCAL_RANK"), value("WORLD_SIZE")),
+            ("7", "3", "12")
+        );
+        assert_eq!(
+            (value("MASTER_ADDR"), value("MASTER_PORT")),
+            ("10.0.0.1", "29500")
+        );
+        assert_eq!((value("NODE_RANK"), value("LOCAL_WORLD_SIZE")), ("1", "4"));
+    }
+
+    #[test]
+    fn a_roster_of_another_attempt_or_size_is_refused() {
+        let place = place("4").unwrap();
+        let refused = place.environment(&roster(1, 3), Path::new("/r"), 0);
+        assert_eq!(
+            refused,
+            Err(Error::OtherAttempt {
+                found: 1,
+                expected: 2
+            })
+        );
+        let refused = place.environment(&roster(2, 2), Path::new("/r"), 0);
+        assert_eq!(
+            refused,
+            Err(Error::OtherSize {
+                found: 2,
+                expected: 3
+            })
+        );
+    }
+
+    #[test]
+    fn a_variable_that_makes_no_sense_is_named() {
+        assert!(
+            place("0")
+                .unwrap_err()
+                .to_string()
+                .contains("FIREFLYER_PROCS_PER_NODE")
+        );
+        assert!(place("many").unwrap_err().to_string().contains("`many`"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The launcher's last word: the termination message that the kubelet puts into the pod's status,
+//! and one line for people on standard error.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use wire::run_dir::CheckpointRef;
+use wire::termination::{Outcome, TerminationMessage};
+
+use crate::environment::Place;
+use crate::gang::{Ending, Failure, Verdict};
+use crate::output::Tail;
+
+/// The message for how the ranks ended.
+pub(crate) fn message(
+    verdict: Verdict,
+    place: &Place,
+    tails: &[Tail],
+    ack: Option<CheckpointRef>,
+) -> TerminationMessage {
+    let (outcome, failure) = match verdict {
+        Verdict::Succeeded => (Outcome::Succeeded, None),
+        Verdict::Interrupted(failure) => (Outcome::Interrupted, failure),
+        Verdict::Failed(failure) => (Outcome::Failed, Some(failure)),
+    };
+    let mut message = TerminationMessage {
+        ack,
+        ..TerminationMessage::new(outcome)
+    };
+    if let Some(Failure { rank, ending }) = failure {
+        message.rank = Some(place.rank(rank));
+        match ending {
+            Ending::Code(code) => message.exit_code = Some(code),
+            Ending::Signal(signal) => message.signal = Some(signal),
+        }
+        message.log = tails
+            .get(rank)
+            .map(Tail::text)
+            .filter(|text| !text.is_empty());
+    }
+    message
+}
+
+/// The message for a launcher that could not start its ranks.
+pub(crate) fn unable(error: &dyn std::error::Error) -> TerminationMessage {
+    let mut log = format!("launcher: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        log.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    TerminationMessage {
+        log: Some(log),
+        ..TerminationMessage::new(Outcome::Failed)
+    }
+}
+
+/// Writes the message where the kubelet looks for it. Without a kubelet there is no such file, and
+/// the exit code has to do.
+pub(crate) fn write(message: &TerminationMessage, to: &Path) {
+    if let Err(error) = fs::write(to, message.encode()) {
+        say(&format!(
+            "launcher: failed to write {}: {error}",
+            to.display()
+        ));
+    }
+}
+
+/// One line for whoever reads the container's log.
+pub(crate) fn say(line: &str) {
+    let _nobody_reads = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints a text and passes the exit code on: to standard output when all is well.
+pub(crate) fn print(text: &str, code: ExitCode) -> ExitCode {
+    if code == ExitCode::SUCCESS {
+        let _nobody_reads = writeln!(std::io::stdout(), "{text}");
+    } else {
+        say(text);
+    }
+    code
+}
