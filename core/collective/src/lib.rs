@@ -5,6 +5,7 @@
 pub mod dtype;
 pub mod layout;
 pub mod machine;
+pub mod membership;
 pub mod op;
 pub mod tree;
 

@@ -1,12 +1,18 @@
 //! Seeds of randomised tests: a fixed set by default, one or more from the environment, always printed on failure.
 
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use crate::rng::Rng;
 
-/// Runs `case` for seeds `0..count`. `SEED=n` runs that one alone, `SIM_SEEDS=n` (set by `cargo xtask sim`)
-/// runs `n` times as many. A failing case prints the line that replays it.
+/// Runs `case` for seeds `0..count`. `SEED=n` runs that one alone; `SIM_SECONDS=n` goes on with new seeds for that
+/// long and prints how many it ran. A failing case prints the line that replays it.
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests take their seed from the environment"
+    reason = "tests take seed and length from the environment"
+)]
+#[expect(
+    clippy::print_stderr,
+    reason = "the number of seeds is counted by the caller"
 )]
 pub fn for_each_seed(count: u64, mut case: impl FnMut(&mut Rng)) {
     let number = |name| {
@@ -14,14 +20,27 @@ pub fn for_each_seed(count: u64, mut case: impl FnMut(&mut Rng)) {
             .ok()
             .and_then(|text| text.trim().parse::<u64>().ok())
     };
-    let seeds = match number("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..count * number("SIM_SEEDS").unwrap_or(1),
-    };
-    for seed in seeds {
+    let mut run = |seed| {
         let announce = Announce { seed };
         case(&mut Rng::new(seed));
         drop(announce);
+    };
+    if let Some(seed) = number("SEED") {
+        return run(seed);
+    }
+    (0..count).for_each(&mut run);
+    if let Some(seconds) = number("SIM_SECONDS") {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        // Never the same seeds again: the clock chooses where to start.
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let first = since_epoch.as_secs() << 24;
+        let seeds = (first..)
+            .take_while(|_| Instant::now() < end)
+            .inspect(|&seed| run(seed))
+            .count();
+        eprintln!("{} seeds", seeds as u64 + count);
     }
 }
 

@@ -1,0 +1,362 @@
+//! The rendezvous seen from outside: what each sidecar is told, and what the scheduler learns.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::*;
+
+/// A leader with sidecars that connect to it; connection numbers count up.
+struct Stage {
+    membership: Membership,
+    now: Duration,
+    connections: u64,
+}
+
+impl Stage {
+    fn new(nodes: u32) -> Self {
+        Self {
+            membership: Membership::new(nodes),
+            now: Duration::ZERO,
+            connections: 0,
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.membership.handle(self.now, event, &mut effects);
+        effects
+    }
+
+    fn hello(&mut self, rank: u32, joined: Option<u64>) -> (Connection, Vec<Effect>) {
+        self.connections += 1;
+        let connection = Connection(self.connections);
+        let event = Event::Hello {
+            connection,
+            rank,
+            endpoint: endpoint(rank),
+            joined,
+        };
+        (connection, self.handle(event))
+    }
+
+    /// Everybody says hello and joins.
+    fn run(nodes: u32) -> (Self, Vec<Connection>) {
+        let mut stage = Self::new(nodes);
+        let all: Vec<Connection> = (0..nodes).map(|rank| stage.hello(rank, None).0).collect();
+        for &connection in &all {
+            stage.handle(Event::Joined {
+                connection,
+                epoch: 1,
+            });
+        }
+        assert_eq!(stage.view().phase, Phase::Running);
+        (stage, all)
+    }
+
+    fn view(&self) -> View {
+        self.membership.view()
+    }
+}
+
+fn endpoint(rank: u32) -> Endpoint {
+    let last = u8::try_from(rank).unwrap();
+    Endpoint {
+        address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)),
+        port: 9404,
+    }
+}
+
+/// Who is told what, without the news for the scheduler.
+fn sent(effects: &[Effect]) -> Vec<(u64, &Message)> {
+    let message = |effect| match effect {
+        &Effect::Send {
+            connection,
+            ref message,
+        } => Some((connection.0, message)),
+        Effect::Changed => None,
+    };
+    effects.iter().filter_map(message).collect()
+}
+
+#[test]
+fn nobody_gets_a_roster_before_everybody_said_hello() {
+    let mut stage = Stage::new(3);
+    assert_eq!(sent(&stage.hello(2, None).1), []);
+    assert_eq!(sent(&stage.hello(0, None).1), []);
+    assert_eq!(stage.view().phase, Phase::Gathering { missing: vec![1] });
+    let roster = Message::Roster {
+        epoch: 1,
+        endpoints: (0..3).map(endpoint).collect(),
+    };
+    let (_, effects) = stage.hello(1, None);
+    assert_eq!(sent(&effects), [(2, &roster), (3, &roster), (1, &roster)]);
+    assert_eq!(
+        stage.view().phase,
+        Phase::Connecting {
+            missing: vec![0, 1, 2]
+        }
+    );
+}
+
+#[test]
+fn nobody_goes_before_everybody_joined() {
+    let mut stage = Stage::new(2);
+    let (one, _) = stage.hello(0, None);
+    let (two, _) = stage.hello(1, None);
+    assert_eq!(
+        sent(&stage.handle(Event::Joined {
+            connection: one,
+            epoch: 1
+        })),
+        []
+    );
+    let effects = stage.handle(Event::Joined {
+        connection: two,
+        epoch: 1,
+    });
+    let go = Message::Go { epoch: 1 };
+    assert_eq!(sent(&effects), [(1, &go), (2, &go)]);
+    assert!(effects.contains(&Effect::Changed));
+    assert_eq!(
+        sent(&stage.handle(Event::Joined {
+            connection: two,
+            epoch: 1
+        })),
+        [],
+        "once"
+    );
+}
+
+#[test]
+fn a_sidecar_that_moved_before_joining_is_announced_to_those_who_connect() {
+    let mut stage = Stage::new(2);
+    let (one, _) = stage.hello(0, None);
+    stage.hello(1, None);
+    stage.handle(Event::Joined {
+        connection: one,
+        epoch: 1,
+    });
+    let moved = Endpoint {
+        port: 9999,
+        ..endpoint(1)
+    };
+    let event = Event::Hello {
+        connection: Connection(7),
+        rank: 1,
+        endpoint: moved,
+        joined: None,
+    };
+    let effects = stage.handle(event);
+    let roster = Message::Roster {
+        epoch: 1,
+        endpoints: vec![endpoint(0), moved],
+    };
+    let replaced = Message::Refused(Refusal::Replaced { rank: 1 });
+    assert_eq!(sent(&effects), [(2, &replaced), (7, &roster)]);
+}
+
+#[test]
+fn a_new_leader_learns_a_running_gang_from_those_who_dial_again() {
+    let mut stage = Stage::new(3);
+    for rank in [1, 0] {
+        assert_eq!(sent(&stage.hello(rank, Some(1)).1), []);
+    }
+    assert_eq!(stage.view().phase, Phase::Gathering { missing: vec![2] });
+    let (_, effects) = stage.hello(2, Some(1));
+    let go = Message::Go { epoch: 1 };
+    assert_eq!(
+        sent(&effects)
+            .iter()
+            .filter(|(_, message)| *message == &go)
+            .count(),
+        3
+    );
+    let view = stage.view();
+    assert_eq!((view.phase, view.broken), (Phase::Running, None));
+}
+
+#[test]
+fn a_new_leader_finishes_a_start_that_its_predecessor_began() {
+    let mut stage = Stage::new(2);
+    stage.hello(0, Some(1));
+    let (late, effects) = stage.hello(1, None);
+    let roster = Message::Roster {
+        epoch: 1,
+        endpoints: vec![endpoint(0), endpoint(1)],
+    };
+    assert_eq!(
+        sent(&effects),
+        [(late.0, &roster)],
+        "rank 0 keeps its links"
+    );
+    stage.handle(Event::Joined {
+        connection: late,
+        epoch: 1,
+    });
+    assert_eq!(stage.view().phase, Phase::Running);
+}
+
+#[test]
+fn a_new_leader_goes_on_in_a_later_epoch_and_fences_those_behind() {
+    let mut stage = Stage::new(3);
+    stage.hello(0, Some(4));
+    let (_, effects) = stage.hello(1, Some(3));
+    let refused = Message::Refused(Refusal::Epoch { theirs: 3, ours: 4 });
+    assert_eq!(sent(&effects), [(2, &refused)]);
+    assert_eq!(stage.view().epoch, 4);
+}
+
+#[test]
+fn a_sidecar_that_lost_its_memory_breaks_a_running_gang() {
+    let (mut stage, _) = Stage::run(3);
+    let (_, effects) = stage.hello(1, None);
+    let reason = Break::Restarted { rank: 1 };
+    assert_eq!(
+        sent(&effects),
+        [(4, &Message::Refused(Refusal::Broken(reason)))]
+    );
+    assert_eq!(stage.view().broken, Some(reason));
+}
+
+#[test]
+fn a_running_gang_survives_the_loss_of_every_connection() {
+    let (mut stage, all) = Stage::run(2);
+    for connection in all {
+        stage.handle(Event::Disconnected { connection });
+    }
+    for rank in 0..2 {
+        let (connection, effects) = stage.hello(rank, Some(1));
+        assert_eq!(sent(&effects), [(connection.0, &Message::Go { epoch: 1 })]);
+    }
+    let view = stage.view();
+    assert_eq!((view.phase, view.broken), (Phase::Running, None));
+}
+
+#[test]
+fn suspicions_say_who_by_whom_and_a_frozen_peer_is_not_yet_lost() {
+    let (mut stage, all) = Stage::run(3);
+    let suspect = |by: usize, rank, reason| Event::Suspect {
+        connection: all[by],
+        epoch: 1,
+        rank,
+        reason,
+    };
+    stage.handle(suspect(0, 1, Reason::Frozen));
+    assert_eq!(
+        stage.view().suspects,
+        [Suspicion {
+            rank: 1,
+            by: 0,
+            reason: Reason::Frozen
+        }]
+    );
+    assert_eq!(stage.view().broken, None);
+    stage.handle(suspect(2, 1, Reason::Dead));
+    stage.handle(suspect(0, 1, Reason::Silent));
+    assert_eq!(
+        stage.view().broken,
+        Some(Break::Lost { rank: 1, by: 2 }),
+        "the first reason stays"
+    );
+    let reasons: Vec<Reason> = stage.view().suspects.iter().map(|s| s.reason).collect();
+    assert_eq!(reasons, [Reason::Silent, Reason::Dead]);
+}
+
+#[test]
+fn suspicions_of_another_epoch_of_strangers_and_of_oneself_do_not_count() {
+    let (mut stage, all) = Stage::run(2);
+    for (epoch, rank) in [(2, 1), (1, 9), (1, 0)] {
+        let reason = Reason::Dead;
+        stage.handle(Event::Suspect {
+            connection: all[0],
+            epoch,
+            rank,
+            reason,
+        });
+    }
+    assert_eq!(stage.view().suspects, []);
+    assert_eq!(stage.view().broken, None);
+}
+
+#[test]
+fn a_rank_is_quiet_exactly_after_the_limit_and_until_it_is_heard_again() {
+    let (mut stage, all) = Stage::run(2);
+    stage.now = Duration::from_secs(1);
+    let beat = |connection| Event::Heartbeat {
+        connection,
+        progress: None,
+    };
+    stage.handle(beat(all[0]));
+    assert_eq!(stage.membership.wake_at(), Some(QUIET));
+    stage.now = QUIET - Duration::from_nanos(1);
+    assert_eq!(stage.handle(Event::Tick), []);
+    stage.now = QUIET;
+    assert_eq!(stage.handle(Event::Tick), [Effect::Changed]);
+    assert_eq!(stage.view().quiet, [1]);
+    stage.handle(beat(all[1]));
+    assert_eq!(stage.view().quiet, [0; 0]);
+}
+
+#[test]
+fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
+    let (mut stage, all) = Stage::run(2);
+    let report = |step, durable| {
+        let checkpoint = Checkpoint {
+            attempt: 1,
+            step: durable,
+            digest: String::new(),
+        };
+        let progress = Some(Progress {
+            step,
+            checkpoint: Some(checkpoint),
+        });
+        Event::Heartbeat {
+            connection: all[0],
+            progress,
+        }
+    };
+    stage.handle(report(20, 10));
+    stage.handle(report(12, 5));
+    let progress = stage.view().progress;
+    assert_eq!(
+        (progress.step, progress.checkpoint.map(|c| c.step)),
+        (20, Some(10))
+    );
+}
+
+#[test]
+fn a_stranger_and_an_old_connection_are_not_listened_to() {
+    let mut stage = Stage::new(2);
+    let (stranger, effects) = stage.hello(2, None);
+    let refused = Message::Refused(Refusal::Rank { rank: 2, nodes: 2 });
+    assert_eq!(sent(&effects), [(stranger.0, &refused)]);
+    let (old, _) = stage.hello(0, None);
+    let (new, _) = stage.hello(0, None);
+    stage.handle(Event::Disconnected { connection: old });
+    stage.hello(1, None);
+    stage.handle(Event::Joined {
+        connection: old,
+        epoch: 1,
+    });
+    assert_eq!(
+        stage.view().phase,
+        Phase::Connecting {
+            missing: vec![0, 1]
+        }
+    );
+    stage.handle(Event::Joined {
+        connection: new,
+        epoch: 1,
+    });
+    assert_eq!(stage.view().phase, Phase::Connecting { missing: vec![1] });
+}
+
+#[test]
+fn a_rank_that_left_in_good_order_is_not_quiet() {
+    let (mut stage, all) = Stage::run(1);
+    stage.handle(Event::Bye { connection: all[0] });
+    stage.now = QUIET * 2;
+    stage.handle(Event::Tick);
+    let view = stage.view();
+    assert_eq!((view.left, view.quiet), (vec![0], vec![]));
+}

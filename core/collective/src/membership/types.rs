@@ -1,0 +1,175 @@
+//! What the rendezvous of an attempt hears, says and knows. Mirrors the control messages without their encoding.
+
+use std::net::IpAddr;
+
+/// One connection of a sidecar; the shell hands out a new number for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Connection(pub u64);
+
+/// Where a rank's sidecar is reached by its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address on the network the job uses.
+    pub address: IpAddr,
+    /// Data port.
+    pub port: u16,
+}
+
+/// A checkpoint that is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The attempt that wrote it.
+    pub attempt: u32,
+    /// The training step it holds.
+    pub step: u64,
+    /// Digest of its manifest.
+    pub digest: String,
+}
+
+/// How far training is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The step last finished.
+    pub step: u64,
+    /// The newest durable checkpoint.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Why a peer is suspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Its link closed without a farewell: the epoch is over for those who saw it.
+    Dead,
+    /// Nothing was heard for so long that it was given up: the epoch is over for those who saw it.
+    Silent,
+    /// Nothing is heard, but its connection stands: it may come back.
+    Frozen,
+}
+
+/// What happened, told by the shell. Ranks are node ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A sidecar introduced itself on a new, authenticated connection.
+    Hello {
+        connection: Connection,
+        rank: u32,
+        endpoint: Endpoint,
+        /// The epoch it was a member of before this connection.
+        joined: Option<u64>,
+    },
+    /// All its peer links of the epoch stand.
+    Joined { connection: Connection, epoch: u64 },
+    /// It lives, and perhaps says how far training is.
+    Heartbeat {
+        connection: Connection,
+        progress: Option<Progress>,
+    },
+    /// It suspects a peer. Repeated on each new connection as long as it holds.
+    Suspect {
+        connection: Connection,
+        epoch: u64,
+        rank: u32,
+        reason: Reason,
+    },
+    /// It leaves in good order.
+    Bye { connection: Connection },
+    /// The connection is gone.
+    Disconnected { connection: Connection },
+    /// Time passed; due at [`super::Membership::wake_at`].
+    Tick,
+}
+
+/// What the shell says to a sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Everybody's endpoint in rank order: connect along the trees. A later one replaces an earlier one.
+    Roster {
+        epoch: u64,
+        endpoints: Vec<Endpoint>,
+    },
+    /// Everybody has joined. May come again after a reconnection.
+    Go { epoch: u64 },
+    /// Not wanted; the connection is closed afterwards.
+    Refused(Refusal),
+}
+
+/// Why a sidecar is not wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such member.
+    #[error("rank {rank} is not a member: the attempt has {nodes} nodes")]
+    Rank { rank: u32, nodes: u32 },
+    /// Its epoch is over.
+    #[error("epoch {theirs} is over, the members are in epoch {ours}")]
+    Epoch { theirs: u64, ours: u64 },
+    /// The same rank has connected again.
+    #[error("rank {rank} has connected again")]
+    Replaced { rank: u32 },
+    /// The attempt cannot go on.
+    #[error("the gang is broken: {0}")]
+    Broken(Break),
+}
+
+/// What the shell has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a message; after [`Message::Refused`] close the connection.
+    Send {
+        connection: Connection,
+        message: Message,
+    },
+    /// [`super::Membership::view`] changed: plan again.
+    Changed,
+}
+
+/// Who suspects whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Suspicion {
+    /// The suspect.
+    pub rank: u32,
+    /// Who says so.
+    pub by: u32,
+    /// What was seen.
+    pub reason: Reason,
+}
+
+/// Why the members of an epoch cannot go on together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Break {
+    /// A sidecar came back without its memory after it had joined.
+    #[error("the sidecar of rank {rank} restarted")]
+    Restarted { rank: u32 },
+    /// A peer gave it up.
+    #[error("rank {rank} was lost (reported by rank {by})")]
+    Lost { rank: u32, by: u32 },
+}
+
+/// How far the rendezvous is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for the hello of these ranks.
+    Gathering { missing: Vec<u32> },
+    /// Everybody is known; waiting for these ranks to join.
+    Connecting { missing: Vec<u32> },
+    /// Everybody joined: trainers run.
+    Running,
+}
+
+/// What the scheduler needs to know of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The epoch.
+    pub epoch: u64,
+    /// How far it is.
+    pub phase: Phase,
+    /// Suspicions, ordered by suspect.
+    pub suspects: Vec<Suspicion>,
+    /// Why it cannot go on, if so. The first reason stays.
+    pub broken: Option<Break>,
+    /// Ranks that left in good order.
+    pub left: Vec<u32>,
+    /// Ranks known to this leader that it has not heard for [`super::QUIET`]. A running job tolerates that.
+    pub quiet: Vec<u32>,
+    /// How far training is.
+    pub progress: Progress,
+}
