@@ -246,6 +246,10 @@ pub struct TrainingJobStatus {
     /// Failures charged against maxRestarts so far.
     #[serde(default)]
     pub restarts: u32,
+    /// Attempts in a row that ended by no fault of the program; lengthens the back-off, 0 again once
+    /// the job runs.
+    #[serde(default)]
+    pub replans: u32,
     /// Nodes whose trainer runs in the current attempt.
     #[serde(default)]
     pub ready: u32,
