@@ -1,23 +1,120 @@
-//! `cargo xtask cluster`: brings the test cluster up and down. How it is done is the crate `cluster`; this file is its command line.
+//! `cargo xtask cluster`: the test cluster from the command line. How it is made is the crate `cluster`; here are the
+//! arguments, the machine's prerequisites and what people read.
 
+use std::env;
 use std::process::ExitCode;
+use std::time::Instant;
 
-use crate::Verb;
+use ::cluster::{Cluster, Engine, Name, Options, list, prerequisites};
+
 use crate::args::{Args, Usage};
+use crate::{EXIT_USAGE, Verb, packages, report};
 
-pub(crate) const VERB: Verb = Verb {
-    name: "cluster",
-    about: "brings a real Kubernetes cluster up or down on this machine",
-    usage: USAGE,
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "cluster", about: "brings a real Kubernetes cluster up or down", usage: USAGE, run };
+
+/// The cluster that is meant when none is named.
+pub(crate) const DEFAULT_NAME: &str = "fireflyer";
 
 const USAGE: &str = "
-Usage: cargo xtask cluster up|down|status
+Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake-nodes M]
+       cargo xtask cluster down [--name NAME]
+       cargo xtask cluster status
+
+A real Kubernetes cluster on this machine: kind's where `docker info` succeeds, otherwise the real programs in
+namespaces of their own, which needs root. Several clusters live side by side under different names.
+
+  --name NAME      what it is called (fireflyer); its nodes are NAME-1, NAME-2...
+  --nodes N        real nodes (2)
+  --zones A,B,..   the zone of each node, starting over when there are fewer zones (a)
+  --fake-nodes M   simulated nodes besides, of class `fake` (0)
+
+`up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that crashed. `down` leaves
+no trace. State is kept in $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
 
 fn run(mut args: Args) -> anyhow::Result<ExitCode> {
-    let action = args.positional();
+    match args.positional().as_deref() {
+        Some("up") => up(args),
+        Some("down") => down(args),
+        Some("status") => {
+            args.finish()?;
+            status()
+        }
+        Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),
+        None => Err(Usage("say what to do: up, down or status".to_owned()).into()),
+    }
+}
+
+fn up(mut args: Args) -> anyhow::Result<ExitCode> {
+    let name = name(&mut args)?;
+    let nodes = args.parsed("--nodes")?.unwrap_or(2);
+    let zones = args.option("--zones")?.unwrap_or_else(|| "a".to_owned());
+    let fake_nodes = args.parsed("--fake-nodes")?.unwrap_or(0);
     args.finish()?;
-    Err(Usage(format!("{action:?} is not written yet")).into())
+    if let Some(status) = refuse_without_root() {
+        return Ok(status);
+    }
+    packages::install(&prerequisites::missing_for_cluster())?;
+
+    let start = Instant::now();
+    let zones: Vec<_> = zones.split(',').collect();
+    let options = Options::new(name).nodes(nodes).zones(&zones).fake_nodes(fake_nodes);
+    let cluster = Cluster::up(&options, &report::step)?;
+    report::line("cluster", "ready", start.elapsed());
+    println!("\n{} is up, {}. To use it:\n", cluster.name(), engine(cluster.engine()));
+    println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn down(mut args: Args) -> anyhow::Result<ExitCode> {
+    let name = name(&mut args)?;
+    args.finish()?;
+    if let Some(status) = refuse_without_root() {
+        return Ok(status);
+    }
+    let start = Instant::now();
+    let how = if Cluster::down(&name)? { "removed" } else { "not there" };
+    report::line(name.as_str(), how, start.elapsed());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status() -> anyhow::Result<ExitCode> {
+    let clusters = list()?;
+    if clusters.is_empty() {
+        println!("no cluster is up");
+    }
+    for cluster in clusters {
+        let state = if cluster.ready { "up" } else { "not whole" };
+        println!("{}: {state}, {}", cluster.name, engine(cluster.engine));
+        println!("  KUBECONFIG={}", cluster.kubeconfig.display());
+        if !cluster.dead.is_empty() {
+            println!("  dead: {}", cluster.dead.join(", "));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says how to do it as root, and with which exit status to leave, when root is needed and missing.
+pub(crate) fn refuse_without_root() -> Option<ExitCode> {
+    if !prerequisites::needs_root() {
+        return None;
+    }
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    eprintln!("This makes network namespaces and mounts, which only root may. Run:\n");
+    eprintln!("  sudo -E env \"PATH=$PATH\" cargo xtask {}\n", arguments.join(" "));
+    eprintln!("(With Docker running, the cluster is one of kind's and needs no root.)");
+    Some(ExitCode::from(EXIT_USAGE))
+}
+
+fn name(args: &mut Args) -> anyhow::Result<Name> {
+    let text = args.option("--name")?.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+    Name::new(&text).map_err(|error| Usage(error.to_string()).into())
+}
+
+fn engine(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Native => "made of processes of this machine",
+        Engine::Kind => "made by kind",
+    }
 }

@@ -9,6 +9,7 @@
 
 mod args;
 mod cluster;
+mod packages;
 mod r#gen;
 mod report;
 

@@ -1,26 +1,16 @@
-//! What a long task prints while it works: one line per step with its name, its time and whether it was built or cached.
+//! What a long task prints while it works: one line per step with its name, what became of it and how long it took.
 
-use std::time::{Duration, Instant};
+use std::fmt::Display;
+use std::time::Duration;
 
-/// Runs one step and prints how it went: `  NAME  built 12.3 s`.
-pub(crate) fn step<T>(
-    name: &str,
-    work: impl FnOnce() -> anyhow::Result<(T, &'static str)>,
-) -> anyhow::Result<T> {
-    let start = Instant::now();
-    match work() {
-        Ok((value, how)) => {
-            line(name, how, start.elapsed());
-            Ok(value)
-        }
-        Err(error) => {
-            line(name, "failed", start.elapsed());
-            Err(error)
-        }
-    }
+use cluster::Outcome;
+
+/// Prints a step of the crate `cluster`.
+pub(crate) fn step(name: &str, outcome: Outcome, elapsed: Duration) {
+    line(name, outcome, elapsed);
 }
 
-/// Prints one finished step.
-pub(crate) fn line(name: &str, how: &str, elapsed: Duration) {
-    println!("  {name:<28} {how:<8} {:>7.1} s", elapsed.as_secs_f64());
+/// Prints one finished step: `  tools kubernetes            built      404.0 s`.
+pub(crate) fn line(name: &str, how: impl Display, elapsed: Duration) {
+    println!("  {name:<34} {how:<9} {:>7.1} s", elapsed.as_secs_f64());
 }

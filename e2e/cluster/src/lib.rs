@@ -1,1 +1,47 @@
-//! (to be written)
+//! A real Kubernetes cluster for the demo and the end-to-end tests, brought up and taken down by code.
+//!
+//! Where Docker answers it is one of kind's; otherwise the cluster is made here, of the real programs in namespaces of this
+//! machine: an API server with its own certificate authority, and nodes with a kubelet and containerd each, whose whole life
+//! hangs on one process, so that a test can end a node like a power cut. What the cluster is used for is not known here.
+//!
+//! ```no_run
+//! use cluster::{Cluster, Name, Options};
+//!
+//! let quiet = |_: &str, _: cluster::Outcome, _: std::time::Duration| {};
+//! let options = Options::new(Name::new("demo")?).nodes(2).zones(&["a", "b"]);
+//! let cluster = Cluster::up(&options, &quiet)?;
+//! println!("export KUBECONFIG={}", cluster.kubeconfig().display());
+//! cluster.node("demo-2")?.kill()?;
+//! # Ok::<(), cluster::Error>(())
+//! ```
+
+mod cgroup;
+mod cluster;
+pub mod command;
+mod control;
+pub mod digest;
+mod down;
+mod error;
+mod fake;
+pub mod image;
+mod kind;
+mod layout;
+mod network;
+mod node;
+pub mod paths;
+mod pki;
+pub mod prerequisites;
+mod process;
+mod progress;
+mod state;
+mod template;
+pub mod tools;
+mod up;
+mod wait;
+
+pub use cluster::{Cluster, Node, Options, Status, list};
+pub use error::{Context, Error, Result};
+pub use layout::Name;
+pub use progress::{Outcome, Progress, step};
+pub use state::Engine;
+pub use wait::until;

@@ -1,0 +1,88 @@
+//! Taking a cluster down: every process, namespace, cgroup and file that bears its name. Works from the state file and from
+//! the names alone, because a run that crashed may have recorded less than it started.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cgroup;
+use crate::error::{Context, Error, Result};
+use crate::kind;
+use crate::layout::Name;
+use crate::network;
+use crate::paths;
+use crate::process::{self, Process};
+use crate::state::{Engine, State, lock};
+
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Removes every trace of a cluster; false when there was none.
+pub(crate) fn down(name: &Name) -> Result<bool> {
+    let clusters = paths::clusters()?;
+    let folder = clusters.join(name.as_str());
+    let state = read(&folder)?;
+    refuse_while_owned(name, state.as_ref())?;
+    let found = folder.exists() || !network::namespaces(name).is_empty();
+    remove(name, &folder, state.as_ref())?;
+    // Only the last cluster takes the folder of all with it.
+    let _ = fs::remove_dir(&clusters);
+    Ok(found)
+}
+
+/// Refuses while another process is bringing the cluster up.
+pub(crate) fn refuse_while_owned(name: &Name, state: Option<&State>) -> Result<()> {
+    let owner = state.and_then(|state| state.owner).filter(|owner| owner.alive());
+    match owner {
+        Some(owner) if owner.pid != std::process::id() => Err(Error::new(format!(
+            "process {} is bringing the cluster {name} up right now: wait for it or end it",
+            owner.pid
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The state of a cluster; one that cannot be read counts as none, since the names are enough to clean up.
+pub(crate) fn read(folder: &Path) -> Result<Option<State>> {
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let _lock = lock(folder)?;
+    Ok(State::read(folder).unwrap_or_default())
+}
+
+/// Kills and removes all that belongs to the cluster.
+pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Result<()> {
+    if state.is_some_and(|state| state.engine == Engine::Kind) {
+        kind::delete(name)?;
+        return remove_folder(folder);
+    }
+    let namespaces = network::namespaces(name);
+    let mut dying: Vec<Process> = Vec::new();
+    for process in state.iter().flat_map(|state| state.processes.values()) {
+        // A node's init is the child of the process that we recorded, and the rest of the node dies with it.
+        if process.alive() {
+            dying.extend(process.children()?);
+            dying.push(*process);
+        }
+    }
+    for namespace in &namespaces {
+        dying.extend(process::in_namespace(&network::path(namespace))?.into_iter().map(|(process, _)| process));
+    }
+    process::kill_all(&dying, KILL_LIMIT)?;
+    let prefix = name.prefix();
+    cgroup::remove(|cgroup| cgroup.starts_with(&prefix))?;
+    for namespace in namespaces {
+        network::remove(&namespace)?;
+    }
+    remove_folder(folder)
+}
+
+/// Renamed first, so that the name is free at once even when removing takes long or fails half way.
+fn remove_folder(folder: &Path) -> Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let gone = PathBuf::from(format!("{}.removed-{}", folder.display(), std::process::id()));
+    let removed = fs::rename(folder, &gone).and_then(|()| fs::remove_dir_all(&gone));
+    removed.context(|| format!("failed to remove {}", folder.display()))
+}

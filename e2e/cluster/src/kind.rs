@@ -1,0 +1,92 @@
+//! The same cluster by kind, where Docker answers. Nodes are containers, so killing a node is killing its container.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::cluster::{Cluster, kubeconfig};
+use crate::command;
+use crate::error::{Error, Result};
+use crate::layout::Name;
+use crate::node::LEASE_SECONDS;
+use crate::paths;
+use crate::progress::{Outcome, Progress, step};
+use crate::template::{self, AUDIT, render};
+
+/// The network that kind puts its nodes into.
+const NETWORK: &str = "kind";
+
+/// True when Docker has a daemon that answers.
+pub(crate) fn available() -> bool {
+    command::run(Command::new("docker").arg("info")).is_ok()
+}
+
+/// kind's name for worker `number`: the first has no number.
+pub(crate) fn node_name(name: &Name, number: usize) -> String {
+    match number {
+        0 | 1 => format!("{name}-worker"),
+        number => format!("{name}-worker{number}"),
+    }
+}
+
+/// Creates the cluster from `e2e/kind.yaml`.
+pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
+    let folder = &cluster.folder;
+    let template_path = paths::repository().join("e2e/kind.yaml");
+    let template = std::fs::read_to_string(&template_path)
+        .map_err(|error| Error::new(format!("failed to read {}: {error}", template_path.display())))?;
+    let (head, worker) = template
+        .split_once("# One for each node:\n")
+        .ok_or_else(|| Error::new("e2e/kind.yaml has no line \"# One for each node:\""))?;
+    let (state, lease) = (folder.display().to_string(), LEASE_SECONDS.to_string());
+    let mut config = render(head, &[("STATE", &state), ("LEASE_SECONDS", &lease)]);
+    for node in &cluster.nodes {
+        config += &render(worker, &[("STATE", &state), ("ZONE", &node.zone)]);
+    }
+    template::write(&folder.join("audit.yaml"), AUDIT)?;
+    let path = folder.join("kind.yaml");
+    template::write(&path, &config)?;
+    step(progress, "kind create cluster", || {
+        let mut kind = Command::new("kind");
+        kind.args(["create", "cluster", "--name", cluster.name(), "--wait", "120s"]);
+        kind.arg("--config").arg(&path).arg("--kubeconfig").arg(kubeconfig(folder));
+        Ok((command::run(&mut kind).map(|_| ())?, Outcome::Done))
+    })
+}
+
+pub(crate) fn delete(name: &Name) -> Result<()> {
+    command::run(Command::new("kind").args(["delete", "cluster", "--name", name.as_str()])).map(|_| ())
+}
+
+pub(crate) fn alive(node: &str) -> Result<bool> {
+    let running = docker(&["inspect", "--format", "{{.State.Running}}", node])?;
+    Ok(running.trim() == "true")
+}
+
+pub(crate) fn kill(node: &str) -> Result<()> {
+    if alive(node)? { docker(&["kill", node]).map(|_| ()) } else { Ok(()) }
+}
+
+pub(crate) fn start(node: &str) -> Result<()> {
+    docker(&["start", node]).map(|_| ())
+}
+
+pub(crate) fn connect(node: &str, connected: bool) -> Result<()> {
+    let verb = if connected { "connect" } else { "disconnect" };
+    docker(&["network", verb, NETWORK, node]).map(|_| ())
+}
+
+/// Runs a program inside a node.
+pub(crate) fn inside(node: &str, arguments: &[&str]) -> Result<String> {
+    command::run(Command::new("docker").args(["exec", node]).args(arguments))
+}
+
+/// Gives a node an image. kind compares what the node has by itself, so this always counts as new.
+pub(crate) fn import(cluster: &str, node: &str, archive: &Path) -> Result<bool> {
+    let mut load = Command::new("kind");
+    load.args(["load", "image-archive", "--name", cluster, "--nodes", node]).arg(archive);
+    command::run(&mut load).map(|_| true)
+}
+
+fn docker(arguments: &[&str]) -> Result<String> {
+    command::run(Command::new("docker").args(arguments))
+}

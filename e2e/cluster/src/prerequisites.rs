@@ -1,0 +1,72 @@
+//! What the machine must have: the programs of Debian packages that the native cluster and the images are made with. Only
+//! looks; installing is the caller's decision.
+
+use std::env;
+use std::path::Path;
+
+use crate::control;
+use crate::kind;
+use crate::up;
+
+/// A program and the Debian package that brings it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requirement {
+    /// What is looked for in `$PATH` and in the folders of system programs.
+    pub program: &'static str,
+    /// What to install.
+    pub package: &'static str,
+}
+
+const fn requirement(program: &'static str, package: &'static str) -> Requirement {
+    Requirement { program, package }
+}
+
+const NATIVE: &[Requirement] = &[
+    requirement("nsenter", "util-linux"),
+    requirement("ip", "iproute2"),
+    requirement("nft", "nftables"),
+    requirement("runc", "runc"),
+    requirement("openssl", "openssl"),
+    requirement("sha256sum", "coreutils"),
+    requirement("mount", "mount"),
+    requirement("tar", "tar"),
+];
+const BUSYBOX: Requirement = requirement("busybox", "busybox-static");
+const FORWARDER: Requirement = requirement("systemd-socket-proxyd", "systemd");
+
+/// The packages that a cluster needs here and that are missing.
+pub fn missing_for_cluster() -> Vec<Requirement> {
+    if kind::available() {
+        return Vec::new();
+    }
+    let mut missing: Vec<_> = NATIVE.iter().copied().filter(|need| !found(need.program)).collect();
+    if !found(BUSYBOX.program) {
+        missing.push(BUSYBOX);
+    }
+    if control::forwarder().is_err() {
+        missing.push(FORWARDER);
+    }
+    missing
+}
+
+/// True when bringing a cluster up needs root and we are not.
+pub fn needs_root() -> bool {
+    !kind::available() && !up::is_root()
+}
+
+/// True when `program` can be run.
+pub fn found(program: &str) -> bool {
+    let path = env::var("PATH").unwrap_or_default();
+    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|folder| Path::new(folder).join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::found;
+
+    #[test]
+    fn a_program_is_found_in_the_path() {
+        assert!(found("sh"));
+        assert!(!found("no-such-program"));
+    }
+}

@@ -1,0 +1,48 @@
+//! How the caller hears of each long step. The crate itself prints nothing.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was made now.
+    Built,
+    /// It was there from an earlier run.
+    Cached,
+    /// It was done; there is nothing to keep.
+    Done,
+    /// It failed; the error follows.
+    Failed,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Built => "built",
+            Self::Cached => "cached",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// Told at the end of every step: its name, what became of it, how long it took.
+pub type Progress<'a> = &'a (dyn Fn(&str, Outcome, Duration) + Sync);
+
+/// Runs a step and reports it.
+pub fn step<T>(progress: Progress<'_>, name: &str, work: impl FnOnce() -> Result<(T, Outcome)>) -> Result<T> {
+    let start = Instant::now();
+    match work() {
+        Ok((value, outcome)) => {
+            progress(name, outcome, start.elapsed());
+            Ok(value)
+        }
+        Err(error) => {
+            progress(name, Outcome::Failed, start.elapsed());
+            Err(error)
+        }
+    }
+}
