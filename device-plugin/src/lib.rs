@@ -1,1 +1,3 @@
-//! (to be written)
+//! The agent of one node.
+
+pub mod pb;

@@ -3,5 +3,7 @@
 //! jobs go to `scheduler`.
 
 pub mod names;
+pub mod node;
+pub mod preference;
 
 pub use names::{Class, Leaf, NodeName, Zone};
