@@ -2,11 +2,13 @@
 //! rendezvous of an attempt, and the SIMD kernels that reduce. Leaves bytes on the move, sockets, threads and
 //! time to `hfreduce-sidecar` and the operator.
 
+pub mod check;
 pub mod dtype;
 pub mod layout;
 pub mod machine;
 pub mod membership;
 pub mod op;
+pub mod schedule;
 pub mod tree;
 
 pub use dtype::DType;

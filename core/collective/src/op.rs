@@ -63,8 +63,8 @@ pub struct Call {
     pub tag: u64,
 }
 
-/// Largest result of one call: 1 PiB keeps every offset far from overflow.
-pub const MAX_RESULT_BYTES: u64 = 1 << 50;
+/// Largest result of one call: 1 TiB in the smallest chunks still counts in a `u32`.
+pub const MAX_RESULT_BYTES: u64 = 1 << 40;
 
 /// Why a call can never run, whatever the other ranks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

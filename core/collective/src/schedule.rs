@@ -1,0 +1,324 @@
+//! What each node does with each chunk of a collective, as data. Owns the cut into chunks and the way of each
+//! chunk along its tree; `machine` carries it out, `check` proves it, and both read the same steps.
+//!
+//! Every chunk goes up its tree and comes down again. A *combined* chunk meets the other nodes' parts on the way
+//! up. A *spread* chunk starts at one node. Two rules make every collective end the same on all nodes:
+//! the first chunk of a tree is sent up by everybody, with or without data, so the root turns nothing before all
+//! have joined; the last chunk of a tree is sent down to everybody, so nobody ends before the root has turned.
+
+use crate::layout::Layout;
+use crate::op::{Call, OpKind};
+use crate::tree::Tree;
+
+/// How a chunk gets to where it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// All nodes' parts are combined; one node gets the result, or all (`None`).
+    Combine { to: Option<usize> },
+    /// One node's bytes go to all.
+    Spread { from: usize },
+}
+
+/// A range of the result that travels as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Counted from 0 through the operation; even ones take the first tree, odd ones the second.
+    pub index: u32,
+    /// First byte in the result.
+    pub offset: u64,
+    /// Length, 0 for the only chunk of an operation without data.
+    pub bytes: u64,
+    /// Its way.
+    pub flow: Flow,
+    /// The first of its tree: everybody sends it up.
+    pub first: bool,
+    /// The last of its tree: it goes down to everybody.
+    pub last: bool,
+}
+
+impl Chunk {
+    /// Index of its tree.
+    #[must_use]
+    pub const fn tree(&self) -> usize {
+        (self.index % 2) as usize
+    }
+}
+
+/// Whether a frame brings data or only says that the sender is that far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carry {
+    /// The chunk's bytes follow.
+    Payload,
+    /// Nothing follows.
+    Empty,
+}
+
+/// What one node does with one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether its own ranks' input is part of the chunk.
+    pub own: bool,
+    /// Children that send something up, ascending.
+    pub from_children: Vec<(usize, Carry)>,
+    /// What it then sends up; `None`: nothing, or it is the root, which turns the chunk.
+    pub to_parent: Option<Carry>,
+    /// What comes down to it; `None`: nothing, or it is the root.
+    pub from_parent: Option<Carry>,
+    /// What it then sends down, ascending.
+    pub to_children: Vec<(usize, Carry)>,
+}
+
+/// A call cut into chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    call: Call,
+    chunk_bytes: u64,
+    chunks: u32,
+    cut: Cut,
+}
+
+/// Where the chunks of a call lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cut {
+    /// One range, one way.
+    Whole { bytes: u64, flow: Flow },
+    /// One range for each node: (first chunk, first byte, bytes).
+    Nodes(Vec<(u32, u64, u64)>),
+}
+
+impl Plan {
+    /// Cuts a checked call. `chunk_bytes` is a multiple of every element's size.
+    #[must_use]
+    pub fn new(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
+        let chunk_bytes = u64::from(chunk_bytes);
+        let whole = |flow| Cut::Whole {
+            bytes: call.result_bytes(layout.world()),
+            flow,
+        };
+        let cut = match call.kind {
+            OpKind::AllReduce { .. } | OpKind::Barrier => whole(Flow::Combine { to: None }),
+            OpKind::Reduce { root, .. } => whole(Flow::Combine {
+                to: Some(layout.node_of(root)),
+            }),
+            OpKind::Broadcast { root } => whole(Flow::Spread {
+                from: layout.node_of(root),
+            }),
+            OpKind::AllGather => gather_cut(call, layout, chunk_bytes),
+        };
+        let chunks = match &cut {
+            Cut::Whole { bytes, .. } => count(*bytes, chunk_bytes),
+            Cut::Nodes(nodes) => nodes
+                .last()
+                .map_or(0, |&(first, _, bytes)| first + count(bytes, chunk_bytes)),
+        };
+        Self {
+            call,
+            chunk_bytes,
+            chunks,
+            cut,
+        }
+    }
+
+    /// The call it cuts.
+    #[must_use]
+    pub const fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Number of chunks, at least 1.
+    #[must_use]
+    pub const fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of chunks that take a tree.
+    #[must_use]
+    pub const fn chunks_of(&self, tree: usize) -> u32 {
+        (self.chunks + 1 - tree as u32) / 2
+    }
+
+    /// A chunk by its index, which must be below [`Plan::chunks`].
+    #[must_use]
+    pub fn chunk(&self, index: u32) -> Chunk {
+        let (within, start, bytes, flow) = match &self.cut {
+            Cut::Whole { bytes, flow } => (index, 0, *bytes, *flow),
+            Cut::Nodes(nodes) => {
+                // Nodes with nothing to bring still own one empty chunk, so the first chunks are distinct.
+                let node = nodes.partition_point(|&(first, _, _)| first <= index) - 1;
+                let (first, start, bytes) = nodes[node];
+                (index - first, start, bytes, Flow::Spread { from: node })
+            }
+        };
+        let skipped = u64::from(within) * self.chunk_bytes;
+        Chunk {
+            index,
+            offset: start + skipped,
+            bytes: (bytes - skipped).min(self.chunk_bytes),
+            flow,
+            first: index < 2,
+            last: index + 2 >= self.chunks,
+        }
+    }
+
+    /// How many chunks come down to a node, or are turned by it as a root.
+    #[must_use]
+    pub fn settles(&self, tree: &Tree, index: usize, node: usize) -> u32 {
+        let all = self.chunks_of(index);
+        match self.cut {
+            Cut::Whole {
+                flow: Flow::Combine { to: Some(target) },
+                ..
+            } if !holds(tree, node, target) => all.min(1),
+            Cut::Whole { .. } | Cut::Nodes(_) => all,
+        }
+    }
+}
+
+/// Chunks of a range: at least one, which may be empty.
+fn count(bytes: u64, chunk_bytes: u64) -> u32 {
+    bytes.div_ceil(chunk_bytes).max(1) as u32
+}
+
+/// The ranks of a node are neighbours in the result, so a node's part travels as one range.
+fn gather_cut(call: Call, layout: &Layout, chunk_bytes: u64) -> Cut {
+    let (mut chunk, mut offset) = (0, 0);
+    let ranges = (0..layout.nodes()).map(|node| {
+        let bytes = call.input_bytes() * layout.local(node) as u64;
+        let range = (chunk, offset, bytes);
+        chunk += count(bytes, chunk_bytes);
+        offset += bytes;
+        range
+    });
+    Cut::Nodes(ranges.collect())
+}
+
+/// Whether `node`'s subtree holds `target`. The root's subtree holds everybody.
+fn holds(tree: &Tree, node: usize, target: usize) -> bool {
+    tree.path(target).any(|at| at == node)
+}
+
+/// What a node does with a chunk in the chunk's tree.
+#[must_use]
+pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
+    let children = &tree.children[node];
+    let has_parent = tree.parent[node].is_some();
+    let sometimes = |always_if: bool| always_if.then_some(Carry::Empty);
+    let each = |carry: &dyn Fn(usize) -> Option<Carry>| {
+        children
+            .iter()
+            .filter_map(|&child| Some((child, carry(child)?)))
+            .collect()
+    };
+    match chunk.flow {
+        Flow::Combine { to: None } => Step {
+            own: true,
+            from_children: each(&|_| Some(Carry::Payload)),
+            to_parent: has_parent.then_some(Carry::Payload),
+            from_parent: has_parent.then_some(Carry::Payload),
+            to_children: each(&|_| Some(Carry::Payload)),
+        },
+        Flow::Combine { to: Some(target) } => {
+            let toward = tree.toward(node, target);
+            let down = |on_the_way| {
+                if on_the_way {
+                    Some(Carry::Payload)
+                } else {
+                    sometimes(chunk.last)
+                }
+            };
+            Step {
+                own: true,
+                from_children: each(&|_| Some(Carry::Payload)),
+                to_parent: has_parent.then_some(Carry::Payload),
+                from_parent: down(holds(tree, node, target)).filter(|_| has_parent),
+                to_children: each(&|child| down(Some(child) == toward)),
+            }
+        }
+        Flow::Spread { from } => {
+            let toward = tree.toward(node, from);
+            let up = |on_the_way| {
+                if on_the_way {
+                    Some(Carry::Payload)
+                } else {
+                    sometimes(chunk.first)
+                }
+            };
+            // Who passed the bytes up has them already and only needs to hear that the root turned.
+            let down = |on_the_way| {
+                if on_the_way {
+                    Carry::Empty
+                } else {
+                    Carry::Payload
+                }
+            };
+            let held = holds(tree, node, from);
+            Step {
+                own: node == from,
+                from_children: each(&|child| up(Some(child) == toward)),
+                to_parent: up(held).filter(|_| has_parent),
+                from_parent: has_parent.then_some(down(held)),
+                to_children: each(&|child| Some(down(Some(child) == toward))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::op::ReduceOp;
+
+    fn plan(kind: OpKind, count: u64, ranks: &[u32]) -> Plan {
+        let call = Call {
+            kind,
+            dtype: DType::F32,
+            count,
+            tag: 0,
+        };
+        Plan::new(call, &Layout::new(ranks).unwrap(), 512)
+    }
+
+    #[test]
+    fn chunks_cover_the_result_without_gap_or_overlap() {
+        let sum = OpKind::AllReduce { op: ReduceOp::Sum };
+        for kind in [sum, OpKind::Broadcast { root: 3 }, OpKind::AllGather] {
+            for count in [0, 1, 127, 128, 129, 1000] {
+                let plan = plan(kind, count, &[2, 1, 3]);
+                let mut end = 0;
+                for index in 0..plan.chunks() {
+                    let chunk = plan.chunk(index);
+                    assert_eq!(chunk.offset, end);
+                    assert!(chunk.bytes <= 512);
+                    end += chunk.bytes;
+                }
+                assert_eq!(end, plan.call().result_bytes(6));
+                assert_eq!(plan.chunks_of(0) + plan.chunks_of(1), plan.chunks());
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_without_data_is_one_empty_chunk() {
+        let plan = plan(OpKind::Barrier, 0, &[1, 1]);
+        let chunk = plan.chunk(0);
+        assert_eq!(
+            (plan.chunks(), chunk.bytes, chunk.first, chunk.last),
+            (1, 0, true, true)
+        );
+    }
+
+    #[test]
+    fn a_node_brings_its_ranks_to_a_gathering_in_one_range() {
+        let plan = plan(OpKind::AllGather, 100, &[2, 1]);
+        let flows: Vec<Flow> = (0..plan.chunks())
+            .map(|index| plan.chunk(index).flow)
+            .collect();
+        let from = |from| Flow::Spread { from };
+        assert_eq!(
+            flows,
+            [from(0), from(0), from(1)],
+            "800 bytes in two chunks, 400 in one"
+        );
+    }
+}
