@@ -5,11 +5,16 @@
 //! and none depends on another crate of ours.
 
 pub mod assignment;
+pub mod attach;
+pub mod client;
+pub mod entry;
 pub mod handshake;
 pub mod op;
 pub mod rendezvous;
+pub mod ring;
 pub mod run_dir;
+pub mod segment;
 pub mod termination;
 
-pub use op::{DType, OpKind, ReduceOp};
+pub use op::{Call, DType, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;

@@ -113,8 +113,109 @@ codes!(OpKind {
     Barrier = 5 => "barrier",
 });
 
+/// An operation as one rank calls it. Ranks of a group make equal calls in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What it does.
+    pub kind: OpKind,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// How contributions become one; of no meaning where nothing is reduced.
+    pub reduce: ReduceOp,
+    /// Global rank of the root; of no meaning where there is none.
+    pub root: u32,
+    /// Elements that each rank brings.
+    pub count: u64,
+    /// Hash of the tensor's name, 0 for none: two ranks that call different names disagree.
+    pub tag: u64,
+}
+
+/// Words of an encoded call.
+pub const CALL_WORDS: usize = 4;
+
+impl Call {
+    /// A call of this kind, with zeros and sums where nothing else is said.
+    pub const fn new(kind: OpKind, dtype: DType, count: u64) -> Self {
+        Self {
+            kind,
+            dtype,
+            reduce: ReduceOp::Sum,
+            root: 0,
+            count,
+            tag: 0,
+        }
+    }
+
+    /// The reduction of all contributions, for everybody.
+    pub const fn all_reduce(dtype: DType, reduce: ReduceOp, count: u64) -> Self {
+        Self {
+            reduce,
+            ..Self::new(OpKind::AllReduce, dtype, count)
+        }
+    }
+
+    /// A call that brings nothing and returns when all have called.
+    pub const fn barrier() -> Self {
+        Self::new(OpKind::Barrier, DType::U8, 0)
+    }
+
+    /// Bytes that each rank brings; none if there are more than memory can hold.
+    pub fn input_bytes(&self) -> Option<usize> {
+        let count = usize::try_from(self.count).ok()?;
+        count.checked_mul(self.dtype.size())
+    }
+
+    /// Whether the operation reads what the rank brings.
+    pub const fn reads_input_of(&self, rank: u32) -> bool {
+        match self.kind {
+            OpKind::AllReduce | OpKind::Reduce | OpKind::AllGather => self.count > 0,
+            OpKind::Broadcast => self.count > 0 && self.root == rank,
+            OpKind::Barrier => false,
+        }
+    }
+
+    /// The call as words, for rings and frames.
+    pub const fn encode(&self) -> [u64; CALL_WORDS] {
+        let codes = u64::from_le_bytes([
+            self.kind.code(),
+            self.dtype.code(),
+            self.reduce.code(),
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        [codes, self.root as u64, self.count, self.tag]
+    }
+
+    /// The call that words stand for, if any.
+    pub fn decode(words: &[u64; CALL_WORDS]) -> Option<Self> {
+        let [codes, root, count, tag] = *words;
+        let [kind, dtype, reduce, 0, 0, 0, 0, 0] = codes.to_le_bytes() else {
+            return None;
+        };
+        Some(Self {
+            kind: OpKind::from_code(kind)?,
+            dtype: DType::from_code(dtype)?,
+            reduce: ReduceOp::from_code(reduce)?,
+            root: u32::try_from(root).ok()?,
+            count,
+            tag,
+        })
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}({} x {})", self.kind, self.count, self.dtype)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -130,5 +231,20 @@ mod tests {
                 .iter()
                 .all(|dtype| DType::from_code(dtype.code()) == Some(*dtype))
         );
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_a_call_or_are_refused(words in any::<[u64; CALL_WORDS]>(), codes in any::<[u8; 3]>()) {
+            let [kind, dtype, reduce] = codes.map(|code| code % 7);
+            let mut likely = words;
+            likely[0] = u64::from_le_bytes([kind, dtype, reduce, 0, 0, 0, 0, 0]);
+            likely[1] %= 1 << 32;
+            for words in [words, likely] {
+                if let Some(call) = Call::decode(&words) {
+                    prop_assert_eq!(call.encode(), words);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,127 @@
+//! What a client lends and borrows: input buffers that the sidecar reads, and results that it wrote.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::{NO_SEGMENT, Shared};
+use crate::segment::{Segment, View};
+
+/// A segment that the sidecar lent for inputs.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) number: u32,
+    pub(super) segment: Segment,
+}
+
+/// Memory for an input. It starts at a page; dropping it keeps it for the next buffer of its size.
+#[derive(Debug)]
+pub struct Buffer {
+    shared: Arc<Shared>,
+    /// Empty only while it is being dropped.
+    lent: Option<Lent>,
+    bytes: usize,
+}
+
+impl Buffer {
+    pub(super) fn new(shared: Arc<Shared>, lent: Lent, bytes: usize) -> Self {
+        Self {
+            shared,
+            lent: Some(lent),
+            bytes,
+        }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.lent.as_ref().map_or(NO_SEGMENT, |lent| lent.number)
+    }
+
+    /// The segment and the bytes in use: what an operation in flight keeps.
+    pub(super) fn lend(mut self) -> Option<(Lent, usize)> {
+        self.lent.take().map(|lent| (lent, self.bytes))
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.lent
+            .as_ref()
+            .map_or(&[], |lent| &lent.segment.bytes()[..self.bytes])
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.lent
+            .as_mut()
+            .map_or(&mut [], |lent| &mut lent.segment.bytes_mut()[..self.bytes])
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.take()
+            && let Ok(mut state) = self.shared.lock()
+        {
+            state.keep_idle(lent, &self.shared.channel);
+        }
+    }
+}
+
+/// What an operation left: its result, and the input it was lent.
+#[derive(Debug)]
+pub struct Output {
+    /// The result.
+    pub result: ResultView,
+    /// The input, to be filled again.
+    pub input: Option<Buffer>,
+}
+
+/// The result of an operation, read where the sidecar wrote it. Dropping it lets the sidecar use the
+/// memory again, so drop it soon.
+#[derive(Debug)]
+pub struct ResultView {
+    shared: Arc<Shared>,
+    ticket: u64,
+    view: Option<Arc<View>>,
+    bytes: usize,
+}
+
+impl ResultView {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        ticket: u64,
+        view: Option<Arc<View>>,
+        bytes: usize,
+    ) -> Self {
+        Self {
+            shared,
+            ticket,
+            view,
+            bytes,
+        }
+    }
+}
+
+impl Deref for ResultView {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.view
+            .as_ref()
+            .map_or(&[], |view| &view.bytes()[..self.bytes])
+    }
+}
+
+impl Drop for ResultView {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.shared.lock() else {
+            return;
+        };
+        if state.release(self.ticket) {
+            drop(state);
+            self.shared.sidecar_bell.ring();
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! A trainer process's side of the sidecar: attach, lend input buffers, call operations, read results.
+//! Owns the process's rings, buffers and tickets. Leaves tensors, streams and work objects to the Python
+//! extension, and everything about other ranks to the sidecar.
+//!
+//! Results lie in memory that all processes of the node share and none of them can write; a result
+//! is held until its view is dropped. One client a process; its methods may be called from any thread,
+//! and fail with a clear error in a forked child.
+
+mod buffer;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+pub use buffer::{Buffer, Output, ResultView};
+use state::State;
+
+use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use crate::entry::{FailureKind, Malformed, Outcome, Place, Submission};
+use crate::op::Call;
+use crate::ring::{self, Bell, Corrupt, PushError};
+use crate::segment::{self, Segment};
+
+/// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
+pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
+/// Segment number that stands for none: an operation without input or without result.
+pub const NO_SEGMENT: u32 = u32::MAX;
+/// How long a waiting thread looks before it sleeps: about what waking up costs.
+const SPIN: Duration = Duration::from_micros(20);
+/// How often a sidecar that is not there yet is looked for.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Why an operation or a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket is not there or broke.
+    #[error(transparent)]
+    Socket(#[from] attach::Error),
+    /// A segment could not be mapped.
+    #[error(transparent)]
+    Segment(#[from] segment::Error),
+    /// The sidecar will not have this process, or not lend what it asked for.
+    #[error("failed to {request}: the sidecar refused: {reason}")]
+    Refused {
+        /// What was asked.
+        request: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The sidecar answered something else than was asked.
+    #[error("failed to {request}: the sidecar answered out of turn")]
+    Unexpected {
+        /// What was asked.
+        request: &'static str,
+    },
+    /// The operation failed, on every rank alike if others had joined it.
+    #[error("{call} failed: {text}")]
+    Operation {
+        /// The operation.
+        call: Call,
+        /// Whether the next one can run.
+        kind: FailureKind,
+        /// Why, naming who has to be looked at.
+        text: String,
+    },
+    /// The sidecar is gone.
+    #[error("the hfreduce sidecar of this node is gone: {why}")]
+    SidecarLost {
+        /// How it was noticed.
+        why: String,
+    },
+    /// The operation is not finished; it goes on and can be waited for again.
+    #[error("{call} is not finished after {waited:?}: a rank has not called it, or is slow")]
+    Timeout {
+        /// The operation.
+        call: Call,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Too many operations are in flight and none finishes.
+    #[error("failed to call {call} for {waited:?}: {IN_FLIGHT_LIMIT} operations are in flight")]
+    Busy {
+        /// The operation.
+        call: Call,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// No answer from the sidecar.
+    #[error("failed to {request}: no answer from the sidecar after {waited:?}")]
+    NoAnswer {
+        /// What was asked.
+        request: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The input is too small for the call.
+    #[error("failed to call {call}: it reads {needed} bytes, the buffer has {given}")]
+    Input {
+        /// The operation.
+        call: Call,
+        /// Bytes it reads.
+        needed: usize,
+        /// Bytes there are.
+        given: usize,
+    },
+    /// The ticket was never given, or its output was taken already.
+    #[error("failed to wait for ticket {0}: it is not in flight")]
+    UnknownTicket(u64),
+    /// The process forked.
+    #[error(
+        "failed to use the hfreduce client in process {child}: it belongs to process {owner}; \
+         attach again after fork, or start workers with `spawn`"
+    )]
+    Forked {
+        /// The process that attached.
+        owner: u32,
+        /// This process.
+        child: u32,
+    },
+}
+
+/// An operation in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u64);
+
+/// The connection to the node's sidecar. Clones are the same connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    owner: u32,
+    socket: PathBuf,
+    standing: Standing,
+    channel: Channel,
+    sidecar_bell: Bell,
+    own_bell: Bell,
+    state: Mutex<State>,
+    /// Notified whenever the thread that sleeps on the bell has looked.
+    looked: Condvar,
+    /// Held while a segment is asked for, so that answers find who asked.
+    asking: Mutex<()>,
+}
+
+impl Client {
+    /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
+    pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
+        const REQUEST: &str = "attach";
+        let start = Instant::now();
+        let channel = loop {
+            match Channel::connect(socket) {
+                Ok(channel) => break channel,
+                Err(error) if start.elapsed() > timeout => return Err(error.into()),
+                Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
+            }
+        };
+        let version = attach::VERSION;
+        channel.send(
+            &ToSidecar::Attach {
+                version,
+                local_rank,
+            },
+            &[],
+        )?;
+        let (message, fds) = loop {
+            if let Some(received) = channel.receive_with_fds()? {
+                break received;
+            }
+            let waited = start.elapsed();
+            if waited > timeout {
+                return Err(Error::NoAnswer {
+                    request: REQUEST,
+                    waited,
+                });
+            }
+            sleep_on(&[PollFd::new(&channel, PollFlags::IN)], timeout - waited);
+        };
+        let (control_bytes, standing) = match message {
+            ToClient::Welcome {
+                control_bytes,
+                standing,
+            } => (control_bytes, standing),
+            ToClient::Refused { reason } => {
+                return Err(Error::Refused {
+                    request: REQUEST,
+                    reason,
+                });
+            }
+            ToClient::Input { .. } | ToClient::Result { .. } | ToClient::Gone { .. } => {
+                return Err(Error::Unexpected { request: REQUEST });
+            }
+        };
+        let fds: [_; 3] = fds
+            .try_into()
+            .map_err(|fds: Vec<_>| attach::Error::Descriptors(fds.len()))?;
+        let [control, sidecar_bell, own_bell] = fds;
+        let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
+        let control = Arc::new(Segment::open(control, bytes)?);
+        let (submissions, completions) =
+            ring::client_ends(&control).ok_or(Error::Unexpected { request: REQUEST })?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                owner: std::process::id(),
+                socket: socket.to_owned(),
+                standing,
+                channel,
+                sidecar_bell: Bell::from_fd(sidecar_bell),
+                own_bell: Bell::from_fd(own_bell),
+                state: Mutex::new(State::new(submissions, completions)),
+                looked: Condvar::new(),
+                asking: Mutex::new(()),
+            }),
+        })
+    }
+
+    /// Where this process stands in the gang.
+    pub fn standing(&self) -> Standing {
+        self.shared.standing
+    }
+
+    /// The socket this client is attached to.
+    pub fn socket(&self) -> &Path {
+        &self.shared.socket
+    }
+
+    /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
+    pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<Buffer, Error> {
+        const REQUEST: &str = "allocate an input buffer";
+        let shared = &self.shared;
+        let buffer = |lent| Buffer::new(Arc::clone(shared), lent, bytes);
+        if let Some(lent) = shared.lock()?.take_idle(bytes) {
+            return Ok(buffer(lent));
+        }
+        let _turn = shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let mut state = shared.lock()?;
+        state.answers.clear();
+        let mut freed_idle = false;
+        loop {
+            let request = ToSidecar::Allocate {
+                bytes: bytes as u64,
+            };
+            shared.channel.send(&request, &[])?;
+            let answer = loop {
+                state.look(&shared.channel);
+                if let Some(answer) = state.answers.pop_front() {
+                    break answer;
+                }
+                state.alive()?;
+                let waited = start.elapsed();
+                if waited >= timeout {
+                    return Err(Error::NoAnswer {
+                        request: REQUEST,
+                        waited,
+                    });
+                }
+                state = shared.sleep(state, timeout - waited);
+            };
+            match answer {
+                Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
+                Ok(_too_small) => return Err(Error::Unexpected { request: REQUEST }),
+                // The limit counts idle buffers of other sizes too: give them back and ask once more.
+                Err(_refused) if !freed_idle && state.free_idle(&shared.channel) => {
+                    freed_idle = true;
+                }
+                Err(reason) => {
+                    return Err(Error::Refused {
+                        request: REQUEST,
+                        reason,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
+    /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
+    pub fn submit(
+        &self,
+        call: Call,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        let shared = &self.shared;
+        let needed = if call.reads_input_of(shared.standing.rank) {
+            call.input_bytes().unwrap_or(usize::MAX)
+        } else {
+            0
+        };
+        let given = input.as_ref().map_or(0, |input| input.len());
+        if given < needed {
+            return Err(Error::Input {
+                call,
+                needed,
+                given,
+            });
+        }
+        let place = Place {
+            segment: input.as_ref().map_or(NO_SEGMENT, Buffer::number),
+            offset: 0,
+        };
+        let start = Instant::now();
+        let mut state = shared.lock()?;
+        loop {
+            state.look(&shared.channel);
+            state.alive()?;
+            let waited = start.elapsed();
+            let busy = Error::Busy { call, waited };
+            if state.in_flight() < IN_FLIGHT_LIMIT {
+                let ticket = state.next_ticket;
+                let submission = Submission::Call {
+                    ticket,
+                    call,
+                    input: place,
+                };
+                match state.push(&submission) {
+                    Ok(sidecar_sleeps) => {
+                        state.next_ticket += 1;
+                        state.called(ticket, call, input.and_then(Buffer::lend));
+                        drop(state);
+                        if sidecar_sleeps {
+                            shared.sidecar_bell.ring();
+                        }
+                        return Ok(Ticket(ticket));
+                    }
+                    Err(PushError::Corrupt(corrupt)) => {
+                        return Err(state.lose(corrupt.to_string()));
+                    }
+                    // Releases wait in the ring; the sidecar takes them without our help.
+                    Err(PushError::Full) if waited < timeout => {
+                        drop(state);
+                        std::thread::yield_now();
+                        state = shared.lock()?;
+                    }
+                    Err(PushError::Full) => return Err(busy),
+                }
+            } else if waited >= timeout {
+                return Err(busy);
+            } else {
+                state = shared.sleep(state, timeout - waited);
+            }
+        }
+    }
+
+    /// Waits for an operation and takes its output. After `Error::Timeout` it may be waited for again.
+    pub fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<Output, Error> {
+        let shared = &self.shared;
+        let start = Instant::now();
+        let mut state = shared.lock()?;
+        loop {
+            state.look(&shared.channel);
+            if let Some((call, input, outcome)) = state.take_finished(ticket.0)? {
+                let (segment, bytes) = match outcome {
+                    Outcome::Done { segment, bytes } => (segment, bytes),
+                    Outcome::Failed { kind, text } => {
+                        if let Some((lent, _)) = input {
+                            state.keep_idle(lent, &shared.channel);
+                        }
+                        return Err(Error::Operation { call, kind, text });
+                    }
+                };
+                let view = state.result(segment, bytes)?;
+                // From here on buffers and views are made, whose ends take the lock themselves.
+                drop(state);
+                let result = ResultView::new(Arc::clone(shared), ticket.0, view, bytes as usize);
+                let input = input.map(|(lent, bytes)| Buffer::new(Arc::clone(shared), lent, bytes));
+                return Ok(Output { result, input });
+            }
+            state.alive()?;
+            let waited = start.elapsed();
+            if waited >= timeout {
+                let call = state.call(ticket.0)?;
+                return Err(Error::Timeout { call, waited });
+            }
+            state = shared.sleep(state, timeout - waited);
+        }
+    }
+
+    /// Whether an operation is over, well or not, so that `wait` returns at once.
+    pub fn test(&self, ticket: Ticket) -> Result<bool, Error> {
+        let mut state = self.shared.lock()?;
+        state.look(&self.shared.channel);
+        Ok(state.is_finished(ticket.0)? || state.alive().is_err())
+    }
+
+    /// Leaves in good order. Operations in flight fail, here and on other ranks that need this one.
+    pub fn close(&self) -> Result<(), Error> {
+        let mut state = self.shared.lock()?;
+        if state.alive().is_ok() {
+            self.shared.channel.send(&ToSidecar::Detach, &[]).ok();
+            state.lose("this process detached".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The state, in the process it belongs to: a lock that another thread held at the time of a fork
+    /// is never free in the child, so the child must not even try.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let child = std::process::id();
+        if child != self.owner {
+            return Err(Error::Forked {
+                owner: self.owner,
+                child,
+            });
+        }
+        // No code that holds the lock leaves the state half changed.
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until the sidecar says something, or another thread has heard it, or time is over.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(limit) {
+            if state.look(&self.channel) {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
+        if state.sleeper {
+            let (state, _timed_out) = self
+                .looked
+                .wait_timeout(state, limit)
+                .unwrap_or_else(PoisonError::into_inner);
+            return state;
+        }
+        if !state.may_sleep() {
+            return state;
+        }
+        state.sleeper = true;
+        drop(state);
+        sleep_on(
+            &[
+                PollFd::new(&self.own_bell, PollFlags::IN),
+                PollFd::new(&self.channel, PollFlags::IN),
+            ],
+            limit,
+        );
+        self.own_bell.clear();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sleeper = false;
+        state.awake();
+        state.look(&self.channel);
+        state.hear(&self.channel);
+        self.looked.notify_all();
+        state
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if std::process::id() == self.owner {
+            self.channel.send(&ToSidecar::Detach, &[]).ok();
+        }
+    }
+}
+
+/// Polls; a signal or an error ends the wait early, which every caller survives by looking again.
+fn sleep_on(fds: &[PollFd<'_>], limit: Duration) {
+    let limit = Timespec::try_from(limit).ok();
+    rustix::event::poll(&mut fds.to_vec(), limit.as_ref()).ok();
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::SidecarLost {
+            why: corrupt.to_string(),
+        }
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::SidecarLost {
+            why: malformed.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! The client against a sidecar of a few lines that answers each call with the caller's own input.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::thread::{self, JoinHandle};
+
+use super::*;
+use crate::attach::Listener;
+use crate::entry::Completion;
+use crate::op::DType;
+use crate::segment::Writers;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn standing(local_rank: u32) -> Standing {
+    Standing {
+        attempt: 1,
+        epoch: 1,
+        node: 0,
+        nodes: 1,
+        local_rank,
+        local_world: 1,
+        rank: local_rank,
+        world: 1,
+    }
+}
+
+/// Serves one client until it detaches, refusing more than `limit` bytes of inputs.
+fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
+    let wait = |fds: &[PollFd<'_>]| sleep_on(fds, PATIENCE);
+    wait(&[PollFd::new(listener, PollFlags::IN)]);
+    let channel = listener.accept().unwrap().unwrap();
+    let control = Arc::new(ring::control().unwrap());
+    let (mut calls, mut outcomes) = ring::server_ends(&control);
+    let (own_bell, client_bell) = (Bell::new().unwrap(), Bell::new().unwrap());
+    let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
+    let mut heard = Vec::new();
+    loop {
+        while let Some(message) = channel
+            .receive::<ToSidecar>()
+            .unwrap_or(Some(ToSidecar::Detach))
+        {
+            heard.push(message.clone());
+            match message {
+                ToSidecar::Attach { local_rank, .. } => {
+                    let welcome = ToClient::Welcome {
+                        control_bytes: control.len() as u64,
+                        standing: standing(local_rank),
+                    };
+                    let fds = [control.fd(), own_bell.as_fd(), client_bell.as_fd()];
+                    channel.send(&welcome, &fds).unwrap();
+                }
+                ToSidecar::Allocate { bytes } => {
+                    let lent: usize = inputs.values().map(Segment::len).sum();
+                    if lent + bytes as usize > limit {
+                        let reason = format!("{lent} of {limit} bytes are lent");
+                        channel.send(&ToClient::Refused { reason }, &[]).unwrap();
+                        continue;
+                    }
+                    let input =
+                        Segment::create("input", bytes as usize, Writers::Everybody).unwrap();
+                    let (segment, bytes) = (heard.len() as u32, input.len() as u64);
+                    let message = ToClient::Input { segment, bytes };
+                    channel.send(&message, &[input.fd()]).unwrap();
+                    inputs.insert(segment, input);
+                }
+                ToSidecar::Free { segment } => drop(inputs.remove(&segment)),
+                ToSidecar::Detach => return heard,
+            }
+        }
+        while let Some(words) = calls.pop().unwrap() {
+            let Submission::Call {
+                ticket,
+                call,
+                input,
+            } = Submission::decode(&words).unwrap()
+            else {
+                continue;
+            };
+            let bytes = call.input_bytes().unwrap();
+            let outcome = if call.tag == 13 {
+                Outcome::Failed {
+                    kind: FailureKind::Mismatch,
+                    text: "rank 1 called something else".to_owned(),
+                }
+            } else if bytes == 0 {
+                Outcome::Done {
+                    segment: NO_SEGMENT,
+                    bytes: 0,
+                }
+            } else {
+                let mut result = Segment::create("result", bytes, Writers::Creator).unwrap();
+                result.bytes_mut()[..bytes]
+                    .copy_from_slice(&inputs[&input.segment].bytes()[..bytes]);
+                let segment = 1000 + ticket as u32;
+                let message = ToClient::Result {
+                    segment,
+                    bytes: result.len() as u64,
+                };
+                channel.send(&message, &[result.fd()]).unwrap();
+                results.insert(segment, result);
+                Outcome::Done {
+                    segment,
+                    bytes: bytes as u64,
+                }
+            };
+            let completion = Completion { ticket, outcome };
+            if outcomes.push(&completion.encode()).unwrap() {
+                client_bell.ring();
+            }
+        }
+        if calls.sleep().unwrap() {
+            wait(&[
+                PollFd::new(&own_bell, PollFlags::IN),
+                PollFd::new(&channel, PollFlags::IN),
+            ]);
+            own_bell.clear();
+        }
+    }
+}
+
+struct Loopback {
+    dir: tempfile::TempDir,
+    server: JoinHandle<Vec<ToSidecar>>,
+}
+
+impl Loopback {
+    fn start(limit: usize) -> (Self, Client) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hfreduce.sock");
+        let listener = Listener::bind(&path).unwrap();
+        let server = thread::spawn(move || echo(&listener, limit));
+        let client = Client::attach(&path, 0, PATIENCE).unwrap();
+        (Self { dir, server }, client)
+    }
+
+    fn finish(self, client: Client) -> Vec<ToSidecar> {
+        drop(client);
+        drop(self.dir);
+        self.server.join().unwrap()
+    }
+}
+
+fn bytes_of(count: usize) -> Call {
+    Call::new(crate::OpKind::AllReduce, DType::U8, count as u64)
+}
+
+#[test]
+fn a_result_is_what_was_called_and_buffers_are_used_again() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    assert_eq!(client.standing(), standing(0));
+    for round in 0..100u32 {
+        let count = 1 + round as usize * 10;
+        let mut input = client.buffer(count, PATIENCE).unwrap();
+        input.fill(round as u8);
+        let ticket = client
+            .submit(bytes_of(count), Some(input), PATIENCE)
+            .unwrap();
+        let output = client.wait(ticket, PATIENCE).unwrap();
+        assert_eq!(&output.result[..], vec![round as u8; count]);
+        assert_eq!(output.input.unwrap().len(), count);
+    }
+    let heard = loopback.finish(client);
+    let allocations = heard
+        .iter()
+        .filter(|m| matches!(m, ToSidecar::Allocate { .. }));
+    assert_eq!(allocations.count(), 1);
+    assert_eq!(heard.last(), Some(&ToSidecar::Detach));
+}
+
+#[test]
+fn many_operations_from_many_threads_each_get_their_own_result() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let tickets: Vec<Ticket> = (0..16u8)
+                        .map(|_| {
+                            let mut input = client.buffer(100, PATIENCE).unwrap();
+                            input.fill(thread);
+                            client.submit(bytes_of(100), Some(input), PATIENCE).unwrap()
+                        })
+                        .collect();
+                    for ticket in tickets {
+                        let output = client.wait(ticket, PATIENCE).unwrap();
+                        assert!(output.result.iter().all(|byte| *byte == thread));
+                    }
+                }
+            });
+        }
+    });
+    loopback.finish(client);
+}
+
+#[test]
+fn a_failure_carries_its_text_and_the_next_operation_runs() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    let mut wrong = Call::barrier();
+    wrong.tag = 13;
+    let ticket = client.submit(wrong, None, PATIENCE).unwrap();
+    let error = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(
+        error.to_string().contains("rank 1 called something else"),
+        "{error}"
+    );
+    let ticket = client.submit(Call::barrier(), None, PATIENCE).unwrap();
+    assert!(client.wait(ticket, PATIENCE).unwrap().result.is_empty());
+    let again = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(matches!(again, Error::UnknownTicket(_)), "{again}");
+    loopback.finish(client);
+}
+
+#[test]
+fn idle_buffers_make_room_before_a_request_is_refused() {
+    let (loopback, client) = Loopback::start(1 << 20);
+    drop(client.buffer(900 << 10, PATIENCE).unwrap());
+    let small = client.buffer(1 << 10, PATIENCE).unwrap();
+    let refused = client.buffer(1 << 20, PATIENCE).unwrap_err().to_string();
+    assert!(refused.contains("are lent"), "{refused}");
+    drop(small);
+    drop(client.buffer(1 << 20, PATIENCE).unwrap());
+    loopback.finish(client);
+}
+
+#[test]
+fn an_input_that_is_too_small_is_refused_before_it_is_sent() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    let input = client.buffer(10, PATIENCE).unwrap();
+    let refused = client
+        .submit(bytes_of(11), Some(input), PATIENCE)
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("reads 11 bytes, the buffer has 10"),
+        "{refused}"
+    );
+    loopback.finish(client);
+}
+
+#[test]
+fn a_sidecar_that_ends_is_noticed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let server = thread::spawn(move || {
+        sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
+        let channel = listener.accept().unwrap().unwrap();
+        let control = ring::control().unwrap();
+        let bells = (Bell::new().unwrap(), Bell::new().unwrap());
+        let welcome = ToClient::Welcome {
+            control_bytes: control.len() as u64,
+            standing: standing(0),
+        };
+        let fds = [control.fd(), bells.0.as_fd(), bells.1.as_fd()];
+        channel.send(&welcome, &fds).unwrap();
+        // Leaves as soon as the client has called.
+        sleep_on(
+            &[PollFd::new(&bells.0, PollFlags::IN)],
+            Duration::from_millis(300),
+        );
+    });
+    let client = Client::attach(&path, 0, PATIENCE).unwrap();
+    let ticket = client.submit(Call::barrier(), None, PATIENCE).unwrap();
+    let start = Instant::now();
+    let error = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::SidecarLost { .. }), "{error}");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    let error = client.submit(Call::barrier(), None, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::SidecarLost { .. }), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
+fn nobody_there_is_an_error_that_names_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let error = Client::attach(&path, 0, Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("hfreduce.sock"), "{error}");
+}

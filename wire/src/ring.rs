@@ -1,0 +1,328 @@
+//! The two queues of a control segment: calls from a trainer's process to its sidecar, and outcomes
+//! back. One producer and one consumer each, bounded, without locks. An entry is copied whole before
+//! anything in it is looked at, and an index from the other side is checked before it is used: whatever
+//! the other side writes, this side reads inside the ring and gets an error at worst.
+//!
+//! Bells are eventfds and not futexes, so that a sleeper waits for its bell and for the death of
+//! the other side (a socket's end) in one call. A bell is rung only for a consumer that sleeps.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::EventfdFlags;
+
+use crate::segment::{self, Segment, Writers};
+
+/// Entries of each ring; also the calls a process may have in flight.
+pub const CAPACITY: usize = 64;
+/// Words of a call: 128 bytes, two cache lines.
+pub const SUBMISSION_WORDS: usize = 16;
+/// Words of an outcome: 512 bytes, most of them for the text of an error.
+pub const COMPLETION_WORDS: usize = 64;
+
+/// Words of a cache line: the two sides' indices lie on lines of their own.
+const LINE_WORDS: usize = 8;
+const HEADER_WORDS: usize = 3 * LINE_WORDS;
+const SUBMISSIONS: usize = 0;
+const COMPLETIONS: usize = SUBMISSIONS + HEADER_WORDS + CAPACITY * SUBMISSION_WORDS;
+const CONTROL_BYTES: usize = (COMPLETIONS + HEADER_WORDS + CAPACITY * COMPLETION_WORDS) * 8;
+
+const PRODUCED: usize = 0;
+const CONSUMED: usize = LINE_WORDS;
+const SLEEPING: usize = 2 * LINE_WORDS;
+
+/// The other side wrote an index that cannot be: it is broken or hostile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read the ring: its indices are {produced} produced and {consumed} consumed")]
+pub struct Corrupt {
+    produced: u64,
+    consumed: u64,
+}
+
+/// Why an entry could not be put into a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The consumer is behind by the whole ring.
+    #[error("failed to write to the ring: it is full")]
+    Full,
+    /// The other side broke it.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+}
+
+/// An eventfd.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// A new bell.
+    pub fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(rustix::event::eventfd(0, flags)?))
+    }
+
+    /// A bell that another process made.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Wakes whoever polls it. A bell that is full of rings rings already.
+    pub fn ring(&self) {
+        rustix::io::write(&self.0, &1u64.to_ne_bytes()).ok();
+    }
+
+    /// Forgets the rings so far.
+    pub fn clear(&self) {
+        rustix::io::read(&self.0, &mut [0u8; 8]).ok();
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A new control segment.
+pub fn control() -> Result<Segment, segment::Error> {
+    Segment::create("fireflyer-control", CONTROL_BYTES, Writers::Everybody)
+}
+
+/// The sidecar's ends.
+pub fn server_ends(
+    control: &Arc<Segment>,
+) -> (Consumer<SUBMISSION_WORDS>, Producer<COMPLETION_WORDS>) {
+    (
+        Consumer::new(Arc::clone(control), SUBMISSIONS),
+        Producer::new(Arc::clone(control), COMPLETIONS),
+    )
+}
+
+/// The client's ends, if the segment is large enough to hold them.
+pub fn client_ends(
+    control: &Arc<Segment>,
+) -> Option<(Producer<SUBMISSION_WORDS>, Consumer<COMPLETION_WORDS>)> {
+    (control.len() >= CONTROL_BYTES).then(|| {
+        (
+            Producer::new(Arc::clone(control), SUBMISSIONS),
+            Consumer::new(Arc::clone(control), COMPLETIONS),
+        )
+    })
+}
+
+/// The end that writes entries of `WORDS` words.
+#[derive(Debug)]
+pub struct Producer<const WORDS: usize> {
+    control: Arc<Segment>,
+    base: usize,
+    produced: u64,
+}
+
+impl<const WORDS: usize> Producer<WORDS> {
+    fn new(control: Arc<Segment>, base: usize) -> Self {
+        Self {
+            control,
+            base,
+            produced: 0,
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.control.words()[self.base + at]
+    }
+
+    /// Entries that still fit.
+    pub fn room(&self) -> Result<usize, Corrupt> {
+        let consumed = self.word(CONSUMED).load(Ordering::Acquire);
+        let waiting = self.produced.wrapping_sub(consumed);
+        if waiting > CAPACITY as u64 {
+            return Err(Corrupt {
+                produced: self.produced,
+                consumed,
+            });
+        }
+        Ok(CAPACITY - waiting as usize)
+    }
+
+    /// Writes an entry. Says whether the consumer sleeps, so that its bell must be rung.
+    pub fn push(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
+        if self.room()? == 0 {
+            return Err(PushError::Full);
+        }
+        let slot = HEADER_WORDS + (self.produced % CAPACITY as u64) as usize * WORDS;
+        for (at, value) in entry.iter().enumerate() {
+            self.word(slot + at).store(*value, Ordering::Relaxed);
+        }
+        self.produced = self.produced.wrapping_add(1);
+        // Sequentially consistent with `Consumer::sleep`: either this side sees that the other sleeps,
+        // or the other side sees this entry before it sleeps.
+        self.word(PRODUCED).store(self.produced, Ordering::SeqCst);
+        Ok(self.word(SLEEPING).load(Ordering::SeqCst) != 0)
+    }
+}
+
+/// The end that reads entries of `WORDS` words.
+#[derive(Debug)]
+pub struct Consumer<const WORDS: usize> {
+    control: Arc<Segment>,
+    base: usize,
+    consumed: u64,
+}
+
+impl<const WORDS: usize> Consumer<WORDS> {
+    fn new(control: Arc<Segment>, base: usize) -> Self {
+        Self {
+            control,
+            base,
+            consumed: 0,
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.control.words()[self.base + at]
+    }
+
+    fn waiting(&self) -> Result<u64, Corrupt> {
+        let produced = self.word(PRODUCED).load(Ordering::SeqCst);
+        let waiting = produced.wrapping_sub(self.consumed);
+        if waiting > CAPACITY as u64 {
+            return Err(Corrupt {
+                produced,
+                consumed: self.consumed,
+            });
+        }
+        Ok(waiting)
+    }
+
+    /// Takes the next entry, if there is one.
+    pub fn pop(&mut self) -> Result<Option<[u64; WORDS]>, Corrupt> {
+        if self.waiting()? == 0 {
+            return Ok(None);
+        }
+        let slot = HEADER_WORDS + (self.consumed % CAPACITY as u64) as usize * WORDS;
+        let entry = std::array::from_fn(|at| self.word(slot + at).load(Ordering::Relaxed));
+        self.consumed = self.consumed.wrapping_add(1);
+        self.word(CONSUMED).store(self.consumed, Ordering::Release);
+        Ok(Some(entry))
+    }
+
+    /// Announces that this side is about to sleep on its bell. False: an entry has come, do not.
+    pub fn sleep(&self) -> Result<bool, Corrupt> {
+        self.word(SLEEPING).store(1, Ordering::SeqCst);
+        let may_sleep = self.waiting()? == 0;
+        if !may_sleep {
+            self.awake();
+        }
+        Ok(may_sleep)
+    }
+
+    /// Announces that this side looks by itself again.
+    pub fn awake(&self) {
+        self.word(SLEEPING).store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use proptest::prelude::*;
+    use rustix::event::{PollFd, PollFlags};
+
+    use super::*;
+
+    type Ends = (Producer<SUBMISSION_WORDS>, Consumer<SUBMISSION_WORDS>);
+
+    fn ends() -> (Arc<Segment>, Ends) {
+        let control = Arc::new(control().unwrap());
+        let (producer, _) = client_ends(&control).unwrap();
+        let (consumer, _) = server_ends(&control);
+        (control, (producer, consumer))
+    }
+
+    #[test]
+    fn entries_come_in_order_and_a_full_ring_says_so() {
+        let (_, (mut producer, mut consumer)) = ends();
+        for round in 0..3u64 {
+            for entry in 0..CAPACITY as u64 {
+                producer
+                    .push(&[round * 1000 + entry; SUBMISSION_WORDS])
+                    .unwrap();
+            }
+            assert_eq!(producer.push(&[0; SUBMISSION_WORDS]), Err(PushError::Full));
+            for entry in 0..CAPACITY as u64 {
+                let expected = [round * 1000 + entry; SUBMISSION_WORDS];
+                assert_eq!(consumer.pop().unwrap(), Some(expected));
+            }
+            assert_eq!(consumer.pop().unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn nobody_sleeps_through_an_entry() {
+        const ENTRIES: u64 = 100_000;
+        let (_, (mut producer, mut consumer)) = ends();
+        let bell = Arc::new(Bell::new().unwrap());
+        let ringer = Arc::clone(&bell);
+        let sender = thread::spawn(move || {
+            let mut next = 0;
+            while next < ENTRIES {
+                match producer.push(&[next; SUBMISSION_WORDS]) {
+                    Ok(sleeps) => {
+                        if sleeps {
+                            ringer.ring();
+                        }
+                        next += 1;
+                    }
+                    Err(PushError::Full) => thread::yield_now(),
+                    Err(PushError::Corrupt(corrupt)) => panic!("{corrupt}"),
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < ENTRIES {
+            while let Some(entry) = consumer.pop().unwrap() {
+                assert_eq!(entry, [expected; SUBMISSION_WORDS]);
+                expected += 1;
+            }
+            if expected < ENTRIES && consumer.sleep().unwrap() {
+                let mut fds = [PollFd::new(&bell, PollFlags::IN)];
+                let limit = rustix::event::Timespec {
+                    tv_sec: 20,
+                    tv_nsec: 0,
+                };
+                let woken = rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                assert_eq!(woken, 1, "slept through entry {expected}");
+                bell.clear();
+                consumer.awake();
+            }
+        }
+        sender.join().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_into_the_segment_neither_end_panics(
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..40),
+            headers in prop::collection::vec((0usize..3, any::<u64>()), 0..6),
+        ) {
+            let (control, (mut producer, mut consumer)) = ends();
+            let (_, mut outcomes) = server_ends(&control);
+            let words = control.words();
+            for (place, value) in damage {
+                words[place.index(words.len())].store(value, Ordering::SeqCst);
+            }
+            for (line, value) in headers {
+                words[line * LINE_WORDS].store(value, Ordering::SeqCst);
+            }
+            for _ in 0..2 * CAPACITY {
+                let _ = consumer.pop();
+                let _ = consumer.sleep();
+                let _ = producer.push(&[1; SUBMISSION_WORDS]);
+                let _ = outcomes.push(&[1; COMPLETION_WORDS]);
+            }
+        }
+    }
+}
