@@ -1,22 +1,29 @@
 //! Decides which job runs where and what becomes of it: a pure function from what is seen to what
 //! is to be written. Leaves seeing and writing to `operator`.
 
+mod assign;
+mod capacity;
+mod draft;
+mod filter;
+mod gang;
+mod ledger;
+mod lifecycle;
+mod placement;
 mod plan;
+mod planner;
 mod policy;
+mod queue;
+mod release;
 mod snapshot;
 mod status;
 mod time;
 
 pub use plan::{Action, Event, JobPlan, NewAttempt, Place, Plan};
+pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use snapshot::{Attempt, Exit, Job, JobKey, Node, Pod, PodState, Report, Snapshot, ZonePolicy};
 pub use status::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status};
 pub use time::Timestamp;
-
-/// What to write now.
-pub fn plan(_snapshot: &Snapshot, _policy: &Policy, _now: Timestamp) -> Plan {
-    Plan::default()
-}
 
 /// An invariant that a plan would break. Such a plan is a bug of ours and must be discarded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

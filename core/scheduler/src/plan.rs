@@ -1,10 +1,10 @@
 //! What the planner decides: per job an ordered list of writes, and when to look again.
 //!
 //! How to apply it: jobs independently of each other; inside a job in order, stopping at the first
-//! write that fails. Neighbouring actions of the same kind on pods may go out together. [`Action::Record`]
-//! is conditional on the resourceVersion that the snapshot was made from (and then on that of the
-//! job's last own write), and creations never overwrite: so everything that a deposed leader still
-//! sends either collides or follows from a status that was really recorded.
+//! write that fails. Neighbouring actions of the same kind on pods may go out together. Every write
+//! to the job object itself is conditional on the resourceVersion that the snapshot was made from
+//! (and then on that of the last own write), and creations never overwrite: so everything that a
+//! deposed leader still sends either collides or follows from a status that was really recorded.
 
 use std::time::Duration;
 

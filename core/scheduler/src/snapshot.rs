@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 /// The cluster at one moment. The order of the lists does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All nodes of the cluster that carry a class label.
+    /// All nodes of the cluster: one that is missing here is lost, and its gangs restart.
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
@@ -29,12 +29,12 @@ pub struct Snapshot {
     pub reports: Vec<Report>,
 }
 
-/// A node that jobs may run on.
+/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name of the Node object.
     pub name: NodeName,
-    /// Value of the class label.
+    /// Value of the class label; empty without one, and then no job is placed there.
     pub class: Class,
     /// Value of the zone label.
     pub zone: Zone,

@@ -1,0 +1,116 @@
+//! How many nodes of a class there are, busy or not, and what can therefore never fit. Leaves free
+//! nodes to `placement`.
+
+use std::collections::BTreeMap;
+
+use topology::{Class, Zone};
+
+use crate::ledger::Ledger;
+use crate::snapshot::{Job, ZonePolicy};
+
+/// Nodes of one zone and class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    total: usize,
+    healthy: usize,
+}
+
+/// The nodes of one class by zone.
+#[derive(Debug, Default)]
+pub(crate) struct Capacity<'a> {
+    zones: BTreeMap<&'a Zone, Count>,
+}
+
+/// How far a job may spread, given how many nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Some zone has enough healthy nodes, or it must not cross: inside one zone, wait if need be.
+    Zone,
+    /// No zone has enough healthy nodes: two zones.
+    TwoZones,
+}
+
+impl<'a> Capacity<'a> {
+    /// The capacity of every class.
+    pub(crate) fn by_class(ledger: &Ledger<'a>) -> BTreeMap<&'a Class, Self> {
+        let mut classes: BTreeMap<&Class, Self> = BTreeMap::new();
+        for node in ledger.nodes() {
+            let class = classes.entry(&node.class).or_default();
+            let count = class.zones.entry(&node.zone).or_default();
+            count.total += 1;
+            count.healthy += usize::from(ledger.is_healthy(node));
+        }
+        classes
+    }
+
+    /// Healthy nodes of a zone, busy or not.
+    pub(crate) fn healthy(&self, zone: &Zone) -> usize {
+        self.zones.get(zone).map_or(0, |count| count.healthy)
+    }
+
+    /// Where the job may go, or `None` if too few nodes are healthy for anything that it may do.
+    pub(crate) fn reach(&self, job: &Job) -> Option<Reach> {
+        let needed = job.nodes as usize;
+        let (largest, second) = self.largest(|count| count.healthy);
+        match job.zone_policy {
+            _ if largest >= needed => Some(Reach::Zone),
+            ZonePolicy::PreferSingle if largest + second >= needed => Some(Reach::TwoZones),
+            ZonePolicy::Single | ZonePolicy::PreferSingle => None,
+        }
+    }
+
+    /// The two largest zones: a job crosses between two zones and no more, because exactly one node
+    /// pair may carry its data across.
+    fn largest(&self, size: impl Fn(&Count) -> usize) -> (usize, usize) {
+        self.zones
+            .values()
+            .map(size)
+            .fold((0, 0), |(first, second), size| {
+                if size > first {
+                    (size, first)
+                } else {
+                    (first, second.max(size))
+                }
+            })
+    }
+}
+
+/// Why a job can never fit into the nodes that exist, healthy or not.
+pub(crate) fn unplaceable(
+    job: &Job,
+    capacity: Option<&Capacity<'_>>,
+    max_cross_zone_jobs: u32,
+) -> Option<String> {
+    let Job { nodes, class, .. } = job;
+    let needed = *nodes as usize;
+    let wish = format!(
+        "Unplaceable: needs {nodes} {} of class {class}",
+        noun(needed)
+    );
+    let Some(capacity) = capacity else {
+        return Some(format!("{wish}, the cluster has no node of that class"));
+    };
+    let total: usize = capacity.zones.values().map(|count| count.total).sum();
+    let (largest, second) = capacity.largest(|count| count.total);
+    if total < needed {
+        return Some(format!("{wish}, the cluster has {total}"));
+    }
+    if largest >= needed {
+        return None;
+    }
+    match job.zone_policy {
+        ZonePolicy::Single => Some(format!("{wish} in one zone, the largest has {largest}")),
+        ZonePolicy::PreferSingle if max_cross_zone_jobs == 0 => Some(format!(
+            "{wish} in one zone, the largest has {largest} and no job may cross zones"
+        )),
+        ZonePolicy::PreferSingle if largest + second < needed => Some(format!(
+            "{wish} in two zones, the largest two have {}",
+            largest + second
+        )),
+        ZonePolicy::PreferSingle => None,
+    }
+}
+
+pub(crate) fn noun(count: usize) -> &'static str {
+    if count == 1 { "node" } else { "nodes" }
+}

@@ -1,0 +1,54 @@
+//! Which jobs may compete for nodes at all. Quotas will be one more filter here.
+
+use crate::capacity::{Capacity, Reach, unplaceable};
+use crate::ledger::Ledger;
+use crate::snapshot::Job;
+
+/// Why a job gets no nodes now. The texts hold no figure that changes while others come and go, so
+/// that a waiting job's status is not written again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// Whether somebody should look.
+    pub(crate) warning: bool,
+    /// What to keep for it, when it only waits for others to end.
+    pub(crate) reserve: Option<Reach>,
+}
+
+impl Waiting {
+    pub(crate) fn new(reason: &'static str, message: String) -> Self {
+        Self {
+            reason,
+            message,
+            warning: false,
+            reserve: None,
+        }
+    }
+
+    fn warning(reason: &'static str, message: String) -> Self {
+        Self {
+            reason,
+            message,
+            warning: true,
+            reserve: None,
+        }
+    }
+}
+
+/// The first reason for which the job must wait whatever is free.
+pub(crate) fn excluded(
+    job: &Job,
+    ledger: &Ledger<'_>,
+    capacity: Option<&Capacity<'_>>,
+) -> Option<Waiting> {
+    if let Some(problem) = &job.claim_problem {
+        return Some(Waiting::warning("ClaimUnusable", problem.clone()));
+    }
+    if ledger.name_is_taken(&job.key) {
+        let message = "Waiting: objects of an earlier job of this name are still being deleted";
+        return Some(Waiting::new("NameTaken", message.to_owned()));
+    }
+    unplaceable(job, capacity, ledger.policy().max_cross_zone_jobs)
+        .map(|message| Waiting::warning("Unplaceable", message))
+}

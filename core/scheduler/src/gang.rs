@@ -1,0 +1,250 @@
+//! One attempt's pods, read as a whole: does the gang stand, is it done, what ended it. Decides
+//! nothing about what follows.
+
+use std::time::Duration;
+
+use topology::NodeName;
+
+use crate::ledger::{JobView, Ledger};
+use crate::snapshot::{Attempt, Exit, Pod, PodState};
+use crate::status::Phase;
+use crate::time::Timestamp;
+
+/// After the first failed rank, a suspect node's own report is awaited for so long: it tells a
+/// program that crashed (charged) from a node that died (not charged). Together with the
+/// survivors' 4 s it stays in the time that a kubelet needs to notice anything.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// What became of a gang.
+#[derive(Debug)]
+pub(crate) enum Verdict<'a> {
+    /// Every rank ended well.
+    Done,
+    /// Ended, by no fault of the program.
+    Lost {
+        node: Option<&'a NodeName>,
+        message: String,
+    },
+    /// The program failed.
+    Failed { node: &'a NodeName, exit: &'a Exit },
+    /// Somebody else asked a pod to leave: the rest saves and leaves too.
+    Leaving { node: &'a NodeName },
+    /// Cannot start as long as an image is missing.
+    NoImage(&'a str),
+    /// Every rank trains.
+    Up,
+    /// Not all are up yet.
+    Joining,
+    /// Pods of these ranks have to be created.
+    Incomplete(Vec<u32>),
+}
+
+/// Judges the attempt that holds nodes. `wake` is lowered to when the verdict may change by itself.
+pub(crate) fn judge<'a>(
+    view: &JobView<'a>,
+    attempt: &'a Attempt,
+    phase: Phase,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Verdict<'a> {
+    let pods: Vec<&'a Pod> = view.gang(attempt.number).collect();
+    let whole = pods.len() == attempt.nodes.len();
+    if whole && pods.iter().all(|pod| pod.state == PodState::Succeeded) {
+        return Verdict::Done;
+    }
+    if ledger.is_beaten(&attempt.job) {
+        let message = "another attempt was given the same nodes first".to_owned();
+        return Verdict::Lost {
+            node: None,
+            message,
+        };
+    }
+    lost(view, attempt, &pods, ledger)
+        .or_else(|| failed(&pods, attempt, view, ledger, wake))
+        .or_else(|| leaving(&pods))
+        .or_else(|| missing(view, attempt, phase, whole))
+        .or_else(|| overdue(&pods, attempt, ledger, wake))
+        .unwrap_or_else(|| {
+            let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
+            if pods.iter().all(up) {
+                Verdict::Up
+            } else {
+                Verdict::Joining
+            }
+        })
+}
+
+/// A dead node, or a kubelet that refused.
+fn lost<'a>(
+    view: &JobView<'a>,
+    attempt: &'a Attempt,
+    pods: &[&'a Pod],
+    ledger: &Ledger<'a>,
+) -> Option<Verdict<'a>> {
+    let ended_well = |rank: u32| {
+        view.pods
+            .get(&(attempt.number, rank))
+            .is_some_and(|pod| pod.state == PodState::Succeeded)
+    };
+    let dead = (0..)
+        .zip(&attempt.nodes)
+        .find(|(rank, node)| ledger.is_lost(node) && !ended_well(*rank));
+    if let Some((_, node)) = dead {
+        return Some(Verdict::Lost {
+            node: Some(node),
+            message: format!("node {node} was lost"),
+        });
+    }
+    pods.iter().find_map(|pod| match &pod.state {
+        PodState::Refused(why) => Some(Verdict::Lost {
+            node: Some(&pod.node),
+            message: format!("node {} refused its pod: {why}", pod.node),
+        }),
+        PodState::Unbound
+        | PodState::Starting
+        | PodState::ImageError(_)
+        | PodState::Running
+        | PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Failed(_) => None,
+    })
+}
+
+/// A failed rank. The earliest is the cause; if a node of the gang is suspect and says nothing,
+/// the node is.
+fn failed<'a>(
+    pods: &[&'a Pod],
+    attempt: &'a Attempt,
+    view: &JobView<'a>,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Option<Verdict<'a>> {
+    let (pod, exit) = pods
+        .iter()
+        .filter_map(|pod| exit_of(pod).map(|exit| (*pod, exit)))
+        .min_by_key(|(pod, exit)| (exit.finished.is_none(), exit.finished, pod.rank))?;
+    let silent = (0..).zip(&attempt.nodes).find(|(rank, name)| {
+        let suspect = ledger
+            .node(name)
+            .is_some_and(|node| ledger.is_suspect(node));
+        let report = view.pods.get(&(attempt.number, *rank));
+        suspect && report.is_none_or(|pod| !pod.terminal && exit_of(pod).is_none())
+    });
+    let Some((_, node)) = silent else {
+        return Some(Verdict::Failed {
+            node: &pod.node,
+            exit,
+        });
+    };
+    if let Some(settled) = exit.finished.map(|finished| finished + SETTLE)
+        && settled > ledger.now()
+    {
+        wake.at(settled);
+        return Some(Verdict::Joining);
+    }
+    let message = format!("node {node} stopped answering its peers");
+    Some(Verdict::Lost {
+        node: Some(node),
+        message,
+    })
+}
+
+fn exit_of(pod: &Pod) -> Option<&Exit> {
+    match &pod.state {
+        PodState::Failed(exit) => Some(exit),
+        PodState::Unbound
+        | PodState::Starting
+        | PodState::ImageError(_)
+        | PodState::Running
+        | PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Refused(_) => None,
+    }
+}
+
+/// A pod that somebody else deletes or has stopped, such as a drain.
+fn leaving<'a>(pods: &[&'a Pod]) -> Option<Verdict<'a>> {
+    pods.iter()
+        .find(|pod| {
+            let stopped = matches!(pod.state, PodState::Interrupted { .. });
+            stopped || pod.delete_by.is_some() && pod.state != PodState::Succeeded
+        })
+        .map(|pod| Verdict::Leaving { node: &pod.node })
+}
+
+/// Pods that do not exist: not created yet, or vanished.
+fn missing<'a>(
+    view: &JobView<'a>,
+    attempt: &'a Attempt,
+    phase: Phase,
+    whole: bool,
+) -> Option<Verdict<'a>> {
+    if whole {
+        return None;
+    }
+    let absent = |(rank, _): &(u32, &NodeName)| !view.pods.contains_key(&(attempt.number, *rank));
+    let mut ranks = (0_u32..).zip(&attempt.nodes).filter(absent);
+    if phase == Phase::Assigned {
+        return Some(Verdict::Incomplete(ranks.map(|(rank, _)| rank).collect()));
+    }
+    let (rank, node) = ranks.next()?;
+    let message = format!("the pod of node rank {rank} on node {node} vanished");
+    Some(Verdict::Lost {
+        node: None,
+        message,
+    })
+}
+
+/// Pods that wait for something for too long.
+fn overdue<'a>(
+    pods: &[&'a Pod],
+    attempt: &'a Attempt,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Option<Verdict<'a>> {
+    let policy = ledger.policy();
+    let mut image = None;
+    for pod in pods {
+        let (patience, what, why) = match &pod.state {
+            PodState::Unbound => (policy.bind_patience, "its pod could not be bound", ""),
+            PodState::Starting => (policy.start_patience, "the gang did not join in time", ""),
+            PodState::ImageError(why) => {
+                image = image.or(Some(why.as_str()));
+                (
+                    policy.image_patience,
+                    "its image is missing: ",
+                    why.as_str(),
+                )
+            }
+            PodState::Running
+            | PodState::Succeeded
+            | PodState::Interrupted { .. }
+            | PodState::Failed(_)
+            | PodState::Refused(_) => continue,
+        };
+        let due = pod.created.max(attempt.created) + patience;
+        if due <= ledger.now() {
+            let message = format!("node {}: {what}{why}", pod.node);
+            return Some(Verdict::Lost {
+                node: Some(&pod.node),
+                message,
+            });
+        }
+        wake.at(due);
+    }
+    image.map(Verdict::NoImage)
+}
+
+/// The earliest moment at which time alone changes something.
+#[derive(Debug, Default)]
+pub(crate) struct Wake(Option<Timestamp>);
+
+impl Wake {
+    pub(crate) fn at(&mut self, when: Timestamp) {
+        self.0 = Some(self.0.map_or(when, |old| old.min(when)));
+    }
+
+    pub(crate) fn get(&self) -> Option<Timestamp> {
+        self.0
+    }
+}

@@ -1,0 +1,212 @@
+//! The snapshot, indexed: who holds which node, what still runs on it, which nodes are free. Leaves
+//! every decision to others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topology::NodeName;
+
+use crate::policy::Policy;
+use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, Snapshot};
+use crate::status::{Checkpoint, Phase};
+use crate::time::Timestamp;
+
+/// One job with everything that belongs to it. The job itself may be gone already.
+#[derive(Debug, Default)]
+pub(crate) struct JobView<'a> {
+    pub(crate) job: Option<&'a Job>,
+    pub(crate) attempts: BTreeMap<u32, &'a Attempt>,
+    /// By attempt, then rank.
+    pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
+    pub(crate) report: Option<&'a Checkpoint>,
+}
+
+impl<'a> JobView<'a> {
+    /// The attempt that owns nodes now, if there is one.
+    pub(crate) fn holding(&self) -> Option<&'a Attempt> {
+        let job = self.job?;
+        if job.deleting || !job.status.phase.holds_nodes() {
+            return None;
+        }
+        self.attempts.get(&job.status.attempt).copied()
+    }
+
+    /// The pods of one attempt, by rank.
+    pub(crate) fn gang(&self, attempt: u32) -> impl Iterator<Item = &'a Pod> {
+        self.pods
+            .range((attempt, 0)..=(attempt, u32::MAX))
+            .map(|(_, pod)| *pod)
+    }
+}
+
+/// An index over a snapshot.
+#[derive(Debug)]
+pub(crate) struct Ledger<'a> {
+    nodes: BTreeMap<&'a NodeName, &'a Node>,
+    views: BTreeMap<&'a JobKey, JobView<'a>>,
+    /// Nodes owned by an attempt.
+    owned: BTreeSet<&'a NodeName>,
+    /// Nodes with a pod that has not ended.
+    occupied: BTreeSet<&'a NodeName>,
+    /// Attempts that lost a race between two leaders and must give way.
+    beaten: BTreeSet<&'a JobKey>,
+    crossing: u32,
+    now: Timestamp,
+    policy: &'a Policy,
+}
+
+impl<'a> Ledger<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot, policy: &'a Policy, now: Timestamp) -> Self {
+        let nodes = snapshot
+            .nodes
+            .iter()
+            .map(|node| (&node.name, node))
+            .collect();
+        let mut views: BTreeMap<&JobKey, JobView<'_>> = BTreeMap::new();
+        for job in &snapshot.jobs {
+            views.entry(&job.key).or_default().job = Some(job);
+        }
+        for attempt in &snapshot.attempts {
+            views
+                .entry(&attempt.job)
+                .or_default()
+                .attempts
+                .insert(attempt.number, attempt);
+        }
+        for report in &snapshot.reports {
+            if let Some(view) = views.get_mut(&report.job) {
+                view.report = view.report.max(Some(&report.checkpoint));
+            }
+        }
+        let mut occupied = BTreeSet::new();
+        for pod in &snapshot.pods {
+            views
+                .entry(&pod.job)
+                .or_default()
+                .pods
+                .insert((pod.attempt, pod.rank), pod);
+            if !pod.terminal {
+                occupied.insert(&pod.node);
+            }
+        }
+        let mut ledger = Self {
+            nodes,
+            views,
+            owned: BTreeSet::new(),
+            occupied,
+            beaten: BTreeSet::new(),
+            crossing: 0,
+            now,
+            policy,
+        };
+        ledger.settle_claims();
+        ledger
+    }
+
+    /// Two leaders that did not see each other may have given one node, or the last right to
+    /// cross, to two attempts. A running attempt keeps it, otherwise the older one does; the other
+    /// gives way.
+    fn settle_claims(&mut self) {
+        let mut claims: Vec<_> = self
+            .views
+            .iter()
+            .filter_map(|(key, view)| {
+                let phase = view.job?.status.phase;
+                let settled = matches!(phase, Phase::Running | Phase::Interrupting);
+                view.holding()
+                    .map(|attempt| (!settled, attempt.created, *key, attempt))
+            })
+            .collect();
+        claims.sort_by_key(|(unsettled, created, key, _)| (*unsettled, *created, *key));
+        for (unsettled, _, key, attempt) in claims {
+            let too_many = attempt.crossing && self.crossing >= self.policy.max_cross_zone_jobs;
+            let collides = attempt.nodes.iter().any(|node| self.owned.contains(node));
+            if unsettled && (too_many || collides) {
+                self.beaten.insert(key);
+            }
+            self.crossing += u32::from(attempt.crossing);
+            self.owned.extend(&attempt.nodes);
+        }
+    }
+
+    pub(crate) fn views(&self) -> impl Iterator<Item = (&'a JobKey, &JobView<'a>)> {
+        self.views.iter().map(|(key, view)| (*key, view))
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &'a Node> {
+        self.nodes.values().copied()
+    }
+
+    pub(crate) fn node(&self, name: &NodeName) -> Option<&'a Node> {
+        self.nodes.get(name).copied()
+    }
+
+    /// Whether the node is gone or its kubelet dead.
+    pub(crate) fn is_lost(&self, name: &NodeName) -> bool {
+        !self.node(name).is_some_and(|node| node.ready)
+    }
+
+    pub(crate) fn is_suspect(&self, node: &Node) -> bool {
+        node.suspect_until.is_some_and(|until| until > self.now)
+    }
+
+    /// Whether new work may go to the node, now or once it is free.
+    pub(crate) fn is_healthy(&self, node: &Node) -> bool {
+        node.ready && !node.cordoned && node.has_node_resource && !self.is_suspect(node)
+    }
+
+    /// Healthy, owned by nobody, and nothing of an older pod runs on it.
+    pub(crate) fn is_free(&self, node: &Node) -> bool {
+        let taken = self.owned.contains(&node.name) || self.occupied.contains(&node.name);
+        self.is_healthy(node) && !taken
+    }
+
+    /// Whether the owner of the node may create its pod there.
+    pub(crate) fn can_take_pod(&self, name: &NodeName) -> bool {
+        let healthy = self.node(name).is_some_and(|node| self.is_healthy(node));
+        healthy && !self.occupied.contains(name)
+    }
+
+    /// Whether the job's attempt must give way to another leader's.
+    pub(crate) fn is_beaten(&self, job: &JobKey) -> bool {
+        self.beaten.contains(job)
+    }
+
+    /// Attempts that hold the right to cross zones.
+    pub(crate) fn crossing(&self) -> u32 {
+        self.crossing
+    }
+
+    /// Whether objects of an earlier job with the same name are still there: new ones of the same
+    /// name would collide with them.
+    pub(crate) fn name_is_taken(&self, key: &'a JobKey) -> bool {
+        let first = JobKey {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: "".into(),
+        };
+        self.views
+            .range::<JobKey, _>(first..)
+            .take_while(|(other, _)| other.namespace == key.namespace && other.name == key.name)
+            .any(|(other, _)| *other != key)
+    }
+
+    /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has
+    /// outlived its grace for so long that waiting is pointless (it still keeps its node).
+    pub(crate) fn is_out(&self, pod: &Pod) -> bool {
+        let overdue = self.gives_up_at(pod).is_some_and(|when| when <= self.now);
+        pod.terminal || overdue || self.is_lost(&pod.node)
+    }
+
+    /// When a pod that is being deleted is no longer waited for.
+    pub(crate) fn gives_up_at(&self, pod: &Pod) -> Option<Timestamp> {
+        pod.delete_by.map(|end| end + self.policy.leave_patience)
+    }
+
+    pub(crate) fn policy(&self) -> &'a Policy {
+        self.policy
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+}

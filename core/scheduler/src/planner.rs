@@ -1,0 +1,60 @@
+//! The order of a planning pass: every job advances by itself, then nodes are given away, then what
+//! is left over is removed.
+
+use crate::assign::assign;
+use crate::draft::Draft;
+use crate::gang::Wake;
+use crate::ledger::Ledger;
+use crate::plan::{Action, JobPlan, Plan};
+use crate::policy::Policy;
+use crate::release::orphans;
+use crate::snapshot::{JobKey, Snapshot};
+use crate::time::Timestamp;
+
+/// What to write now. The same arguments give the same plan, whatever the order of the lists.
+pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
+    let ledger = Ledger::new(snapshot, policy, now);
+    let mut wake = Wake::default();
+    let mut jobs = Vec::new();
+    let mut drafts = Vec::new();
+    for (key, view) in ledger.views() {
+        let Some(job) = view.job else {
+            push(&mut jobs, key, orphans(view));
+            continue;
+        };
+        let mut draft = Draft::new(job, view, policy, now);
+        if job.deleting {
+            draft.tear_down(&ledger);
+            push(&mut jobs, key, draft.actions);
+        } else {
+            draft.advance(&ledger, &mut wake);
+            drafts.push(draft);
+        }
+    }
+    assign(&mut drafts, &ledger, &mut wake);
+    for mut draft in drafts {
+        draft.record();
+        draft.sweep(&ledger);
+        draft.let_go(&ledger, &mut wake);
+        push(&mut jobs, &draft.job.key, draft.actions);
+    }
+    for node in &snapshot.nodes {
+        if let Some(until) = node.suspect_until.filter(|until| *until > now) {
+            wake.at(until);
+        }
+    }
+    jobs.sort_by(|a, b| a.job.cmp(&b.job));
+    Plan {
+        jobs,
+        wake_at: wake.get(),
+    }
+}
+
+fn push(jobs: &mut Vec<JobPlan>, job: &JobKey, actions: Vec<Action>) {
+    if !actions.is_empty() {
+        jobs.push(JobPlan {
+            job: job.clone(),
+            actions,
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! Removes what attempts left behind: pods, finalizers, ConfigMaps, finished jobs. Everything here
+//! follows from the status alone, so it is the same after a crash.
+
+use crate::draft::Draft;
+use crate::gang::Wake;
+use crate::ledger::{JobView, Ledger};
+use crate::plan::Action;
+use crate::snapshot::{Pod, PodState};
+use crate::status::Phase;
+
+impl<'a> Draft<'a> {
+    /// Removes what void attempts left. Objects of a newer attempt than the status knows are left
+    /// alone: then the status is what is out of date.
+    pub(crate) fn sweep(&mut self, ledger: &Ledger<'a>) {
+        // Nodes just chosen belong to the attempt that is about to be recorded.
+        let current = self.status.attempt;
+        let phase = self.status.phase;
+        let known = self.job.status.attempt;
+        for pod in self.view.pods.values().filter(|pod| pod.attempt <= known) {
+            let is_current = pod.attempt == current;
+            if is_current && phase.holds_nodes() {
+                continue;
+            }
+            let Pod { attempt, rank, .. } = **pod;
+            let kept_for_its_log = is_current && phase.is_terminal() && pod.terminal;
+            if pod.delete_by.is_none() && !kept_for_its_log {
+                let grace = ledger.policy().survivor_grace;
+                self.actions.push(Action::DeletePod {
+                    attempt,
+                    rank,
+                    grace,
+                });
+            }
+            if pod.finalizer {
+                self.actions.push(Action::StripPod { attempt, rank });
+            }
+        }
+        let void = |number: u32| match number == current {
+            true => !phase.holds_nodes() && !phase.is_terminal(),
+            false => number <= known,
+        };
+        let attempts = self.view.attempts.keys().filter(|number| void(**number));
+        self.actions
+            .extend(attempts.map(|attempt| Action::DeleteAttempt { attempt: *attempt }));
+    }
+
+    /// Takes the finalizer off a job that holds nothing, and ends its time to live.
+    pub(crate) fn let_go(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
+        if self.status.phase.holds_nodes() || !has_left(self.view, ledger) {
+            return;
+        }
+        if self.job.finalizer {
+            self.actions.push(Action::RemoveFinalizer);
+        }
+        let Some((finished, ttl)) = self.status.finished_at.zip(self.job.ttl) else {
+            return;
+        };
+        let is_over = matches!(self.status.phase, Phase::Succeeded | Phase::Failed);
+        if is_over && finished + ttl <= self.now {
+            self.actions.push(Action::DeleteJob);
+        } else if is_over {
+            wake.at(finished + ttl);
+        }
+    }
+
+    /// The job is being deleted: its pods may still save, then everything goes.
+    pub(crate) fn tear_down(&mut self, ledger: &Ledger<'a>) {
+        let trains = |pod: &&Pod| pod.state == PodState::Running;
+        let grace = match self.view.pods.values().copied().any(|pod| trains(&pod)) {
+            true => self.job.grace,
+            false => ledger.policy().survivor_grace,
+        };
+        for pod in self.view.pods.values() {
+            let Pod { attempt, rank, .. } = **pod;
+            if pod.delete_by.is_none() && !pod.terminal {
+                self.actions.push(Action::DeletePod {
+                    attempt,
+                    rank,
+                    grace,
+                });
+            }
+            if pod.finalizer {
+                self.actions.push(Action::StripPod { attempt, rank });
+            }
+        }
+        if self.job.finalizer && has_left(self.view, ledger) {
+            self.actions.push(Action::RemoveFinalizer);
+        }
+    }
+}
+
+/// Pods whose job is gone: the garbage collector deletes them once our finalizer is off.
+pub(crate) fn orphans(view: &JobView<'_>) -> Vec<Action> {
+    view.pods
+        .values()
+        .filter(|pod| pod.finalizer)
+        .map(|pod| Action::StripPod {
+            attempt: pod.attempt,
+            rank: pod.rank,
+        })
+        .collect()
+}
+
+/// Whether nothing of the job runs on a node that could be given to others.
+fn has_left(view: &JobView<'_>, ledger: &Ledger<'_>) -> bool {
+    view.pods
+        .values()
+        .all(|pod| pod.terminal || ledger.is_lost(&pod.node))
+}
