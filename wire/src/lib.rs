@@ -8,6 +8,7 @@ pub mod assignment;
 pub mod attach;
 pub mod client;
 pub mod entry;
+pub mod frame;
 pub mod handshake;
 pub mod op;
 pub mod rendezvous;

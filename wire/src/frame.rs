@@ -1,0 +1,387 @@
+//! Headers of the frames between sidecars. Every frame begins with a header of one size and, for the
+//! two kinds that carry data, goes on with that many bytes of payload. A header is checked whole when it
+//! is parsed: magic, version, checksum, every code, and that unused fields are zero. What a frame means,
+//! and whether its sender may send it now, is decided by `collective::machine`.
+
+use crate::op::{CALL_WORDS, Call};
+
+/// Bytes of every header: two cache lines, nothing next to a chunk.
+pub const HEADER_BYTES: usize = 128;
+/// Largest payload: above the largest chunk that makes sense on any transport.
+pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
+/// Version of the frames; the handshake's version covers the rest.
+pub const VERSION: u8 = 1;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
+const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
+
+/// Why bytes are no header. The link is of no use afterwards: close it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Something else is sent over the link.
+    #[error("failed to parse a frame: it does not begin with our magic")]
+    Magic,
+    /// The sender is older or newer.
+    #[error("failed to parse a frame: its version is {0}, this side speaks {VERSION}")]
+    Version(u8),
+    /// The header was damaged.
+    #[error("failed to parse a frame: its checksum does not match")]
+    Checksum,
+    /// A field holds what it cannot hold.
+    #[error("failed to parse a frame: its {0} is out of bounds")]
+    Field(&'static str),
+}
+
+/// What one rank called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its global rank.
+    pub rank: u32,
+    /// Its call.
+    pub call: Call,
+}
+
+/// Why an epoch is over, in codes that the sidecar gives a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What happened.
+    pub code: u8,
+    /// More about it.
+    pub detail: u8,
+    /// Whom it is about.
+    pub subject: u32,
+    /// Who saw it.
+    pub by: u32,
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A part of a chunk, to the parent; `claim` is the call it belongs to.
+    Up { claim: Claim },
+    /// Two ranks disagree, to the parent.
+    Refuse { one: Claim, other: Claim },
+    /// A chunk of the result, to a child.
+    Down,
+    /// The operation failed because two ranks disagree, to a child.
+    Fail { one: Claim, other: Claim },
+    /// A receive slot is free again, to a child.
+    Credit,
+    /// Your part is missing, to a child.
+    Awaiting,
+    /// The epoch is over.
+    Abort { notice: Notice },
+    /// Still here.
+    Heartbeat,
+    /// Leaving in good order; `operation` counts those that ended.
+    Bye,
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's attempt.
+    pub attempt: u32,
+    /// The sender's epoch.
+    pub epoch: u32,
+    /// The operation, by its number in the epoch.
+    pub operation: u64,
+    /// Which of the two trees.
+    pub tree: u8,
+    /// The receive slot.
+    pub slot: u8,
+    /// The chunk.
+    pub chunk: u32,
+    /// Bytes of payload that follow.
+    pub payload: u32,
+    /// What it is.
+    pub body: Body,
+}
+
+impl Body {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Up { .. } => 1,
+            Self::Refuse { .. } => 2,
+            Self::Down => 3,
+            Self::Fail { .. } => 4,
+            Self::Credit => 5,
+            Self::Awaiting => 6,
+            Self::Abort { .. } => 7,
+            Self::Heartbeat => 8,
+            Self::Bye => 9,
+        }
+    }
+
+    /// Whether payload may follow.
+    pub const fn carries_payload(&self) -> bool {
+        matches!(self, Self::Up { .. } | Self::Down)
+    }
+}
+
+impl Header {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut writer = Writer {
+            bytes: [0; HEADER_BYTES],
+            at: 0,
+        };
+        writer.put(&MAGIC.to_le_bytes());
+        writer.put(&[VERSION, self.body.code(), self.tree, self.slot]);
+        writer.put(&self.attempt.to_le_bytes());
+        writer.put(&self.epoch.to_le_bytes());
+        writer.put(&self.operation.to_le_bytes());
+        writer.put(&self.chunk.to_le_bytes());
+        writer.put(&self.payload.to_le_bytes());
+        match &self.body {
+            Body::Up { claim } => writer.claim(claim),
+            Body::Refuse { one, other } | Body::Fail { one, other } => {
+                writer.claim(one);
+                writer.claim(other);
+            }
+            Body::Abort { notice } => {
+                writer.put(&[notice.code, notice.detail]);
+                writer.put(&notice.subject.to_le_bytes());
+                writer.put(&notice.by.to_le_bytes());
+            }
+            Body::Down | Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
+        }
+        let Writer { mut bytes, .. } = writer;
+        let sum = checksum(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// The header that bytes stand for.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Error> {
+        let mut reader = Reader(bytes);
+        if reader.u32() != MAGIC {
+            return Err(Error::Magic);
+        }
+        let [version, code, tree, slot] = reader.take();
+        if version != VERSION {
+            return Err(Error::Version(version));
+        }
+        let (content, sum) = bytes.split_at(HEADER_BYTES - 4);
+        if checksum(content).to_le_bytes() != sum {
+            return Err(Error::Checksum);
+        }
+        let mut header = Self {
+            attempt: reader.u32(),
+            epoch: reader.u32(),
+            operation: reader.u64(),
+            tree,
+            slot,
+            chunk: reader.u32(),
+            payload: reader.u32(),
+            body: Body::Heartbeat,
+        };
+        header.body = match code {
+            1 => Body::Up {
+                claim: reader.claim()?,
+            },
+            2 => Body::Refuse {
+                one: reader.claim()?,
+                other: reader.claim()?,
+            },
+            3 => Body::Down,
+            4 => Body::Fail {
+                one: reader.claim()?,
+                other: reader.claim()?,
+            },
+            5 => Body::Credit,
+            6 => Body::Awaiting,
+            7 => {
+                let [code, detail] = reader.take();
+                let (subject, by) = (reader.u32(), reader.u32());
+                Body::Abort {
+                    notice: Notice {
+                        code,
+                        detail,
+                        subject,
+                        by,
+                    },
+                }
+            }
+            8 => Body::Heartbeat,
+            9 => Body::Bye,
+            _ => return Err(Error::Field("kind")),
+        };
+        let limit = if header.body.carries_payload() {
+            PAYLOAD_LIMIT_BYTES
+        } else {
+            0
+        };
+        if header.payload > limit {
+            return Err(Error::Field("payload"));
+        }
+        let unused = reader.0.len() - 4;
+        if reader.0[..unused].iter().any(|byte| *byte != 0) {
+            return Err(Error::Field("padding"));
+        }
+        Ok(header)
+    }
+}
+
+struct Writer {
+    bytes: [u8; HEADER_BYTES],
+    at: usize,
+}
+
+impl Writer {
+    fn put(&mut self, field: &[u8]) {
+        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
+        self.at += field.len();
+    }
+
+    fn claim(&mut self, claim: &Claim) {
+        self.put(&u64::from(claim.rank).to_le_bytes());
+        for word in claim.call.encode() {
+            self.put(&word.to_le_bytes());
+        }
+    }
+}
+
+/// The fields of all kinds together are shorter than a header, so taking always succeeds.
+const _: () = assert!(32 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 32 + 10 + 4 <= HEADER_BYTES);
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
+            return [0; N];
+        };
+        self.0 = rest;
+        *field
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn claim(&mut self) -> Result<Claim, Error> {
+        let rank = u32::try_from(self.u64()).map_err(|_| Error::Field("rank"))?;
+        let words = std::array::from_fn(|_| self.u64());
+        let call = Call::decode(&words).ok_or(Error::Field("call"))?;
+        Ok(Claim { rank, call })
+    }
+}
+
+/// FNV-1a over words: finds a damaged header; the payload is left to TCP's own sum.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.chunks(4).fold(0x811c_9dc5, |sum: u32, part| {
+        let word = part
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u32::from(*byte));
+        (sum ^ word).wrapping_mul(0x0100_0193).rotate_left(5)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::op::{DType, OpKind, ReduceOp};
+
+    fn claim() -> impl Strategy<Value = Claim> {
+        let call = (
+            0usize..5,
+            0usize..6,
+            0usize..4,
+            any::<u32>(),
+            any::<[u64; 2]>(),
+        )
+            .prop_map(|(kind, dtype, reduce, root, [count, tag])| Call {
+                kind: OpKind::ALL[kind],
+                dtype: DType::ALL[dtype],
+                reduce: ReduceOp::ALL[reduce],
+                root,
+                count,
+                tag,
+            });
+        (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
+    }
+
+    fn body() -> impl Strategy<Value = Body> {
+        prop_oneof![
+            claim().prop_map(|claim| Body::Up { claim }),
+            (claim(), claim()).prop_map(|(one, other)| Body::Refuse { one, other }),
+            (claim(), claim()).prop_map(|(one, other)| Body::Fail { one, other }),
+            any::<(u8, u8, u32, u32)>().prop_map(|(code, detail, subject, by)| Body::Abort {
+                notice: Notice {
+                    code,
+                    detail,
+                    subject,
+                    by
+                }
+            }),
+            prop::sample::select(vec![
+                Body::Down,
+                Body::Credit,
+                Body::Awaiting,
+                Body::Heartbeat,
+                Body::Bye
+            ]),
+        ]
+    }
+
+    fn header() -> impl Strategy<Value = Header> {
+        let numbers = any::<(u32, u32, u64, u8, u8, u32)>();
+        (numbers, 0..=PAYLOAD_LIMIT_BYTES, body()).prop_map(|(numbers, payload, body)| {
+            let (attempt, epoch, operation, tree, slot, chunk) = numbers;
+            Header {
+                attempt,
+                epoch,
+                operation,
+                tree,
+                slot,
+                chunk,
+                payload: if body.carries_payload() { payload } else { 0 },
+                body,
+            }
+        })
+    }
+
+    /// Sets the checksum right, as a hostile sender would.
+    fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+        let sum = checksum(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(header in header()) {
+            prop_assert_eq!(Header::parse(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_refused(header in header(), bit in 0..HEADER_BYTES * 8) {
+            let mut bytes = header.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Header::parse(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_forged_header_is_refused_or_means_what_it_says(
+            header in header(),
+            places in prop::collection::vec((4usize..HEADER_BYTES, any::<u8>()), 1..8),
+        ) {
+            let mut bytes = header.encode();
+            for (place, byte) in places {
+                bytes[place] = byte;
+            }
+            seal(&mut bytes);
+            if let Ok(parsed) = Header::parse(&bytes) {
+                prop_assert_eq!(parsed.encode(), bytes);
+                prop_assert!(parsed.payload <= PAYLOAD_LIMIT_BYTES);
+            }
+        }
+    }
+}
