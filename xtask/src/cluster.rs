@@ -5,6 +5,7 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use ::cluster::tools::{Module, Tools};
 use ::cluster::{Cluster, Engine, Name, Options, list, prerequisites};
 
 use crate::args::{Args, Usage};
@@ -20,6 +21,7 @@ const USAGE: &str = "
 Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake-nodes M]
        cargo xtask cluster down [--name NAME]
        cargo xtask cluster status
+       cargo xtask cluster tools
 
 A real Kubernetes cluster on this machine: kind's where `docker info` succeeds, otherwise the real programs in
 namespaces of their own, which needs root. Several clusters live side by side under different names.
@@ -27,9 +29,9 @@ namespaces of their own, which needs root. Several clusters live side by side un
   --name NAME      what it is called (fireflyer); its nodes are NAME-1, NAME-2...
   --nodes N        real nodes (2)
   --zones A,B,..   the zone of each node, starting over when there are fewer zones (a)
-  --fake-nodes M   simulated nodes besides, of class `fake` (0)
+  --fake-nodes M   simulated nodes besides, of class `simulated` (0)
 
-`up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that crashed. `down` leaves
+`tools` only builds the cluster's programs. `up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that crashed. `down` leaves
 no trace. State is kept in $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
 
@@ -41,8 +43,13 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
             args.finish()?;
             status()
         }
+        Some("tools") => {
+            args.finish()?;
+            Tools::build(&Module::ALL, &report::step)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),
-        None => Err(Usage("say what to do: up, down or status".to_owned()).into()),
+        None => Err(Usage("say what to do: up, down, status or tools".to_owned()).into()),
     }
 }
 

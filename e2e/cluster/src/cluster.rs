@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -53,7 +54,7 @@ impl Options {
         self
     }
 
-    /// How many simulated nodes, of class `fake`, besides.
+    /// How many simulated nodes, of class `simulated`, besides.
     #[must_use]
     pub fn fake_nodes(mut self, fake_nodes: usize) -> Self {
         self.fake_nodes = fake_nodes;
@@ -190,6 +191,28 @@ impl Cluster {
     pub fn apply(&self, yaml: &str) -> Result<()> {
         let mut command = self.kubectl(["apply", "--server-side", "-f", "-"])?;
         command::run_with_input(&mut command, yaml.as_bytes()).map(|_| ())
+    }
+
+    /// The API server's address inside the cluster's network, where simulated nodes and their agents live.
+    pub fn control_plane_address(&self) -> Ipv4Addr {
+        self.layout.control_address()
+    }
+
+    /// The administrator's kubeconfig for programs inside the cluster's network.
+    pub fn control_plane_kubeconfig(&self) -> PathBuf {
+        self.pki.path("admin.kubeconfig")
+    }
+
+    /// A command that runs a program inside the control plane's network. On kind there is no such place.
+    pub fn in_control_plane(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        match self.engine {
+            Engine::Native => {
+                let mut command = network::inside(&self.layout.control_namespace());
+                command.arg(program);
+                Ok(command)
+            }
+            Engine::Kind => Err(Error::new("a cluster of kind has no network namespace of its own")),
+        }
     }
 
     /// All real nodes, dead ones too.

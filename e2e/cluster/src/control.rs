@@ -50,7 +50,7 @@ pub(crate) fn issue(layout: &Layout, pki: &Pki) -> Result<()> {
     for identity in &identities {
         pki.issue(identity)?;
     }
-    for file in ["controller-manager", "scheduler", "proxy", "kwok"] {
+    for file in ["admin", "controller-manager", "scheduler", "proxy", "kwok"] {
         pki.kubeconfig(file, &server(layout))?;
     }
     Ok(())

@@ -4,6 +4,7 @@
 mod archive;
 mod tar;
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -142,6 +143,29 @@ pub fn forget_others(archive: &Path, name: &str) -> Result<()> {
 /// A name of ours with this clone's version: `localhost/fireflyer/NAME:VERSION`.
 pub fn reference(name: &str) -> String {
     format!("localhost/fireflyer/{name}:{VERSION}")
+}
+
+/// The folder of our release programs, which `cargo xtask images` builds for an explicit target: see there.
+pub fn release_folder() -> Result<PathBuf> {
+    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| paths::repository().join("target"));
+    Ok(target.join(host()?).join("release"))
+}
+
+/// A program of ours as the images hold it.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let path = release_folder()?.join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(Error::new(format!("{} is not built: run `cargo xtask images`", path.display())))
+}
+
+/// The target that rustc builds for when it is not told.
+pub fn host() -> Result<String> {
+    let text = command::run(Command::new("rustc").arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Error::new("`rustc -vV` names no host"))
 }
 
 /// busybox with all its commands, for jobs that only smoke.

@@ -16,6 +16,7 @@
 //! ```
 
 mod cgroup;
+pub mod chart;
 mod cluster;
 pub mod command;
 mod control;

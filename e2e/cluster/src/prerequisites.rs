@@ -49,6 +49,22 @@ pub fn missing_for_cluster() -> Vec<Requirement> {
     missing
 }
 
+/// The packages that images are made with and that are missing.
+pub fn missing_for_images() -> Vec<Requirement> {
+    [BUSYBOX, requirement("tar", "tar"), requirement("sha256sum", "coreutils")]
+        .into_iter()
+        .filter(|need| !found(need.program))
+        .collect()
+}
+
+/// The packages that the trainer's image is made with besides, and that are missing.
+pub fn missing_for_trainer() -> Vec<Requirement> {
+    [requirement("mmdebstrap", "mmdebstrap"), requirement("python3", "python3")]
+        .into_iter()
+        .filter(|need| !found(need.program))
+        .collect()
+}
+
 /// True when bringing a cluster up needs root and we are not.
 pub fn needs_root() -> bool {
     !kind::available() && !up::is_root()

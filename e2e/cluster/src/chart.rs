@@ -1,0 +1,75 @@
+//! Our own chart on a cluster: the images into its nodes, then helm. What is in the chart is not known here, except that a
+//! machine without GPUs needs `e2e/values.yaml` and the node fixture.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::cluster::Cluster;
+use crate::command;
+use crate::error::{Context, Error, Result};
+use crate::image;
+use crate::paths;
+use crate::progress::{Outcome, Progress, step};
+use crate::tools::{Module, Tools};
+
+/// The release, as the chart's documentation calls it.
+const RELEASE: &str = "fireflyer";
+/// The namespace, as the chart's documentation calls it.
+const NAMESPACE: &str = "fireflyer-system";
+/// How long helm waits for all pods of the chart to be Ready; a fresh cluster needs about 10 s.
+const WAIT: &str = "3m";
+
+/// What the nodes need: our programs, the trainer of the examples, and a shell for small jobs.
+const IMAGES: [&str; 5] = ["operator", "hfreduce-sidecar", "device-plugin", "trainer", "busybox"];
+
+/// Installs the chart or upgrades it, and waits until it is at work.
+pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
+    cluster.import(&archives()?, progress)?;
+    let repository = paths::repository();
+    step(progress, "chart", || {
+        let fixture = repository.join("e2e/fixtures/node-a100.yaml");
+        let mut helm = helm(cluster)?;
+        helm.args(["upgrade", "--install", RELEASE])
+            .arg(repository.join("helm/fireflyer"))
+            .args(["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", WAIT])
+            .arg("--values")
+            .arg(repository.join("e2e/values.yaml"))
+            .arg(format!("--set-file=devicePlugin.fixture={}", fixture.display()));
+        command::run(&mut helm)?;
+        Ok(((), Outcome::Done))
+    })
+}
+
+/// Uninstalls the chart and waits until its pods are gone. Jobs and their definitions stay.
+pub fn uninstall(cluster: &Cluster) -> Result<()> {
+    let mut helm = helm(cluster)?;
+    helm.args(["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", WAIT]);
+    command::run(&mut helm).map(|_| ())
+}
+
+fn helm(cluster: &Cluster) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command.env("KUBECONFIG", cluster.kubeconfig());
+    Ok(command)
+}
+
+fn program() -> Result<PathBuf> {
+    Tools::built(&[Module::Helm])?.program("helm")
+}
+
+/// The archive of each image, as `cargo xtask images` left it.
+fn archives() -> Result<Vec<PathBuf>> {
+    let folder = image::images_folder()?;
+    let listed = fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
+    let files: Vec<_> = listed.flatten().map(|entry| entry.path()).collect();
+    let find = |name: &str| {
+        let of_this = |path: &&PathBuf| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            file.strip_suffix(".tar").and_then(|stem| stem.rsplit_once('-')).is_some_and(|(stem, _)| stem == name)
+        };
+        let found = files.iter().find(of_this).cloned();
+        found.ok_or_else(|| Error::new(format!("there is no image {name}: run `cargo xtask images`")))
+    };
+    IMAGES.into_iter().map(find).collect()
+}

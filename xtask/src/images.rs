@@ -1,0 +1,129 @@
+//! `cargo xtask images`: builds the container images without a container engine and gives them to a cluster. What is in an
+//! image says `images/table.rs`, from which the Containerfiles derive as well.
+
+mod binaries;
+mod containerfile;
+mod table;
+mod trainer;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ::cluster::image::{self, Image};
+use ::cluster::{Cluster, Name, Outcome, prerequisites};
+use anyhow::{Context, bail};
+
+use crate::args::{Args, Usage};
+use crate::{Verb, cluster, packages, report};
+
+use table::IMAGES;
+
+pub(crate) const VERB: Verb =
+    Verb { name: "images", about: "builds the container images, without a container engine", usage: USAGE, run };
+
+const USAGE: &str = "
+Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
+       cargo xtask images --containerfiles [--check]
+
+Builds release binaries that need no libraries, packs each into an image archive, and prints the archives' sizes. An
+image whose content is in the cache is not built again. busybox and pause, for smoke jobs and the cluster itself, are
+built too.
+
+  --only A,B,..     these images: operator, hfreduce-sidecar, device-plugin, trainer, busybox, pause (all)
+  --cluster NAME    give them to the nodes of that cluster
+  --containerfiles  write FOLDER/Containerfile of every image instead, for Docker and buildah
+  --check           compare the Containerfiles, write nothing
+";
+
+/// No image but the trainer's is larger: it is copied to every node.
+const MAX_BYTES: u64 = 60 << 20;
+
+/// An image in a file.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    pub(crate) path: PathBuf,
+    bytes: u64,
+}
+
+fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    if args.switch("--containerfiles") {
+        let check = args.switch("--check");
+        args.finish()?;
+        return containerfile::write_all(check);
+    }
+    let only = args.option("--only")?;
+    let cluster = args.option("--cluster")?;
+    args.finish()?;
+    let names: Vec<String> = match only {
+        Some(only) => only.split(',').map(str::to_owned).collect(),
+        None => all(),
+    };
+    if let Some(unknown) = names.iter().find(|name| !all().contains(name)) {
+        return Err(Usage(format!("there is no image {unknown:?}")).into());
+    }
+    if cluster.is_some()
+        && let Some(status) = cluster::refuse_without_root()
+    {
+        return Ok(status);
+    }
+    let archives = build(&names)?;
+    if let Some(cluster) = cluster {
+        let cluster = Cluster::attach(&Name::new(&cluster)?)?;
+        let paths: Vec<_> = archives.into_iter().map(|archive| archive.path).collect();
+        cluster.import(&paths, &report::step)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The names of all images.
+pub(crate) fn all() -> Vec<String> {
+    let ours = IMAGES.iter().map(|image| image.name);
+    ours.chain(["trainer", "busybox", "pause"]).map(str::to_owned).collect()
+}
+
+/// Builds these images, or finds them in the cache, and prints each with its size.
+pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
+    let wanted = |name: &str| names.iter().any(|other| other == name);
+    let recipes: Vec<_> = IMAGES.iter().filter(|image| wanted(image.name)).collect();
+    let mut missing = prerequisites::missing_for_images();
+    if wanted("trainer") {
+        missing.extend(prerequisites::missing_for_trainer());
+    }
+    packages::install(&missing)?;
+
+    let packages: BTreeSet<_> = recipes.iter().flat_map(|recipe| recipe.binaries).map(|b| b.package).collect();
+    let folder = binaries::build(&packages.into_iter().collect::<Vec<_>>())?;
+    let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
+    if wanted("busybox") {
+        images.push(image::busybox()?);
+    }
+    if wanted("pause") {
+        images.push(image::pause()?);
+    }
+    let mut archives = Vec::new();
+    for image in images {
+        let archive = pack(image.name(), || Ok(image.build()?))?;
+        let mib = archive.bytes >> 20;
+        if archive.bytes > MAX_BYTES {
+            bail!("{} weighs {mib} MiB, more than the {} MiB of an image", image.name(), MAX_BYTES >> 20);
+        }
+        archives.push(archive);
+    }
+    if wanted("trainer") {
+        archives.push(pack("trainer", trainer::build)?);
+    }
+    Ok(archives)
+}
+
+/// Makes an archive and prints what became of it, how long it took and what it weighs.
+fn pack(name: &str, make: impl FnOnce() -> anyhow::Result<(PathBuf, Outcome)>) -> anyhow::Result<Archive> {
+    let start = Instant::now();
+    let (path, outcome) = make().with_context(|| format!("failed to build the image {name}"))?;
+    let bytes = fs::metadata(&path).context("failed to look at the archive")?.len();
+    report::line(&format!("image {name}"), outcome, start.elapsed());
+    println!("  {:<34} {:>6.1} MiB", "", bytes as f64 / f64::from(1 << 20));
+    Ok(Archive { path, bytes })
+}

@@ -1,0 +1,116 @@
+//! The Containerfiles, for people who build images with Docker or buildah: made from the table, committed beside the
+//! component, compared by `--check`.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::table::{
+    IMAGES, NOBODY, Recipe, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE,
+};
+use crate::r#gen::root;
+
+const HEADER: &str = "# Made by `cargo xtask images --containerfiles`; change xtask/src/images/table.rs instead.";
+
+/// Each Containerfile by its path in the clone.
+fn all() -> Vec<(String, String)> {
+    let rust = env!("CARGO_PKG_RUST_VERSION");
+    let mut files: Vec<_> = IMAGES
+        .iter()
+        .map(|recipe| (format!("{}/Containerfile", recipe.name), of_recipe(recipe, rust)))
+        .collect();
+    files.push(("python/Containerfile".to_owned(), of_trainer(rust)));
+    files
+}
+
+/// Writes them, or compares what is there.
+pub(crate) fn write_all(check: bool) -> anyhow::Result<ExitCode> {
+    for (path, text) in all() {
+        let file = root().join(&path);
+        if !check {
+            fs::write(&file, text).with_context(|| format!("failed to write {path}"))?;
+        } else if fs::read_to_string(&file).unwrap_or_default() != text {
+            bail!("{path} is not what the table says: run `cargo xtask images --containerfiles`");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_recipe(recipe: &Recipe, rust: &str) -> String {
+    let packages: Vec<_> = recipe.binaries.iter().map(|binary| binary.package).collect();
+    let programs: Vec<_> = packages.iter().map(|package| format!("target/image/release/{package}")).collect();
+    let copies: Vec<_> = recipe
+        .binaries
+        .iter()
+        .map(|binary| format!("COPY --from=build /out/{} {}", binary.package, binary.path))
+        .collect();
+    let user = recipe.user.map(|user| format!("USER {user}:{user}\n")).unwrap_or_default();
+    let entrypoint = recipe.entrypoint().join("\", \"");
+    format!(
+        "{HEADER}
+# From the root of the clone: docker build --file {name}/Containerfile .
+FROM rust:{rust} AS build
+WORKDIR /src
+COPY . .
+# The programs need no library at run time. Naming a target keeps the flag away from build scripts.
+RUN host=\"$(rustc -vV | sed -n 's/^host: //p')\" \\
+ && RUSTFLAGS=\"-C target-feature=+crt-static\" cargo build --release --locked --target \"$host\" \\
+      --package {packages} \\
+ && mkdir /out && ln -s \"$host\" target/image && cp {programs} /out/
+
+FROM scratch
+{copies}
+ENV PATH=/usr/bin
+{user}ENTRYPOINT [\"{entrypoint}\"]
+",
+        name = recipe.name,
+        packages = packages.join(" --package "),
+        programs = programs.join(" "),
+        copies = copies.join("\n"),
+    )
+}
+
+fn of_trainer(rust: &str) -> String {
+    format!(
+        "{HEADER}
+# From the root of the clone: docker build --file python/Containerfile .
+# Any image with PyTorch will do instead of this base: the wheel and the example are all that is ours.
+FROM rust:{rust} AS build
+RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv
+RUN python3 -m venv /venv && /venv/bin/pip install maturin
+WORKDIR /src
+COPY . .
+RUN /venv/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out /wheel \\
+ && python3 -m zipfile --extract /wheel/*.whl /site
+
+FROM debian:{TRAINER_SUITE}-slim
+RUN apt-get update \\
+ && apt-get install --yes --no-install-recommends {packages} \\
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=build /site {TRAINER_SITE}
+COPY examples {TRAINER_EXAMPLES}
+USER {NOBODY}:{NOBODY}
+ENTRYPOINT [\"/usr/bin/python3\"]
+",
+        packages = TRAINER_PACKAGES.join(" "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{all, write_all};
+
+    #[test]
+    fn the_committed_containerfiles_are_fresh() {
+        write_all(true).unwrap();
+    }
+
+    #[test]
+    fn every_program_is_copied_and_only_the_device_plugin_is_root() {
+        for (path, text) in all() {
+            assert!(text.contains("COPY --from=build "), "{path}");
+            assert_eq!(text.contains("\nUSER 65532:65532\n"), path != "device-plugin/Containerfile", "{path}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What is in each image of ours. The archives and the Containerfiles are both made from this table.
+
+use std::path::Path;
+
+use cluster::image::{Config, Entry, Image, reference};
+
+/// A user that owns nothing, as in common base images.
+pub(crate) const NOBODY: u32 = 65_532;
+
+/// A program of the workspace: the package it is built from has its name.
+#[derive(Debug)]
+pub(crate) struct Binary {
+    pub(crate) package: &'static str,
+    pub(crate) path: &'static str,
+}
+
+/// An image that holds programs of ours and nothing else.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    /// The image's name, and the folder where its Containerfile lies.
+    pub(crate) name: &'static str,
+    /// The first one is what a container of the image runs.
+    pub(crate) binaries: &'static [Binary],
+    /// Who runs it; none is root.
+    pub(crate) user: Option<u32>,
+}
+
+pub(crate) const IMAGES: &[Recipe] = &[
+    Recipe {
+        name: "operator",
+        binaries: &[Binary { package: "operator", path: "/usr/bin/operator" }],
+        user: Some(NOBODY),
+    },
+    // The launcher travels with the sidecar, which puts it into the pod: so any trainer image will do.
+    Recipe {
+        name: "hfreduce-sidecar",
+        binaries: &[
+            Binary { package: "hfreduce-sidecar", path: "/usr/bin/hfreduce-sidecar" },
+            Binary { package: "launcher", path: "/usr/bin/launcher" },
+        ],
+        user: Some(NOBODY),
+    },
+    // Root, because it makes sockets in the kubelet's folder.
+    Recipe {
+        name: "device-plugin",
+        binaries: &[Binary { package: "device-plugin", path: "/usr/bin/device-plugin" }],
+        user: None,
+    },
+];
+
+impl Recipe {
+    /// What a container of the image runs.
+    pub(crate) fn entrypoint(&self) -> Vec<String> {
+        self.binaries.iter().take(1).map(|binary| binary.path.to_owned()).collect()
+    }
+
+    /// The image, from the programs in `folder`.
+    pub(crate) fn image(&self, folder: &Path) -> Image {
+        let entries = self.binaries.iter().map(|binary| Entry::File {
+            path: binary.path.to_owned(),
+            source: folder.join(binary.package),
+            mode: 0o755,
+        });
+        let config = Config {
+            reference: reference(self.name),
+            entrypoint: self.entrypoint(),
+            environment: vec!["PATH=/usr/bin".to_owned()],
+            user: self.user,
+        };
+        Image { config, entries: entries.collect() }
+    }
+}
+
+/// The trainer's base: a Debian with a real PyTorch that needs no GPU. The wheel and the examples come on top.
+pub(crate) const TRAINER_SUITE: &str = "trixie";
+pub(crate) const TRAINER_PACKAGES: &[&str] = &["python3-torch", "python3-numpy", "python3-sklearn"];
+/// Where Debian's Python looks for packages that Debian installed, and now for ours.
+pub(crate) const TRAINER_SITE: &str = "/usr/lib/python3/dist-packages";
+pub(crate) const TRAINER_EXAMPLES: &str = "/opt/fireflyer/examples";
