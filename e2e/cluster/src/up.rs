@@ -216,6 +216,7 @@ fn make_storage(cluster: &Cluster) -> Result<()> {
             .context(|| format!("failed to make {}", folder.display()))?;
         yaml += &render(VOLUME, &[("NUMBER", &number)]);
     }
-    template::write(&cluster.folder.join("storage.yaml"), &yaml)?;
-    cluster.apply(&yaml)
+    // Nothing of it can be there yet, so nothing need be compared or looked up.
+    let mut create = cluster.kubectl(["create", "--validate=false", "-f", "-"])?;
+    command::run_with_input(&mut create, yaml.as_bytes()).map(|_| ())
 }
