@@ -3,6 +3,7 @@
 
 use crate::Verb;
 use crate::args::Args;
+use crate::chart::{self, Ran};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,6 +17,7 @@ Usage: cargo xtask gen [--check]
 Rewrites the committed files that are made from code:
   crds/yaml/*.yaml                       from the types in crds/src
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
+  helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
   --check   write nothing; fail when a file is stale, or when a rule, bound or
             pattern of a CRD has no refusal case under crds/cases",
@@ -47,12 +49,17 @@ fn generate(check: bool) -> anyhow::Result<()> {
             bail!("{binary} of {package} found what is listed above");
         }
     }
+    if let Ran::No(why) = chart::golden(!check)? {
+        println!("renders of the chart not run: {why}");
+    }
     Ok(())
 }
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
 #[cfg(test)]

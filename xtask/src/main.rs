@@ -8,10 +8,14 @@
 )]
 
 mod args;
+mod chart;
 mod cluster;
-mod packages;
 mod r#gen;
+mod images;
+mod lint;
+mod packages;
 mod report;
+mod tidy;
 
 use std::env;
 use std::process::ExitCode;
@@ -29,7 +33,7 @@ pub(crate) struct Verb {
     pub(crate) run: fn(Args) -> anyhow::Result<ExitCode>,
 }
 
-const VERBS: &[Verb] = &[cluster::VERB, r#gen::VERB];
+const VERBS: &[Verb] = &[cluster::VERB, images::VERB, r#gen::VERB, lint::VERB, tidy::VERB];
 
 /// The exit status for a command line that makes no sense, or that needs root.
 pub(crate) const EXIT_USAGE: u8 = 2;

@@ -1,0 +1,156 @@
+//! `cargo xtask lint`: formatting, clippy and documentation with warnings denied, `helm lint`, and
+//! the licences of dependencies where cargo-deny is installed.
+
+use crate::args::Args;
+use crate::chart::{self, Ran};
+use crate::r#gen::root;
+use crate::{Verb, report};
+use anyhow::{Context, bail};
+use cluster::prerequisites::found;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "lint",
+    about: "formatting, clippy, documentation, chart; warnings are errors",
+    usage: "
+Usage: cargo xtask lint
+
+Runs, and fails at the first that is not clean:
+  cargo fmt --check
+  cargo clippy --workspace --all-targets -- -D warnings
+  cargo doc --workspace --no-deps, with warnings denied
+  helm lint on the chart                        (not run without helm)
+  cargo deny check licenses bans sources        (not run without cargo-deny)",
+    run,
+};
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args.finish()?;
+    cargo("format", &["fmt", "--all", "--check"], None)?;
+    cargo(
+        "clippy",
+        &[
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        None,
+    )?;
+    let warnings = Some(("RUSTDOCFLAGS", "-D warnings"));
+    // The extension module is called as the Python package's part, and has no API of its own.
+    cargo(
+        "doc",
+        &[
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--exclude",
+            "python",
+        ],
+        warnings,
+    )?;
+    let start = Instant::now();
+    match chart::lint()? {
+        Ran::Yes => report::line("chart", "clean", start.elapsed()),
+        Ran::No(why) => println!("  chart not run: {why}"),
+    }
+    if found("cargo-deny") {
+        cargo(
+            "deny",
+            &["deny", "--offline", "check", "licenses", "bans", "sources"],
+            None,
+        )?;
+    } else {
+        println!("  deny not run: no cargo-deny here");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cargo(name: &str, arguments: &[&str], variable: Option<(&str, &str)>) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .envs(variable)
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("failed to start cargo {}", arguments.join(" ")))?;
+    if !status.success() {
+        bail!("cargo {} is not clean", arguments.join(" "));
+    }
+    report::line(name, "clean", start.elapsed());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::r#gen::root;
+    use std::fs;
+    use std::process::Command;
+
+    /// Lints one file as if it were below core/, or elsewhere, and returns what clippy says.
+    fn clippy(name: &str, source: &str, rules: &str) -> String {
+        let folder =
+            std::env::temp_dir().join(format!("fireflyer-lint-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a scratch folder");
+        let file = folder.join("fixture.rs");
+        fs::write(&file, source).expect("the fixture is written");
+        let output = Command::new("clippy-driver")
+            .args([
+                "--edition",
+                "2024",
+                "--crate-type",
+                "lib",
+                "--emit",
+                "metadata",
+            ])
+            .args([
+                "-D",
+                "clippy::disallowed_types",
+                "-D",
+                "clippy::disallowed_methods",
+            ])
+            .arg("--out-dir")
+            .arg(&folder)
+            .arg(&file)
+            .env("CLIPPY_CONF_DIR", root().join(rules))
+            .current_dir(root())
+            .output()
+            .expect("clippy-driver runs; rust-toolchain.toml asks for it");
+        fs::remove_dir_all(&folder).expect("the scratch folder goes");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    const IMPURE: &str = "
+        pub fn now() -> std::time::Instant { std::time::Instant::now() }
+        pub fn map() -> std::collections::HashMap<u8, u8> { std::collections::HashMap::new() }
+        pub fn read() -> Option<String> { std::fs::read_to_string(\"x\").ok() }
+        pub fn run() { std::thread::spawn(|| ()); }
+    ";
+
+    #[test]
+    fn the_ban_list_of_core_bites() {
+        let said = clippy("core", IMPURE, "core");
+        for expected in [
+            "core has no clock",
+            "iteration order is random",
+            "core does no IO",
+            "core has no threads",
+        ] {
+            assert!(
+                said.contains(expected),
+                "clippy does not say `{expected}`:\n{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_ban_list_ends_at_core() {
+        assert_eq!(clippy("shell", IMPURE, "."), "");
+    }
+}

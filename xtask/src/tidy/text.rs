@@ -1,0 +1,182 @@
+//! Rules for single files, line by line.
+
+use super::{File, Findings};
+
+/// From here on a file probably holds two ideas.
+const LONG_FILE_LINES: usize = 600;
+
+/// Files whose blanks and tabs matter to nobody but us.
+const OURS: [&str; 11] = [
+    "rs", "py", "pyi", "yaml", "yml", "toml", "md", "sh", "json", "tpl", "proto",
+];
+
+/// Words that are not left behind. Written in halves, so that this file passes.
+const MARKERS: [&str; 6] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+    concat!("db", "g!("),
+    concat!("to", "do!("),
+];
+
+/// Folders that exist on one machine only.
+const MACHINE_PATHS: [&str; 4] = [
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/tmp/", "gobin"),
+    concat!("/ho", "me/"),
+];
+
+/// Hosts of package registries: which one is used is the machine's business.
+const REGISTRIES: [&str; 9] = [
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("proxy.golang", ".org"),
+    concat!("registry.npmjs", ".org"),
+    concat!("deb.debian", ".org"),
+    concat!("ghcr", ".io"),
+    concat!("quay", ".io"),
+    concat!("registry.k8s", ".io"),
+];
+
+/// Written by cargo, go and lawyers.
+const EXEMPT: [&str; 2] = ["Cargo.lock", "LICENSE"];
+
+pub(super) fn check(file: &File, findings: &mut Findings) {
+    let File { path, text } = file;
+    if EXEMPT.contains(&path.as_str()) || path.ends_with("go.sum") || path.ends_with("go.mod") {
+        return;
+    }
+    let mut error =
+        |line: usize, what: String| findings.errors.push(format!("{path}:{line}: {what}"));
+    if file.extension() == "rs" && !text.starts_with("//!") {
+        error(
+            1,
+            "start with `//!`: what the file owns, and what it leaves to others".to_owned(),
+        );
+    }
+    for (number, line) in text
+        .lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+    {
+        if OURS.contains(&file.extension()) {
+            if line.ends_with([' ', '\t', '\r']) {
+                error(number, "blank at the end of the line".to_owned());
+            }
+            if line.contains('\t') {
+                error(number, "tab: indent with spaces".to_owned());
+            }
+        }
+        for marker in MARKERS.iter().filter(|marker| is_word(line, marker)) {
+            error(
+                number,
+                format!("leftover {marker}: do it, or say why it stays as it is"),
+            );
+        }
+        for place in MACHINE_PATHS.iter().filter(|place| line.contains(**place)) {
+            error(number, format!("{place} exists on one machine only"));
+        }
+        for host in REGISTRIES.iter().filter(|host| line.contains(**host)) {
+            error(
+                number,
+                format!("{host}: which registry is used is the machine's business"),
+            );
+        }
+    }
+    if OURS.contains(&file.extension()) && !text.is_empty() && !text.ends_with('\n') {
+        error(
+            text.lines().count(),
+            "no line end at the end of the file".to_owned(),
+        );
+    }
+    if path.ends_with("Cargo.toml") && !text.contains("license") {
+        error(
+            1,
+            "no licence: add `license.workspace = true` under [package]".to_owned(),
+        );
+    }
+    let lines = text.lines().count();
+    if matches!(file.extension(), "rs" | "py") && lines > LONG_FILE_LINES {
+        findings.warnings.push(format!(
+            "{path} has {lines} lines: look for the second idea in it"
+        ));
+    }
+}
+
+/// Whether the marker stands there as a word, not inside a longer one.
+fn is_word(line: &str, marker: &str) -> bool {
+    line.match_indices(marker).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + marker.len()..].chars().next();
+        let joins = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        !joins(before) && (marker.ends_with('(') || !joins(after))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{File, Findings, check};
+
+    fn errors(path: &str, text: &str) -> Vec<String> {
+        let mut findings = Findings::default();
+        check(
+            &File {
+                path: path.to_owned(),
+                text: text.to_owned(),
+            },
+            &mut findings,
+        );
+        findings.errors
+    }
+
+    #[test]
+    fn a_clean_file_has_no_finding() {
+        assert!(errors("a.rs", "//! Owns nothing.\n\nfn main() {}\n").is_empty());
+        assert!(errors("a.md", "# A title\n").is_empty());
+    }
+
+    #[test]
+    fn each_rule_finds_its_own_breach() {
+        let found = |path: &str, text: &str, expected: &str| {
+            let errors = errors(path, text);
+            assert!(
+                errors.len() == 1 && errors[0].contains(expected),
+                "{expected}: {errors:?}"
+            );
+        };
+        found("a.rs", "fn main() {}\n", "start with `//!`");
+        found("a.py", "x = 1 \n", "blank at the end");
+        found("a.yaml", "a:\tb\n", "tab");
+        found("a.md", "# A title", "no line end");
+        found("a.md", concat!("FIX", "ME later\n"), "leftover");
+        found("a.sh", concat!("cd /ro", "ot/x\n"), "one machine");
+        found(
+            "a.toml",
+            concat!("url = \"https://crates", ".io\"\n"),
+            "registry",
+        );
+        found("x/Cargo.toml", "[package]\n", "licence");
+    }
+
+    #[test]
+    fn a_marker_inside_a_word_is_no_marker() {
+        assert!(errors("a.md", "METHODS and HACKERS\n").is_empty());
+    }
+
+    #[test]
+    fn a_long_file_is_a_warning() {
+        let mut findings = Findings::default();
+        let text = "//! Long.\n".to_owned() + &"\n".repeat(600);
+        check(
+            &File {
+                path: "a.rs".to_owned(),
+                text,
+            },
+            &mut findings,
+        );
+        assert_eq!((findings.errors.len(), findings.warnings.len()), (0, 1));
+    }
+}
