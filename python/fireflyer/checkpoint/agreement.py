@@ -1,0 +1,78 @@
+"""What all ranks agree on: small values exchanged over the default process group.
+
+Owns the exchange. Without a process group a process agrees with itself. JSON and not pickle crosses the
+network, so nobody's bytes are executed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+
+def standing() -> Tuple[int, int]:
+    """This process's rank and the number of ranks."""
+    if _together():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def largest(values: Sequence[int]) -> List[int]:
+    """The largest of all ranks' values, place by place. One collective."""
+    if not _together():
+        return list(values)
+    tensor = torch.tensor(list(values), dtype=torch.int32, device=_device())
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor.tolist()
+
+
+def from_first(value: Any) -> Any:
+    """Rank 0's value, on every rank; the others' is not looked at."""
+    if not _together():
+        return value
+    payload = _encode(value) if dist.get_rank() == 0 else None
+    length = torch.tensor([0 if payload is None else payload.numel()], device=_device())
+    dist.broadcast(length, src=0)
+    if payload is None:
+        payload = torch.empty(int(length.item()), dtype=torch.uint8, device=_device())
+    dist.broadcast(payload, src=0)
+    return _decode(payload)
+
+
+def to_first(value: Any) -> Optional[List[Any]]:
+    """All ranks' values in rank order, on rank 0; none on the others."""
+    if not _together():
+        return [value]
+    payload = _encode(value)
+    lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=_device())
+    lengths[dist.get_rank()] = payload.numel()
+    dist.all_reduce(lengths, op=dist.ReduceOp.MAX)
+    padded = torch.zeros(int(lengths.max().item()), dtype=torch.uint8, device=_device())
+    padded[: payload.numel()] = payload
+    received = None
+    if dist.get_rank() == 0:
+        received = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    dist.gather(padded, received, dst=0)
+    if received is None:
+        return None
+    return [_decode(one[:length]) for one, length in zip(received, lengths.tolist())]
+
+
+def _together() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def _encode(value: Any) -> torch.Tensor:
+    text = bytearray(json.dumps(value, separators=(",", ":")).encode())
+    return torch.frombuffer(text, dtype=torch.uint8).to(_device())
+
+
+def _decode(payload: torch.Tensor) -> Any:
+    return json.loads(payload.cpu().numpy().tobytes())

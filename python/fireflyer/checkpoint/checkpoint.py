@@ -1,0 +1,339 @@
+"""Saving and resuming a training run, by all of its ranks together.
+
+Owns when to save, the order in which ranks write, and which checkpoint is resumed. The manifest is written
+last and by rank 0 alone, so a process killed at any point leaves the earlier checkpoints as they were.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Collection, Dict, List, Optional, SupportsFloat, Tuple, Union
+
+import torch
+
+from ..environment import Environment
+from ..errors import CheckpointError
+from ..progress import CheckpointRef, Progress
+from . import agreement, manifest, shard, state, stop
+from .disk import Disk
+from .manifest import Manifest
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """The checkpoints of a training run.
+
+    Name everything that a run needs to go on; each has ``state_dict()`` and ``load_state_dict()``::
+
+        checkpoint = Checkpoint(model=model, optimizer=optimizer)
+
+    A ``DistributedDataParallel`` model is saved without its wrapper. Rank 0 writes the states, which are
+    the same on all ranks; states named in `sharded` differ by rank and are written by each. The random
+    number generators of every rank are saved too, as ``random``.
+
+    All methods are collective: every rank calls them at the same place. Where to save, how often, and how
+    many checkpoints stay comes from the job (``FIREFLYER_CHECKPOINT_DIR``, …_INTERVAL_SECONDS,
+    …_KEEP_LAST) unless given here. Without a directory nothing is saved, and the script runs as it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        sharded: Collection[str] = (),
+        directory: Union[str, "os.PathLike[str]", None] = None,
+        interval_seconds: Optional[float] = None,
+        keep_last: Optional[int] = None,
+        environment: Optional[Environment] = None,
+        disk: Optional[Disk] = None,
+        clock: Callable[[], float] = time.monotonic,
+        **states: Any,
+    ) -> None:
+        told = Environment.read() if environment is None else environment
+        for name, part in states.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise TypeError(
+                    f"{name} is a {type(part).__name__} without state_dict() and load_state_dict()"
+                )
+        unknown = set(sharded) - set(states)
+        if unknown or "random" in states:
+            raise ValueError(
+                "`random` is saved already" if not unknown else f"sharded names {sorted(unknown)}, not given"
+            )
+        if keep_last is not None and keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, not {keep_last}")
+        self._environment = told
+        self._root = Path(directory) if directory is not None else told.checkpoint_dir
+        self._interval = told.interval_seconds if interval_seconds is None else interval_seconds
+        self._keep_last = told.keep_last if keep_last is None else keep_last
+        self._shared = {n: _unwrap(part) for n, part in states.items() if n not in sharded}
+        self._own = {n: _unwrap(part) for n, part in states.items() if n in sharded}
+        self._disk = Disk() if disk is None else disk
+        self._clock = clock
+        self._progress = Progress(told.run_dir, clock)
+        self._saved_at = clock()
+        self._saved: Optional[CheckpointRef] = None
+        self._sequence: Optional[int] = None
+        stop.install()
+
+    def resume(self, first: int = 0) -> int:
+        """Loads the checkpoint to go on from and returns the step to do next; `first` if there is none.
+
+        That is the one the operator recorded (``FIREFLYER_RESUME``), else the newest; one that cannot be
+        read by all ranks is skipped with a warning. Rank 0 decides.
+        """
+        if self._root is None:
+            return first
+        candidates = self._candidates()
+        attempted = 0
+        while True:
+            # Only rank 0 looks at the list; a rank whose disk lags behind must not choose another one.
+            offered = None
+            if attempted < len(candidates):
+                found, digest = candidates[attempted]
+                offered = {"name": found.name, "digest": digest}
+            offered = agreement.from_first(offered)
+            if offered is None:
+                return first
+            attempted += 1
+            loaded, error = self._load(offered["name"], offered["digest"])
+            failures = self._failures(error)
+            if loaded is not None and not failures:
+                return self._apply(*loaded, offered["digest"]) + 1
+            if agreement.standing()[0] == 0:
+                _log.warning(
+                    "checkpoint %s cannot be loaded: %s; trying the one before", offered["name"], failures
+                )
+
+    def step(self, step: int, loss: Optional[SupportsFloat] = None) -> bool:
+        """Step `step` is done on this rank. Returns whether the run has to stop now.
+
+        Saves when the interval is over, and when any rank was asked to stop; all ranks decide the same. A
+        save that fails is logged and tried again after the next interval; a stop is then not acknowledged.
+        `loss` is told to the platform, about once a second.
+        """
+        rank, _ = agreement.standing()
+        due = self._root is not None and rank == 0 and self._clock() - self._saved_at >= self._interval
+        stopping, saving = agreement.largest([stop.requested(), due])
+        if rank == 0:
+            self._progress.step(step, loss)
+        saved = None
+        if self._root is not None and (stopping or saving):
+            try:
+                saved = self.save(step)
+            except CheckpointError as error:
+                _log.error("step %d was not saved: %s", step, error)
+                self._saved_at = self._clock()
+        if stopping and saved is not None and rank == 0:
+            self._progress.acknowledge(saved)
+        return bool(stopping)
+
+    def save(self, step: int) -> CheckpointRef:
+        """Saves the state after step `step`, durably, and returns what identifies it.
+
+        A `CheckpointError`, the same on all ranks, says what failed; earlier checkpoints are untouched then.
+        """
+        if self._root is None:
+            raise CheckpointError(
+                "failed to save: no directory; set spec.checkpoint of the job or pass directory="
+            )
+        if self._saved is not None and self._saved.step == step:
+            return self._saved
+        if self._sequence is None:
+            self._candidates()
+        assert self._sequence is not None
+        self._sequence += 1
+        rank, _ = agreement.standing()
+        part = self._write_shard(step, rank)
+        parts = agreement.to_first(part)
+        outcome = None
+        if parts is not None:
+            outcome = self._write_manifest(step, parts)
+            if "digest" in outcome:
+                self._progress.durable(self._reference(step, outcome))
+                # While the others wait: none of them is writing what looks like a leftover.
+                self._prune(step)
+        outcome = agreement.from_first(outcome)
+        self._saved_at = self._clock()
+        if "error" in outcome:
+            raise CheckpointError(outcome["error"])
+        self._saved = self._reference(step, outcome)
+        return self._saved
+
+    def _reference(self, step: int, outcome: Dict[str, str]) -> CheckpointRef:
+        return CheckpointRef(self._environment.attempt, step, outcome["digest"])
+
+    def _write_shard(self, step: int, rank: int) -> Dict[str, Any]:
+        """Writes this rank's shard. Errors travel as values: all ranks must come to the same end."""
+        directory = self._directory(step)
+        try:
+            shared = self._shared if rank == 0 else {}
+            values, tensors = {}, []
+            for name, part in shared.items():
+                values[name], found = state.encode(part.state_dict(), name)
+                tensors += found
+            own: Dict[str, Any] = {"random": state.capture_random()}
+            own.update((name, part.state_dict()) for name, part in self._own.items())
+            own_value, found = state.encode(own, f"rank-{rank}")
+            tensors += found
+            self._disk.make_directory(directory)
+            # The sequence in the name: saving a step again leaves the old shards for the old manifest.
+            path = directory / f"shard-{rank:05}.{self._sequence}"
+            length, index = shard.write(self._disk, path, tensors)
+        except (OSError, CheckpointError) as error:
+            return {"error": f"rank {rank}: {error}"}
+        return {"file": path.name, "length": length, "tensors": index, "shared": values, "own": own_value}
+
+    def _write_manifest(self, step: int, parts: List[Dict[str, Any]]) -> Dict[str, Any]:
+        errors = [part["error"] for part in parts if "error" in part]
+        if errors:
+            return {"error": f"failed to save step {step}: {_some(errors)}"}
+        directory = self._directory(step)
+        try:
+            for part in parts:
+                # Also finds a directory that is not shared between the nodes.
+                length = (directory / part["file"]).stat().st_size
+                if length != part["length"]:
+                    return {"error": f"failed to save step {step}: {part['file']} has {length} bytes"}
+            content, digest = Manifest(
+                attempt=self._environment.attempt,
+                step=step,
+                sequence=self._sequence or 0,
+                world_size=len(parts),
+                job=self._environment.job,
+                namespace=self._environment.namespace,
+                shards={part["file"]: part["length"] for part in parts},
+                tensors={name: entry for part in parts for name, entry in part["tensors"].items()},
+                state=parts[0]["shared"],
+                ranks=[part["own"] for part in parts],
+            ).encode()
+            self._disk.write(directory / manifest.NAME, [content])
+        except OSError as error:
+            return {"error": f"failed to save step {step}: {error}; is {self._root} shared by all nodes?"}
+        return {"digest": digest}
+
+    def _candidates(self) -> List[Tuple[Manifest, str]]:
+        """On rank 0 the checkpoints to try, best first. On all ranks, learns where the sequence stands."""
+        found: List[Tuple[Manifest, str]] = []
+        if agreement.standing()[0] == 0:
+            assert self._root is not None
+            found, unusable = manifest.durable(self._root)
+            for reason in unusable:
+                _log.warning("a checkpoint is left out: %s", reason)
+        newest = found[0][0].sequence if found else 0
+        self._sequence = agreement.from_first(newest)
+        pinned = self._environment.resume
+        if pinned is None or agreement.standing()[0] != 0:
+            return found
+        chosen = [one for one in found if (one[0].attempt, one[0].step) == pinned]
+        if not chosen:
+            _log.warning(
+                "the checkpoint attempt-%d/step-%d, named by FIREFLYER_RESUME, cannot be loaded; "
+                "taking the newest that verifies",
+                *pinned,
+            )
+        return chosen + [one for one in found if one not in chosen]
+
+    def _load(self, name: str, digest: str) -> Tuple[Optional[Tuple[Manifest, Any, Any]], Optional[str]]:
+        """Reads a checkpoint without touching the run. Returns what was read, or why it could not be."""
+        assert self._root is not None
+        rank, world_size = agreement.standing()
+        try:
+            found, actual = manifest.read(self._root / name)
+            if actual != digest:
+                raise CheckpointError(f"failed to verify {name}: rank 0 sees another manifest")
+            if self._own and found.world_size != world_size:
+                raise CheckpointError(
+                    f"failed to load {name}: {sorted(self._own)} are sharded over {found.world_size} ranks, "
+                    f"there are {world_size} now"
+                )
+            prefix = f"rank-{rank}."
+            wanted = {
+                tensor: entry
+                for tensor, entry in found.tensors.items()
+                if tensor.startswith(prefix) or not tensor.startswith("rank-")
+            }
+            tensors = shard.read(self._root / name, wanted)
+            shared = state.decode({"dict": found.state}, tensors.__getitem__)
+            own = {}
+            if found.world_size == world_size:
+                own = state.decode(found.ranks[rank], tensors.__getitem__)
+            return (found, shared, own), None
+        except CheckpointError as error:
+            return None, str(error)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            return None, f"failed to load {name}: its manifest is inconsistent: {error!r}"
+
+    def _apply(self, found: Manifest, shared: Dict[str, Any], own: Dict[str, Any], digest: str) -> int:
+        """Puts the run into the state that was read. A model that does not fit is the caller's error."""
+        missing = sorted((set(self._shared) - set(shared)) | (set(self._own) - set(own)))
+        if missing:
+            raise CheckpointError(f"failed to resume from {found.name}: it does not hold {missing}")
+        for name, part in self._shared.items():
+            part.load_state_dict(shared[name])
+        for name, part in self._own.items():
+            part.load_state_dict(own[name])
+        rank, world_size = agreement.standing()
+        if own:
+            state.restore_random(own["random"])
+        elif rank == 0:
+            _log.warning(
+                "%s was saved by %d ranks, there are %d now: random numbers start anew",
+                found.name, found.world_size, world_size,
+            )  # fmt: skip
+        if rank == 0:
+            _log.info("resumed from %s", found.name)
+            self._progress.durable(CheckpointRef(found.attempt, found.step, digest))
+        self._saved_at = self._clock()
+        return found.step
+
+    def _failures(self, error: Optional[str]) -> Optional[str]:
+        rank, _ = agreement.standing()
+        errors = agreement.to_first(error and f"rank {rank}: {error}")
+        said = None if errors is None else [one for one in errors if one is not None]
+        return agreement.from_first(_some(said) if said else None)
+
+    def _prune(self, step: int) -> None:
+        """Removes what the durable checkpoint of `step` replaces, and what interrupted saves left."""
+        assert self._root is not None
+        newest = self._directory(step)
+        try:
+            for old, _ in manifest.durable(self._root)[0][self._keep_last :]:
+                if self._root / old.name != newest:
+                    self._disk.remove_directory(self._root / old.name, first=manifest.NAME)
+            for directory in manifest.step_directories(self._root):
+                if not (directory / manifest.NAME).exists():
+                    self._disk.remove_directory(directory, first=manifest.NAME)
+            current, _ = manifest.read(newest)
+            for path in sorted(newest.iterdir()):
+                if path.name != manifest.NAME and path.name not in current.shards:
+                    self._disk.remove(path)
+        except (OSError, CheckpointError) as error:
+            _log.warning("failed to remove old checkpoints: %s", error)
+
+    def _directory(self, step: int) -> Path:
+        assert self._root is not None
+        return self._root / f"attempt-{self._environment.attempt}" / f"step-{step}"
+
+
+def should_stop() -> bool:
+    """Whether the run has to stop: true on all ranks as soon as any was asked to. Collective.
+
+    For scripts that save in their own way; `Checkpoint.step` does it all.
+    """
+    return bool(agreement.largest([stop.requested()])[0])
+
+
+def _unwrap(part: Any) -> Any:
+    # A checkpoint must not depend on how the model is run.
+    parallel = torch.nn.parallel.DistributedDataParallel
+    return part.module if isinstance(part, parallel) else part
+
+
+def _some(errors: List[str]) -> str:
+    """The first few errors; a broken disk says the same on every rank."""
+    more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
+    return "; ".join(errors[:3]) + more

@@ -1,0 +1,70 @@
+"""The effects of saving on the file system, each of which may be the last one before a crash.
+
+Owns the order of write, fsync and rename. What is written, and what a directory full of leftovers means,
+is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Iterable, Union
+
+Bytes = Union[bytes, memoryview]
+
+
+class Disk:
+    """The file system. Tests override `before` to crash at any effect."""
+
+    def before(self, effect: str, path: Path) -> None:
+        """Called before every effect."""
+
+    def make_directory(self, path: Path) -> None:
+        """Makes `path` and its parents, durably."""
+        missing = []
+        at = path
+        while not at.is_dir():
+            missing.append(at)
+            at = at.parent
+        for directory in reversed(missing):
+            self.before("make", directory)
+            directory.mkdir(exist_ok=True)
+            self._sync_directory(directory.parent)
+
+    def write(self, path: Path, chunks: Iterable[Bytes]) -> None:
+        """Replaces `path` as a whole: a reader finds the old content or the new one. Durable on return."""
+        new = path.with_name(path.name + ".new")
+        self.before("create", new)
+        with open(new, "wb", buffering=0) as file:
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while len(view):
+                    self.before("write", new)
+                    view = view[file.write(view) :]
+            self.before("sync", new)
+            os.fsync(file.fileno())
+        self.before("rename", path)
+        os.replace(new, path)
+        self._sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file, if it is there."""
+        self.before("remove", path)
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path, first: str) -> None:
+        """Removes a directory of files; `first` is gone durably before the others go."""
+        self.remove(path / first)
+        self._sync_directory(path)
+        for entry in sorted(path.iterdir()):
+            self.remove(entry)
+        self.before("remove", path)
+        path.rmdir()
+
+    def _sync_directory(self, path: Path) -> None:
+        self.before("sync", path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

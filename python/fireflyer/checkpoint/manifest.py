@@ -1,0 +1,122 @@
+"""The manifest: the one file that makes a directory of shards a checkpoint.
+
+Owns its format, its checks, and what a directory of checkpoints holds. A directory without a manifest is
+what an interrupted save left behind. Untrusted bytes are checked here once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from ..environment import parse_checkpoint_name
+from ..errors import CheckpointError
+from .state import DTYPES
+
+NAME = "manifest.json"
+FORMAT = "fireflyer-checkpoint/1"
+#: Largest manifest, in bytes: a million tensors at 256 bytes each.
+LIMIT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds."""
+
+    attempt: int
+    step: int
+    #: Grows with every save into the same directory, across attempts: the largest is the newest.
+    sequence: int
+    world_size: int
+    #: Who saved it, for people: job and namespace.
+    job: str
+    namespace: str
+    #: Lengths of the shard files, in bytes.
+    shards: Dict[str, int]
+    #: For every tensor its file, offset, length, dtype, shape and SHA-256.
+    tensors: Dict[str, Dict[str, Any]]
+    #: The states that all ranks share, without the tensors.
+    state: Dict[str, Any]
+    #: The states that each rank has of its own, in rank order.
+    ranks: List[Dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Its directory, seen from the directory of checkpoints."""
+        return f"attempt-{self.attempt}/step-{self.step}"
+
+    def encode(self) -> Tuple[bytes, str]:
+        """Its bytes, and their SHA-256 in hex."""
+        content = json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":")).encode()
+        return content, hashlib.sha256(content).hexdigest()
+
+
+def read(directory: Path) -> Tuple[Manifest, str]:
+    """The manifest of a checkpoint and its digest; a `CheckpointError` says why it cannot be used."""
+    path = directory / NAME
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LIMIT_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(f"failed to read {path}: {error.strerror}") from error
+    if len(content) > LIMIT_BYTES:
+        raise CheckpointError(f"failed to read {path}: it is larger than {LIMIT_BYTES} bytes")
+    try:
+        value = json.loads(content)
+        if value.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        manifest = Manifest(**value)
+        _check(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"failed to parse {path}: {error}") from error
+    if parse_checkpoint_name("/".join(directory.parts[-2:])) != (manifest.attempt, manifest.step):
+        raise CheckpointError(f"failed to use {path}: it describes {manifest.name}")
+    return manifest, hashlib.sha256(content).hexdigest()
+
+
+def durable(root: Path) -> Tuple[List[Tuple[Manifest, str]], List[str]]:
+    """The checkpoints below `root`, newest first, and why others that have a manifest are not among them."""
+    found, unusable = [], []
+    for directory in step_directories(root):
+        if (directory / NAME).exists():
+            try:
+                found.append(read(directory))
+            except CheckpointError as error:
+                unusable.append(str(error))
+    found.sort(key=lambda one: (one[0].sequence, one[0].attempt, one[0].step), reverse=True)
+    return found, unusable
+
+
+def step_directories(root: Path) -> List[Path]:
+    """All directories below `root` that are named like a checkpoint."""
+    if not root.is_dir():
+        return []
+    return sorted(
+        path
+        for path in root.glob("attempt-*/step-*")
+        if parse_checkpoint_name("/".join(path.parts[-2:])) is not None and path.is_dir()
+    )
+
+
+def _check(manifest: Manifest) -> None:
+    for field in ("attempt", "step", "sequence", "world_size"):
+        if type(getattr(manifest, field)) is not int or getattr(manifest, field) < 0:
+            raise ValueError(f"{field} is not a whole number")
+    if len(manifest.ranks) != manifest.world_size:
+        raise ValueError(f"it holds {len(manifest.ranks)} ranks of {manifest.world_size}")
+    for name, length in manifest.shards.items():
+        if "/" in name or name.startswith("."):
+            raise ValueError(f"shard {name!r} is not a file of its directory")
+        if type(length) is not int:
+            raise ValueError(f"the length of shard {name!r} is not a whole number")
+    for name, entry in manifest.tensors.items():
+        end = entry["offset"] + entry["length"]
+        if not 0 <= entry["offset"] <= end <= manifest.shards[entry["file"]]:
+            raise ValueError(f"tensor {name!r} lies outside its shard")
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"tensor {name!r} is of unknown type {entry['dtype']!r}")
+        if not all(type(size) is int and size >= 0 for size in entry["shape"]):
+            raise ValueError(f"tensor {name!r} has no shape")

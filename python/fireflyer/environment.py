@@ -1,0 +1,109 @@
+"""What the platform tells a rank: the variables set by the operator and the launcher.
+
+Owns their names, defaults and validation. Outside a job everything has a default, so a script runs
+unchanged on a laptop.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, Optional, Tuple
+
+#: Where the launcher, the sidecar and the ranks of a pod meet.
+RUN_DIR = "/run/fireflyer"
+#: Time between two periodic checkpoints, in seconds; the paper's five minutes.
+INTERVAL_SECONDS = 300.0
+#: Durable checkpoints that stay: the newest, and one to fall back to should it turn out corrupt.
+KEEP_LAST = 2
+
+_CHECKPOINT_NAME = re.compile(r"attempt-(\d{1,9})/step-(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The run as the platform describes it."""
+
+    #: Name and namespace of the job; empty outside a job.
+    job: str
+    namespace: str
+    #: Number of the attempt, from 1.
+    attempt: int
+    #: Rank of this process, on its node and in the gang, and the size of the gang.
+    local_rank: int
+    rank: int
+    world_size: int
+    #: The pod's run directory; none outside a job.
+    run_dir: Optional[Path]
+    #: Where the job's checkpoints lie; none when it keeps none.
+    checkpoint_dir: Optional[Path]
+    #: Seconds between periodic checkpoints; 0 saves after every step.
+    interval_seconds: float
+    #: Durable checkpoints that stay, at least 1.
+    keep_last: int
+    #: Attempt and step of the checkpoint that the operator recorded last.
+    resume: Optional[Tuple[int, int]]
+
+    @classmethod
+    def read(cls, variables: Optional[Mapping[str, str]] = None) -> "Environment":
+        """Reads and checks the variables; a ``ValueError`` names the one that is wrong."""
+        v = os.environ if variables is None else variables
+        run_dir = Path(v.get("FIREFLYER_RUN_DIR") or RUN_DIR)
+        checkpoint_dir = v.get("FIREFLYER_CHECKPOINT_DIR")
+        return cls(
+            job=v.get("FIREFLYER_JOB", ""),
+            namespace=v.get("FIREFLYER_NAMESPACE", ""),
+            attempt=_integer(v, "FIREFLYER_ATTEMPT", 1, least=1),
+            local_rank=_integer(v, "LOCAL_RANK", 0),
+            rank=_integer(v, "RANK", 0),
+            world_size=_integer(v, "WORLD_SIZE", 1, least=1),
+            run_dir=run_dir if run_dir.is_dir() else None,
+            checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+            interval_seconds=_seconds(v, "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", INTERVAL_SECONDS),
+            keep_last=_integer(v, "FIREFLYER_CHECKPOINT_KEEP_LAST", KEEP_LAST, least=1),
+            resume=_checkpoint_name(v, "FIREFLYER_RESUME"),
+        )
+
+
+def parse_checkpoint_name(text: str) -> Optional[Tuple[int, int]]:
+    """Attempt and step of a name such as ``attempt-1/step-120``; none if it is not such a name."""
+    match = _CHECKPOINT_NAME.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _integer(variables: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    text = variables.get(name)
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {text!r}")
+    return value
+
+
+def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
+    text = variables.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number of seconds, not {text!r}")
+    return value
+
+
+def _checkpoint_name(variables: Mapping[str, str], name: str) -> Optional[Tuple[int, int]]:
+    text = variables.get(name)
+    if not text:
+        return None
+    parsed = parse_checkpoint_name(text)
+    if parsed is None:
+        raise ValueError(f"{name} must look like attempt-1/step-120, not {text!r}")
+    return parsed

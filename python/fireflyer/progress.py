@@ -1,0 +1,81 @@
+"""Tells the platform how far training is: ``progress.json`` and ``ack.json`` in the run directory.
+
+Owns the two files and the rate at which they change. The node's sidecar reads them and forwards them
+to the operator. Only global rank 0 writes; telling never fails the training.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Callable, Optional, SupportsFloat
+
+_log = logging.getLogger(__name__)
+
+#: At most one write of the progress in this time, in seconds; the sidecar reads it as often.
+PERIOD_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A durable checkpoint: who saved it, what it holds, and the SHA-256 of its manifest in hex."""
+
+    attempt: int
+    step: int
+    digest: str
+
+
+class Progress:
+    """The progress of one run. Does nothing without a run directory."""
+
+    def __init__(
+        self, run_dir: Optional[Path], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run_dir = run_dir
+        self._clock = clock
+        self._written_at = -math.inf
+        self._failed = False
+        self._checkpoint: Optional[CheckpointRef] = None
+
+    def step(self, step: int, loss: Optional[SupportsFloat]) -> None:
+        """Step `step` is done. Written at most once in `PERIOD_SECONDS`; `loss` is read only then."""
+        now = self._clock()
+        if self._run_dir is None or now - self._written_at < PERIOD_SECONDS:
+            return
+        self._written_at = now
+        value = math.nan if loss is None else float(loss)
+        # JSON has no words for what is not finite, and a diverged run must still be seen to move.
+        told = {"loss": value} if math.isfinite(value) else {}
+        self._write_progress({"step": step, **told})
+
+    def durable(self, checkpoint: CheckpointRef) -> None:
+        """`checkpoint` is durable: written at once, saves are rarer than the period allows."""
+        self._checkpoint = checkpoint
+        self._write_progress({"step": checkpoint.step})
+
+    def acknowledge(self, checkpoint: CheckpointRef) -> None:
+        """`checkpoint` was saved because the gang was asked to stop."""
+        self._write("ack.json", asdict(checkpoint))
+
+    def _write_progress(self, content: dict) -> None:
+        if self._checkpoint is not None:
+            content["checkpoint"] = asdict(self._checkpoint)
+        self._write("progress.json", content)
+
+    def _write(self, name: str, content: dict) -> None:
+        if self._run_dir is None:
+            return
+        path = self._run_dir / name
+        new = path.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(content))
+            os.replace(new, path)
+        except OSError as error:
+            if not self._failed:
+                _log.warning("failed to write %s: %s; the platform does not see progress", path, error)
+            self._failed = True

@@ -1,0 +1,124 @@
+"""Starts several ranks as processes and collects what they return.
+
+Owns the processes, their environment and a deadline. What a rank does is a function of the test module.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+from typing import Any, Callable, Dict, List, Optional
+
+# Ranks start from a process that has imported PyTorch already, which costs seconds.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed"])
+
+#: A gang that takes longer hangs, in seconds.
+DEADLINE_SECONDS = 120.0
+
+
+class Died:
+    """A rank that ended without a result."""
+
+    def __init__(self, exit_code: Optional[int]) -> None:
+        self.exit_code = exit_code
+
+    def __repr__(self) -> str:
+        return f"Died({self.exit_code})"
+
+
+class Raised:
+    """A rank that raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.kind = type(error).__name__
+        self.text = str(error)
+        self.trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+    def __repr__(self) -> str:
+        return f"Raised({self.trace})"
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    backend: Optional[str] = "gloo",
+    variables: Optional[List[Dict[str, str]]] = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> List[Any]:
+    """Calls `function(*arguments)` in `world_size` ranks; returns results, `Raised` or `Died` by rank."""
+    port = free_port()
+    ranks = []
+    for rank in range(world_size):
+        here, there = _context.Pipe(duplex=False)
+        own = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "FIREFLYER_RUN_DIR": "/nonexistent",
+            **(variables[rank] if variables else {}),
+        }
+        process = _context.Process(target=_rank, args=(there, own, backend, function, arguments))
+        process.start()
+        there.close()
+        ranks.append((process, here))
+    end = time.monotonic() + deadline_seconds
+    results: List[Any] = []
+    try:
+        for process, pipe in ranks:
+            if not pipe.poll(max(0.0, end - time.monotonic())):
+                raise AssertionError(f"rank {len(results)} hangs; so far {results}")
+            try:
+                results.append(pipe.recv())
+            except EOFError:
+                process.join(10)
+                results.append(Died(process.exitcode))
+    finally:
+        for process, _ in ranks:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+    return results
+
+
+def successes(results: List[Any]) -> List[Any]:
+    """The results, none of which may be an error."""
+    for rank, result in enumerate(results):
+        if isinstance(result, (Raised, Died)):
+            raise AssertionError(f"rank {rank}: {result}")
+    return results
+
+
+def _rank(
+    pipe: Any, variables: Dict[str, str], backend: Optional[str], function: Callable[..., Any], arguments: Any
+) -> None:
+    os.environ.update(variables)
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        if backend is not None:
+            dist.init_process_group(backend)
+        result = function(*arguments)
+    except BaseException as error:  # Whatever it is, the test decides.
+        result = Raised(error)
+    pipe.send(result)
+    pipe.close()
+    # Without destroying the group: a rank whose peers died must end too.
+    os._exit(0)

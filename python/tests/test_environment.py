@@ -1,0 +1,42 @@
+"""The variables of the platform."""
+
+import unittest
+from pathlib import Path
+
+from fireflyer.environment import Environment
+
+
+class EnvironmentTest(unittest.TestCase):
+    def test_outside_a_job_everything_has_a_default(self):
+        told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+        self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 2))
+        self.assertIsNone(told.run_dir)
+        self.assertIsNone(told.checkpoint_dir)
+        self.assertIsNone(told.resume)
+
+    def test_what_operator_and_launcher_set_is_read(self):
+        told = Environment.read(
+            {
+                "FIREFLYER_ATTEMPT": "3",
+                "FIREFLYER_CHECKPOINT_DIR": "/checkpoint/digits",
+                "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "2.5",
+                "FIREFLYER_CHECKPOINT_KEEP_LAST": "4",
+                "FIREFLYER_RESUME": "attempt-2/step-120",
+                "RANK": "5",
+                "WORLD_SIZE": "8",
+            }
+        )
+        self.assertEqual(told.checkpoint_dir, Path("/checkpoint/digits"))
+        self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
+        self.assertEqual((told.interval_seconds, told.keep_last, told.resume), (2.5, 4, (2, 120)))
+
+    def test_a_wrong_value_is_named_with_its_variable(self):
+        for name, value in {
+            "FIREFLYER_ATTEMPT": "0",
+            "RANK": "first",
+            "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
+            "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",
+            "FIREFLYER_RESUME": "../../etc",
+        }.items():
+            with self.subTest(name), self.assertRaisesRegex(ValueError, f"{name} must .*not '{value}'"):
+                Environment.read({name: value})

@@ -1,0 +1,197 @@
+"""Several ranks save and resume together, over gloo."""
+
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+import gang
+import torch
+import torch.distributed as dist
+from fireflyer import Checkpoint, CheckpointError, should_stop
+from fireflyer.checkpoint import agreement, stop
+from fireflyer.environment import Environment
+
+TRIALS = 200
+
+
+class Own:
+    """A state that differs by rank."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": torch.tensor([self.value])}
+
+    def load_state_dict(self, loaded):
+        self.value = int(loaded["value"])
+
+
+def checkpoint(root, attempt=1, **given):
+    told = replace(Environment.read(), attempt=attempt, checkpoint_dir=Path(root))
+    return Checkpoint(environment=told, **given)
+
+
+def stop_at_random(root, seed):
+    """In each trial one or more ranks get SIGTERM at a random moment; returns the steps of the end."""
+    rank = dist.get_rank()
+    ends = []
+    for trial in range(TRIALS):
+        shared = random.Random(f"{seed}/{trial}")
+        asked = {shared.randrange(dist.get_world_size()) for _ in range(shared.randrange(1, 3))}
+        own = random.Random(f"{seed}/{trial}/{rank}")
+        stop.forget()
+        writer = checkpoint(f"{root}/{trial}", own=Own(rank), sharded=["own"], interval_seconds=1e9)
+        dist.barrier()
+        if rank in asked:
+            threading.Timer(own.uniform(0, 0.012), os.kill, (os.getpid(), signal.SIGTERM)).start()
+        for step in range(100_000):
+            if own.random() < 0.2:
+                time.sleep(own.uniform(0, 0.002))
+            if writer.step(step):
+                break
+        saved = sorted(path.parent.name for path in Path(root, str(trial)).glob("*/*/manifest.json"))
+        ends.append((step, saved))
+    return ends
+
+
+def stop_alone(_):
+    """Without the collective: each rank looks at its own flag only."""
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    seen = []
+    for _ in range(3):
+        seen.append((stop.requested(), should_stop()))
+    return seen
+
+
+def periodic(root):
+    """Ranks whose clocks disagree; returns the steps at which each saved."""
+    rank = dist.get_rank()
+    now = [1000.0 * rank]
+
+    def clock():
+        now[0] += random.Random(rank).uniform(0.5, 1.5)
+        return now[0]
+
+    writer = checkpoint(root, own=Own(rank), sharded=["own"], interval_seconds=20, clock=clock)
+    saved = []
+    real = writer.save
+    writer.save = lambda step: saved.append(step) or real(step)
+    for step in range(60):
+        writer.step(step)
+    return saved
+
+
+def save_and_resume(root, hurt):
+    """Two checkpoints of a sharded state; `hurt` damages the newer one. Returns what each rank resumed."""
+    rank = dist.get_rank()
+    writer = checkpoint(root, own=Own(10 + rank), sharded=["own"], model=Own(5))
+    writer.save(1)
+    writer._own["own"].value = 20 + rank
+    writer.save(2)
+    dist.barrier()
+    if rank == 0 and hurt:
+        path = next(Path(root, "attempt-1/step-2").glob("shard-00002.*"))
+        path.write_bytes(path.read_bytes()[:-1])
+    dist.barrier()
+    own, model = Own(0), Own(0)
+    following = checkpoint(root, attempt=2, own=own, sharded=["own"], model=model).resume()
+    return following, own.value, model.value
+
+
+def fail_on_one_rank(root):
+    """Rank 1 cannot store its state; returns the error and what can be resumed after it."""
+    rank = dist.get_rank()
+    writer = checkpoint(root, own=Own(rank), sharded=["own"])
+    writer.save(1)
+    if rank == 1:
+        writer._own["own"].state_dict = lambda: {"value": object()}
+    try:
+        writer.save(2)
+        error = None
+    except CheckpointError as raised:
+        error = str(raised)
+    return error, checkpoint(root, attempt=2, own=Own(0), sharded=["own"]).resume()
+
+
+def other_world(root, save):
+    """The shared state goes on with another number of ranks; a sharded one says why it cannot."""
+    model = Own(7 if save else 0)
+    writer = checkpoint(root, attempt=1 if save else 2, model=model)
+    if save:
+        writer.save(3)
+        return None
+    return writer.resume(), model.value
+
+
+def exchange():
+    rank = dist.get_rank()
+    mine = {"rank": rank, "text": "x" * (rank * 1000)}
+    return agreement.largest([rank, -rank]), agreement.to_first(mine), agreement.from_first(mine)
+
+
+class GangTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def test_all_ranks_save_the_same_step_whenever_any_is_asked_to_stop(self):
+        seed = os.environ.get("SEED", str(time.time_ns()))
+        print(f"SEED={seed}", flush=True)
+        ends = gang.successes(gang.run(stop_at_random, 4, self.root, seed))
+        self.assertEqual(len(ends[0]), TRIALS)
+        for trial, by_rank in enumerate(zip(*ends)):
+            steps = {step for step, _ in by_rank}
+            self.assertEqual(len(steps), 1, f"trial {trial}: ranks ended at {steps}")
+            self.assertEqual(by_rank[0][1], [f"step-{steps.pop()}"], f"trial {trial}")
+        # The moments were random: not always the same step.
+        self.assertGreater(len({step for step, _ in ends[0]}), 5)
+
+    def test_one_rank_asked_stops_all_and_the_others_were_not_asked(self):
+        first, second = gang.successes(gang.run(stop_alone, 2, None))
+        self.assertEqual(first, [(False, True)] * 3)
+        self.assertEqual(second, [(True, True)] * 3)
+
+    def test_clocks_that_disagree_save_the_same_steps(self):
+        saved = gang.successes(gang.run(periodic, 3, self.root))
+        self.assertEqual(saved[0], saved[1])
+        self.assertEqual(saved[0], saved[2])
+        self.assertGreater(len(saved[0]), 1)
+
+    def test_each_rank_gets_its_own_shard_back(self):
+        results = gang.successes(gang.run(save_and_resume, 3, self.root, False))
+        self.assertEqual(results, [(3, 20, 5), (3, 21, 5), (3, 22, 5)])
+
+    def test_a_shard_that_one_rank_cannot_read_makes_all_take_the_one_before(self):
+        results = gang.successes(gang.run(save_and_resume, 3, self.root, True))
+        self.assertEqual(results, [(2, 10, 5), (2, 11, 5), (2, 12, 5)])
+
+    def test_a_rank_that_cannot_save_fails_the_save_on_all_with_its_name(self):
+        for error, following in gang.successes(gang.run(fail_on_one_rank, 2, self.root)):
+            self.assertRegex(error, r"failed to save step 2: rank 1: .*own\.value: a object cannot be stored")
+            self.assertEqual(following, 2)
+
+    def test_the_shared_state_goes_on_with_another_number_of_ranks(self):
+        gang.successes(gang.run(other_world, 3, self.root, True))
+        self.assertEqual(gang.successes(gang.run(other_world, 2, self.root, False)), [(4, 7)] * 2)
+
+    def test_values_of_any_length_are_exchanged(self):
+        results = gang.successes(gang.run(exchange, 3))
+        sent = [{"rank": rank, "text": "x" * (rank * 1000)} for rank in range(3)]
+        self.assertEqual(results[0], ([2, 0], sent, sent[0]))
+        self.assertEqual(results[2], ([2, 0], None, sent[0]))
+
+    def test_manifest_lists_one_shard_for_each_rank(self):
+        gang.successes(gang.run(save_and_resume, 3, self.root, False))
+        content = json.loads(Path(self.root, "attempt-1/step-2/manifest.json").read_text())
+        self.assertEqual(len(content["shards"]), 3)
+        self.assertEqual(content["world_size"], 3)
