@@ -262,9 +262,11 @@ impl Cluster {
     }
 
     pub(crate) fn ready_nodes(&self) -> Result<Vec<String>> {
-        let path = "jsonpath={range .items[?(@.status.conditions[-1:].status=='True')]}{.metadata.name} {end}";
-        let listed = command::run(&mut self.kubectl(["get", "nodes", "-o", path])?)?;
-        Ok(listed.split_whitespace().map(str::to_owned).collect())
+        let conditions = r#"{.status.conditions[?(@.type=="Ready")].status}"#;
+        let path = format!("jsonpath={{range .items[*]}}{{.metadata.name}}={conditions} {{end}}");
+        let listed = command::run(&mut self.kubectl(["get", "nodes", "-o", &path])?)?;
+        let ready = listed.split_whitespace().filter_map(|node| node.strip_suffix("=True"));
+        Ok(ready.map(str::to_owned).collect())
     }
 
     pub(crate) fn site(&self) -> Site<'_> {

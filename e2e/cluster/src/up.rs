@@ -20,7 +20,7 @@ use crate::pki::Pki;
 use crate::process::Process;
 use crate::progress::{Outcome, Progress, step};
 use crate::state::{Engine, NodeState, State, lock};
-use crate::template::{self, STORAGE, VOLUME, render};
+use crate::template::{STORAGE, VOLUME, render};
 use crate::tools::{Module, Tools};
 use crate::wait::until;
 
