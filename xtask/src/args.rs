@@ -25,7 +25,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn new(arguments: impl IntoIterator<Item = String>) -> Self {
-        Self { rest: arguments.into_iter().collect() }
+        Self {
+            rest: arguments.into_iter().collect(),
+        }
     }
 
     /// Takes `--help` or `-h`.
@@ -36,7 +38,11 @@ impl Args {
     /// Takes the next argument when it is a word and not an option.
     pub(crate) fn positional(&mut self) -> Option<String> {
         let next = self.rest.front()?;
-        if next.starts_with('-') { None } else { self.rest.pop_front() }
+        if next.starts_with('-') {
+            None
+        } else {
+            self.rest.pop_front()
+        }
     }
 
     /// Takes a switch such as `--check`; true when it was there.
@@ -59,10 +65,14 @@ impl Args {
 
     /// Takes an option whose value must parse as `T`.
     pub(crate) fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, Usage> {
-        let Some(text) = self.option(name)? else { return Ok(None) };
+        let Some(text) = self.option(name)? else {
+            return Ok(None);
+        };
         match text.parse() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(Usage(format!("{name} {text}: not a value that {name} takes"))),
+            Err(_) => Err(Usage(format!(
+                "{name} {text}: not a value that {name} takes"
+            ))),
         }
     }
 
@@ -76,11 +86,16 @@ impl Args {
 
     fn take_option(&mut self, name: &str) -> Result<Option<String>, Usage> {
         let found = self.rest.iter().position(|argument| {
-            argument.strip_prefix(name).is_some_and(|tail| tail.is_empty() || tail.starts_with('='))
+            argument
+                .strip_prefix(name)
+                .is_some_and(|tail| tail.is_empty() || tail.starts_with('='))
         });
         let Some(index) = found else { return Ok(None) };
         let argument = self.rest.remove(index).unwrap_or_default();
-        if let Some(value) = argument.strip_prefix(name).and_then(|tail| tail.strip_prefix('=')) {
+        if let Some(value) = argument
+            .strip_prefix(name)
+            .and_then(|tail| tail.strip_prefix('='))
+        {
             return Ok(Some(value.to_owned()));
         }
         match self.rest.remove(index) {
@@ -113,13 +128,22 @@ mod tests {
     fn what_nobody_took_is_refused_by_name() {
         let mut args = args("--nodes 3 --nods 4");
         args.parsed::<usize>("--nodes").unwrap();
-        assert_eq!(args.finish().unwrap_err().0, "unexpected argument \"--nods\"");
+        assert_eq!(
+            args.finish().unwrap_err().0,
+            "unexpected argument \"--nods\""
+        );
     }
 
     #[test]
     fn an_option_without_a_value_or_given_twice_is_refused() {
-        assert_eq!(args("--name").option("--name").unwrap_err().0, "--name needs a value");
-        assert_eq!(args("--name --x").option("--name").unwrap_err().0, "--name needs a value");
+        assert_eq!(
+            args("--name").option("--name").unwrap_err().0,
+            "--name needs a value"
+        );
+        assert_eq!(
+            args("--name --x").option("--name").unwrap_err().0,
+            "--name needs a value"
+        );
         assert_eq!(
             args("--name a --name b").option("--name").unwrap_err().0,
             "--name is given twice"

@@ -28,15 +28,36 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite {
         name: "kernels",
-        cargo: &["run", "--release", "--package", "collective", "--example", "kernels"],
+        cargo: &[
+            "run",
+            "--release",
+            "--package",
+            "collective",
+            "--example",
+            "kernels",
+        ],
     },
     Suite {
         name: "hfreduce",
-        cargo: &["run", "--release", "--package", "hfreduce-sidecar", "--", "bench"],
+        cargo: &[
+            "run",
+            "--release",
+            "--package",
+            "hfreduce-sidecar",
+            "--",
+            "bench",
+        ],
     },
     Suite {
         name: "scheduler",
-        cargo: &["run", "--release", "--package", "scheduler", "--example", "cycle"],
+        cargo: &[
+            "run",
+            "--release",
+            "--package",
+            "scheduler",
+            "--example",
+            "cycle",
+        ],
     },
 ];
 
@@ -53,8 +74,10 @@ fn run(mut args: Args) -> Result<ExitCode> {
             continue;
         }
         println!("== {}", suite.name);
-        let status =
-            Command::new("cargo").args(suite.cargo).status().context("failed to start cargo")?;
+        let status = Command::new("cargo")
+            .args(suite.cargo)
+            .status()
+            .context("failed to start cargo")?;
         if !status.success() {
             return Ok(ExitCode::FAILURE);
         }
@@ -65,6 +88,8 @@ fn run(mut args: Args) -> Result<ExitCode> {
 /// Model of the processor: figures of different ones cannot be compared.
 fn processor() -> Result<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").context("failed to read /proc/cpuinfo")?;
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     Ok(model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned()))
 }

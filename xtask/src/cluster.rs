@@ -11,8 +11,12 @@ use ::cluster::{Cluster, Engine, Name, Options, list, prerequisites};
 use crate::args::{Args, Usage};
 use crate::{EXIT_USAGE, Verb, packages, report};
 
-pub(crate) const VERB: Verb =
-    Verb { name: "cluster", about: "brings a real Kubernetes cluster up or down", usage: USAGE, run };
+pub(crate) const VERB: Verb = Verb {
+    name: "cluster",
+    about: "brings a real Kubernetes cluster up or down",
+    usage: USAGE,
+    run,
+};
 
 /// The cluster that is meant when none is named.
 pub(crate) const DEFAULT_NAME: &str = "fireflyer";
@@ -66,10 +70,17 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
 
     let start = Instant::now();
     let zones: Vec<_> = zones.split(',').collect();
-    let options = Options::new(name).nodes(nodes).zones(&zones).fake_nodes(fake_nodes);
+    let options = Options::new(name)
+        .nodes(nodes)
+        .zones(&zones)
+        .fake_nodes(fake_nodes);
     let cluster = Cluster::up(&options, &report::step)?;
     report::line("cluster", "ready", start.elapsed());
-    println!("\n{} is up, {}. To use it:\n", cluster.name(), engine(cluster.engine()));
+    println!(
+        "\n{} is up, {}. To use it:\n",
+        cluster.name(),
+        engine(cluster.engine())
+    );
     println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(ExitCode::SUCCESS)
 }
@@ -81,7 +92,11 @@ fn down(mut args: Args) -> anyhow::Result<ExitCode> {
         return Ok(status);
     }
     let start = Instant::now();
-    let how = if Cluster::down(&name)? { "removed" } else { "not there" };
+    let how = if Cluster::down(&name)? {
+        "removed"
+    } else {
+        "not there"
+    };
     report::line(name.as_str(), how, start.elapsed());
     Ok(ExitCode::SUCCESS)
 }
@@ -109,13 +124,18 @@ pub(crate) fn refuse_without_root() -> Option<ExitCode> {
     }
     let arguments: Vec<_> = env::args().skip(1).collect();
     eprintln!("This makes network namespaces and mounts, which only root may. Run:\n");
-    eprintln!("  sudo -E env \"PATH=$PATH\" cargo xtask {}\n", arguments.join(" "));
+    eprintln!(
+        "  sudo -E env \"PATH=$PATH\" cargo xtask {}\n",
+        arguments.join(" ")
+    );
     eprintln!("(With Docker running, the cluster is one of kind's and needs no root.)");
     Some(ExitCode::from(EXIT_USAGE))
 }
 
 fn name(args: &mut Args) -> anyhow::Result<Name> {
-    let text = args.option("--name")?.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+    let text = args
+        .option("--name")?
+        .unwrap_or_else(|| DEFAULT_NAME.to_owned());
     Name::new(&text).map_err(|error| Usage(error.to_string()).into())
 }
 

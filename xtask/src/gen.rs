@@ -4,19 +4,21 @@
 use crate::Verb;
 use crate::args::Args;
 use crate::chart::{self, Ran};
+use crate::images;
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 pub(crate) const VERB: Verb = Verb {
     name: "gen",
-    about: "rewrite generated files (CRDs, the chart's CRDs); --check compares",
+    about: "rewrites generated files (CRDs, Containerfiles, renders of the chart); --check compares",
     usage: "
 Usage: cargo xtask gen [--check]
 
 Rewrites the committed files that are made from code:
   crds/yaml/*.yaml                       from the types in crds/src
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
+  */Containerfile                        from the table of images in xtask/src/images
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
   --check   write nothing; fail when a file is stale, or when a rule, bound or
@@ -49,6 +51,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
             bail!("{binary} of {package} found what is listed above");
         }
     }
+    images::containerfiles(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
     }

@@ -19,10 +19,15 @@ use anyhow::{Context, bail};
 use crate::args::{Args, Usage};
 use crate::{Verb, cluster, packages, report};
 
+pub(crate) use containerfile::write_all as containerfiles;
 use table::IMAGES;
 
-pub(crate) const VERB: Verb =
-    Verb { name: "images", about: "builds the container images, without a container engine", usage: USAGE, run };
+pub(crate) const VERB: Verb = Verb {
+    name: "images",
+    about: "builds the container images, without a container engine",
+    usage: USAGE,
+    run,
+};
 
 const USAGE: &str = "
 Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
@@ -81,7 +86,9 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 /// The names of all images.
 pub(crate) fn all() -> Vec<String> {
     let ours = IMAGES.iter().map(|image| image.name);
-    ours.chain(["trainer", "busybox", "pause"]).map(str::to_owned).collect()
+    ours.chain(["trainer", "busybox", "pause"])
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Builds these images, or finds them in the cache, and prints each with its size.
@@ -94,7 +101,11 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     }
     packages::install(&missing)?;
 
-    let packages: BTreeSet<_> = recipes.iter().flat_map(|recipe| recipe.binaries).map(|b| b.package).collect();
+    let packages: BTreeSet<_> = recipes
+        .iter()
+        .flat_map(|recipe| recipe.binaries)
+        .map(|b| b.package)
+        .collect();
     let folder = binaries::build(&packages.into_iter().collect::<Vec<_>>())?;
     let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
     if wanted("busybox") {
@@ -108,7 +119,11 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
         let archive = pack(image.name(), || Ok(image.build()?))?;
         let mib = archive.bytes >> 20;
         if archive.bytes > MAX_BYTES {
-            bail!("{} weighs {mib} MiB, more than the {} MiB of an image", image.name(), MAX_BYTES >> 20);
+            bail!(
+                "{} weighs {mib} MiB, more than the {} MiB of an image",
+                image.name(),
+                MAX_BYTES >> 20
+            );
         }
         archives.push(archive);
     }
@@ -119,11 +134,20 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
 }
 
 /// Makes an archive and prints what became of it, how long it took and what it weighs.
-fn pack(name: &str, make: impl FnOnce() -> anyhow::Result<(PathBuf, Outcome)>) -> anyhow::Result<Archive> {
+fn pack(
+    name: &str,
+    make: impl FnOnce() -> anyhow::Result<(PathBuf, Outcome)>,
+) -> anyhow::Result<Archive> {
     let start = Instant::now();
     let (path, outcome) = make().with_context(|| format!("failed to build the image {name}"))?;
-    let bytes = fs::metadata(&path).context("failed to look at the archive")?.len();
+    let bytes = fs::metadata(&path)
+        .context("failed to look at the archive")?
+        .len();
     report::line(&format!("image {name}"), outcome, start.elapsed());
-    println!("  {:<34} {:>6.1} MiB", "", bytes as f64 / f64::from(1 << 20));
+    println!(
+        "  {:<34} {:>6.1} MiB",
+        "",
+        bytes as f64 / f64::from(1 << 20)
+    );
     Ok(Archive { path, bytes })
 }

@@ -8,13 +8,17 @@
 )]
 
 mod args;
+mod bench;
 mod chart;
 mod cluster;
+mod demo;
 mod r#gen;
 mod images;
 mod lint;
 mod packages;
 mod report;
+mod sim;
+mod test;
 mod tidy;
 
 use std::env;
@@ -33,7 +37,17 @@ pub(crate) struct Verb {
     pub(crate) run: fn(Args) -> anyhow::Result<ExitCode>,
 }
 
-const VERBS: &[Verb] = &[cluster::VERB, images::VERB, r#gen::VERB, lint::VERB, tidy::VERB];
+const VERBS: &[Verb] = &[
+    demo::VERB,
+    test::VERB,
+    bench::VERB,
+    sim::VERB,
+    cluster::VERB,
+    images::VERB,
+    r#gen::VERB,
+    lint::VERB,
+    tidy::VERB,
+];
 
 /// The exit status for a command line that makes no sense, or that needs root.
 pub(crate) const EXIT_USAGE: u8 = 2;
@@ -43,7 +57,11 @@ fn main() -> ExitCode {
     let Some(name) = args.positional() else {
         let asked = args.help();
         println!("{}", overview());
-        return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
+        return if asked {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(EXIT_USAGE)
+        };
     };
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         eprintln!("xtask: there is no verb {name:?}\n\n{}", overview());
@@ -82,9 +100,18 @@ mod tests {
     #[test]
     fn every_verb_is_listed_once_and_explains_itself() {
         for (index, verb) in VERBS.iter().enumerate() {
-            assert!(verb.usage.contains(&format!("cargo xtask {}", verb.name)), "{}", verb.name);
+            assert!(
+                verb.usage.contains(&format!("cargo xtask {}", verb.name)),
+                "{}",
+                verb.name
+            );
             assert!(!verb.about.is_empty() && !verb.about.ends_with('.'));
-            assert!(VERBS.iter().skip(index + 1).all(|other| other.name != verb.name));
+            assert!(
+                VERBS
+                    .iter()
+                    .skip(index + 1)
+                    .all(|other| other.name != verb.name)
+            );
         }
     }
 }

@@ -15,19 +15,24 @@ pub(crate) fn install(missing: &[Requirement]) -> anyhow::Result<()> {
     packages.dedup();
     let programs: Vec<_> = missing.iter().map(|need| need.program).collect();
     let list = packages.join(" ");
-    println!("  missing here: {}; installing the packages {list} with apt-get", programs.join(", "));
+    println!(
+        "  missing here: {}; installing the packages {list} with apt-get",
+        programs.join(", ")
+    );
     if !found("apt-get") {
         bail!("there is no apt-get: install what this system calls {list}");
     }
     let install = || {
         let mut apt = Command::new("apt-get");
         apt.env("DEBIAN_FRONTEND", "noninteractive");
-        apt.args(["install", "--yes", "--no-install-recommends"]).args(&packages);
+        apt.args(["install", "--yes", "--no-install-recommends"])
+            .args(&packages);
         command::run(&mut apt)
     };
     // The package lists of a fresh machine are empty or old: look again only when it fails.
     if install().is_err() {
-        command::run(Command::new("apt-get").arg("update")).context("failed to update the package lists")?;
+        command::run(Command::new("apt-get").arg("update"))
+            .context("failed to update the package lists")?;
         install().with_context(|| format!("failed to install {list}"))?;
     }
     Ok(())

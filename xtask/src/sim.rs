@@ -33,11 +33,23 @@ fn run(mut args: Args) -> Result<ExitCode> {
         return Err(Usage(format!("SUITE is one of {}", SUITES.join(", "))).into());
     };
     let mut command = Command::new("cargo");
-    command.args(["test", "--package", &suite, "--test", "simulation", "--", "--nocapture"]);
+    command.args([
+        "test",
+        "--package",
+        &suite,
+        "--test",
+        "simulation",
+        "--",
+        "--nocapture",
+    ]);
     match seed {
         Some(seed) => command.env("SEED", seed.to_string()),
         None => command.env("SIM_SECONDS", (minutes * 60).to_string()),
     };
     let status = command.status().context("failed to start cargo")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

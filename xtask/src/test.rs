@@ -56,11 +56,15 @@ fn stages(long: bool, filter: &str) -> Result<Vec<Stage>> {
     let xtask = xtask.to_string_lossy().into_owned();
     let verb = |name, words: &[&str]| Stage {
         name,
-        command: std::iter::once(xtask.clone()).chain(words.iter().map(|w| (*w).into())).collect(),
+        command: std::iter::once(xtask.clone())
+            .chain(words.iter().map(|w| (*w).into()))
+            .collect(),
     };
     let cargo = |name, words: &[&str]| Stage {
         name,
-        command: std::iter::once("cargo".into()).chain(words.iter().map(|w| (*w).into())).collect(),
+        command: std::iter::once("cargo".into())
+            .chain(words.iter().map(|w| (*w).into()))
+            .collect(),
     };
     let mut scenarios = vec!["run", "--quiet", "--package", "scenarios", "--", "run"];
     scenarios.extend(["--filter", filter]);
@@ -110,13 +114,28 @@ fn run(mut args: Args) -> Result<ExitCode> {
     }
     println!("== stages");
     for (name, elapsed) in times {
-        report::line(name, if broken.contains(&name) { "FAILED" } else { "ok" }, elapsed);
+        report::line(
+            name,
+            if broken.contains(&name) {
+                "FAILED"
+            } else {
+                "ok"
+            },
+            elapsed,
+        );
     }
     report::line("all", "", started.elapsed());
     // A stage may fail without a test that failed: formatting, a build, the time limit.
     let failed = counts.failed.max(broken.len() as u64);
-    println!("{} passed, {failed} failed, {} skipped", counts.passed, counts.not_run);
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!(
+        "{} passed, {failed} failed, {} skipped",
+        counts.passed, counts.not_run
+    );
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Runs one stage in a process group of its own, shows what it prints and adds up what it counts.
@@ -139,7 +158,10 @@ fn run_stage(stage: &Stage, watchdog: &Watchdog, counts: &mut Counts) -> Result<
     let status = child.wait().context("failed to wait for the stage")?;
     watchdog.watch(0);
     if watchdog.fired() {
-        bail!("the time limit of {} minutes is over", TIME_LIMIT.as_secs() / 60);
+        bail!(
+            "the time limit of {} minutes is over",
+            TIME_LIMIT.as_secs() / 60
+        );
     }
     if !status.success() {
         bail!("{} ended with {status}", stage.command.join(" "));
@@ -158,8 +180,12 @@ fn add_closing_line(line: &str, counts: &mut Counts) {
     let mut found = Counts::default();
     let mut parts = 0;
     for part in text.split([';', ',']) {
-        let Some((number, word)) = part.trim().split_once(' ') else { continue };
-        let Ok(number) = number.parse::<u64>() else { continue };
+        let Some((number, word)) = part.trim().split_once(' ') else {
+            continue;
+        };
+        let Ok(number) = number.parse::<u64>() else {
+            continue;
+        };
         match word {
             "passed" => found.passed = number,
             "failed" => found.failed = number,
@@ -185,7 +211,10 @@ impl Watchdog {
     fn start(limit: Duration) -> Self {
         let group = Arc::new(AtomicI32::new(0));
         let fired = Arc::new(AtomicBool::new(false));
-        let watchdog = Self { group: Arc::clone(&group), fired: Arc::clone(&fired) };
+        let watchdog = Self {
+            group: Arc::clone(&group),
+            fired: Arc::clone(&fired),
+        };
         thread::spawn(move || {
             thread::sleep(limit);
             fired.store(true, Ordering::SeqCst);
@@ -203,7 +232,8 @@ impl Watchdog {
     }
 
     fn watch(&self, leader: u32) {
-        self.group.store(i32::try_from(leader).unwrap_or(0), Ordering::SeqCst);
+        self.group
+            .store(i32::try_from(leader).unwrap_or(0), Ordering::SeqCst);
     }
 
     fn fired(&self) -> bool {
@@ -230,7 +260,14 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
             "5 passed, 1 failed, 2 skipped",
         ]);
-        assert_eq!(counts, Counts { passed: 8, failed: 1, not_run: 3 });
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 8,
+                failed: 1,
+                not_run: 3
+            }
+        );
     }
 
     #[test]

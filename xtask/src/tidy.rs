@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 
 pub(crate) const VERB: Verb = Verb {
     name: "tidy",
-    about: "check the repository's own rules (headers, links, dependency edges, invariants)",
+    about: "checks the repository's own rules (headers, links, dependency edges, invariants)",
     usage: "
 Usage: cargo xtask tidy
 

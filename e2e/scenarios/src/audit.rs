@@ -49,7 +49,9 @@ struct ObjectRef {
 
 /// Length of the log now, to be passed to [`writes_since`] later.
 pub fn mark(log: &Path) -> Result<u64> {
-    Ok(std::fs::metadata(log).context("the API server keeps no audit log")?.len())
+    Ok(std::fs::metadata(log)
+        .context("the API server keeps no audit log")?
+        .len())
 }
 
 /// Writes by the service accounts of our namespace since `mark`, Leases excepted.
@@ -60,8 +62,12 @@ pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
     let mut writes = Vec::new();
     for line in bytes[start..].split(|byte| *byte == b'\n') {
         // The last line may still be being written.
-        let Ok(line) = serde_json::from_slice::<Line>(line) else { continue };
-        let Some(account) = line.user.username.strip_prefix(&prefix) else { continue };
+        let Ok(line) = serde_json::from_slice::<Line>(line) else {
+            continue;
+        };
+        let Some(account) = line.user.username.strip_prefix(&prefix) else {
+            continue;
+        };
         let changes = matches!(
             line.verb.as_str(),
             "create" | "update" | "patch" | "delete" | "deletecollection"
@@ -113,6 +119,9 @@ mod tests {
         let writes = writes_since(&file, 0).unwrap();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(writes.len(), 1);
-        assert_eq!((writes[0].verb.as_str(), writes[0].resource.as_str()), ("create", "pods"));
+        assert_eq!(
+            (writes[0].verb.as_str(), writes[0].resource.as_str()),
+            ("create", "pods")
+        );
     }
 }

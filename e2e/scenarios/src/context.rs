@@ -9,11 +9,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use cluster::Cluster;
 use crds::TrainingJob;
 use crds::training_job::Phase;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Namespace, Node, PersistentVolumeClaim, Pod, Secret,
 };
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::jobs::Job;
@@ -34,7 +35,9 @@ pub struct Context {
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,7 +50,11 @@ impl Context {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("failed to create namespace {namespace}"))?;
-        Ok(Self { client, cluster, namespace: namespace.to_owned() })
+        Ok(Self {
+            client,
+            cluster,
+            namespace: namespace.to_owned(),
+        })
     }
 
     fn jobs(&self) -> Api<TrainingJob> {
@@ -70,7 +77,10 @@ impl Context {
 
     /// Reads a job.
     pub async fn job(&self, name: &str) -> Result<TrainingJob> {
-        self.jobs().get(name).await.with_context(|| format!("failed to read job {name}"))
+        self.jobs()
+            .get(name)
+            .await
+            .with_context(|| format!("failed to read job {name}"))
     }
 
     /// Merges a change into a job's spec.
@@ -96,7 +106,11 @@ impl Context {
     pub async fn reaches(&self, name: &str, phase: Phase, limit: Duration) -> Result<TrainingJob> {
         self.eventually(&format!("job {name} reaches {phase:?}"), limit, || async {
             let job = self.job(name).await?;
-            let now = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+            let now = job
+                .status
+                .as_ref()
+                .map(|status| status.phase)
+                .unwrap_or_default();
             if now == phase {
                 return Ok(Some(job));
             }
@@ -139,8 +153,15 @@ impl Context {
 
     /// Name of the node that runs a rank of the job's current attempt.
     pub async fn node_of(&self, job: &str, rank: u32) -> Result<String> {
-        let attempt = self.job(job).await?.status.map_or(0, |status| status.attempt);
-        let pod = self.pod_api().get(&crds::names::pod_name(job, attempt, rank)).await?;
+        let attempt = self
+            .job(job)
+            .await?
+            .status
+            .map_or(0, |status| status.attempt);
+        let pod = self
+            .pod_api()
+            .get(&crds::names::pod_name(job, attempt, rank))
+            .await?;
         pod.spec
             .and_then(|spec| spec.node_name)
             .ok_or_else(|| anyhow!("rank {rank} of {job} has no node yet"))
@@ -153,14 +174,22 @@ impl Context {
             ..LogParams::default()
         };
         let pod = crds::names::pod_name(job, attempt, rank);
-        self.pod_api().logs(&pod, &params).await.with_context(|| format!("no log of pod {pod}"))
+        self.pod_api()
+            .logs(&pod, &params)
+            .await
+            .with_context(|| format!("no log of pod {pod}"))
     }
 
     /// The message of a condition that is in the wanted state.
     pub async fn condition(&self, job: &str, kind: &str, status: &str) -> Result<Option<String>> {
         let job = self.job(job).await?;
-        let conditions = job.status.map(|status| status.conditions).unwrap_or_default();
-        let found = conditions.into_iter().find(|c| c.type_ == kind && c.status == status);
+        let conditions = job
+            .status
+            .map(|status| status.conditions)
+            .unwrap_or_default();
+        let found = conditions
+            .into_iter()
+            .find(|c| c.type_ == kind && c.status == status);
         Ok(found.map(|condition| condition.message))
     }
 
@@ -187,7 +216,10 @@ impl Context {
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         }))?;
-        claims.create(&PostParams::default(), &claim).await.context("failed to create a claim")?;
+        claims
+            .create(&PostParams::default(), &claim)
+            .await
+            .context("failed to create a claim")?;
         Ok(())
     }
 
@@ -196,20 +228,27 @@ impl Context {
         let selector = ListParams::default().labels(&format!("{}={job}", crds::names::LABEL_JOB));
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        self.eventually(&format!("job {job} leaves nothing behind"), limit, || async {
-            let left = usize::from(self.jobs().get_opt(job).await?.is_some())
-                + self.pods(job).await?.len()
-                + maps.list(&selector).await?.items.len()
-                + secrets.list(&selector).await?.items.len();
-            Ok((left == 0).then_some(()))
-        })
+        self.eventually(
+            &format!("job {job} leaves nothing behind"),
+            limit,
+            || async {
+                let left = usize::from(self.jobs().get_opt(job).await?.is_some())
+                    + self.pods(job).await?.len()
+                    + maps.list(&selector).await?.items.len()
+                    + secrets.list(&selector).await?.items.len();
+                Ok((left == 0).then_some(()))
+            },
+        )
         .await
     }
 
     /// Waits until a node's Ready condition is (or is no longer) True.
     pub async fn node_ready(&self, node: &str, ready: bool, limit: Duration) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let what = format!("node {node} is {}", if ready { "Ready" } else { "not Ready" });
+        let what = format!(
+            "node {node} is {}",
+            if ready { "Ready" } else { "not Ready" }
+        );
         self.eventually(&what, limit, || async {
             let conditions = nodes.get(node).await?.status.and_then(|s| s.conditions);
             let is_ready = conditions
@@ -225,16 +264,40 @@ impl Context {
     pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patch = json!({"spec": {"unschedulable": unschedulable}});
-        nodes.patch(node, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        nodes
+            .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
         Ok(())
     }
 
     /// Uids of the job's pods, to tell the same pods from pods of the same name.
     pub async fn pod_uids(&self, job: &str) -> Result<Vec<String>> {
-        let mut uids: Vec<_> = self.pods(job).await?.iter().filter_map(ResourceExt::uid).collect();
+        let mut uids: Vec<_> = self
+            .pods(job)
+            .await?
+            .iter()
+            .filter_map(ResourceExt::uid)
+            .collect();
         uids.sort();
         Ok(uids)
     }
+}
+
+/// Who holds the operator's lease: name and address of its pod.
+pub async fn leader(client: &Client) -> Result<(String, String)> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), crds::names::SYSTEM_NAMESPACE);
+    let lease = leases
+        .get("fireflyer-operator")
+        .await
+        .context("failed to read the lease")?;
+    let holder = lease
+        .spec
+        .and_then(|spec| spec.holder_identity)
+        .unwrap_or_default();
+    let (pod, address) = holder
+        .split_once('_')
+        .ok_or_else(|| anyhow!("nobody leads: the lease's holder is {holder:?}"))?;
+    Ok((pod.to_owned(), address.to_owned()))
 }
 
 /// Errors of our own asserting end a wait at once; errors of the API are looked at again.

@@ -22,7 +22,9 @@ const KILLS: usize = 1;
 /// Runs operators one after the other, for ever; prints a line per write.
 pub async fn serve(kubeconfig: &str, operator: &str, arguments: &[&str]) -> Result<()> {
     let (_kubectl, upstream) = plain_api(kubeconfig).await?;
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("failed to listen")?;
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .context("failed to listen")?;
     let address = listener.local_addr()?;
     let (kill, mut kills) = mpsc::channel(KILLS);
     let writes = Arc::new(AtomicU64::new(0));
@@ -56,7 +58,11 @@ async fn plain_api(kubeconfig: &str) -> Result<(Child, String)> {
         .spawn()
         .context("failed to start kubectl proxy")?;
     let output = child.stdout.take().context("kubectl proxy has no output")?;
-    let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
+    let line = BufReader::new(output)
+        .lines()
+        .next_line()
+        .await?
+        .unwrap_or_default();
     let address = line.rsplit(' ').next().unwrap_or_default().to_owned();
     Ok((child, address))
 }
@@ -147,7 +153,10 @@ mod tests {
             Some("POST /api/v1/namespaces/n/pods".to_owned())
         );
         assert_eq!(line("GET /api/v1/pods HTTP/1.1\r\n"), None);
-        assert_eq!(line("PUT /apis/coordination.k8s.io/v1/leases/x HTTP/1.1\r\n"), None);
+        assert_eq!(
+            line("PUT /apis/coordination.k8s.io/v1/leases/x HTTP/1.1\r\n"),
+            None
+        );
         assert_eq!(line("{\"kind\":\"Pod\"}"), None);
     }
 }

@@ -52,7 +52,10 @@ impl Job {
                 "command": ["/bin/sh", "-c", script],
             }]}},
         });
-        Self { spec, name: name.to_owned() }
+        Self {
+            spec,
+            name: name.to_owned(),
+        }
     }
 
     /// The digits example with extra arguments; `name` is also its checkpoint folder.
@@ -68,7 +71,10 @@ impl Job {
                 "command": command,
             }]}},
         });
-        Self { spec, name: name.to_owned() }
+        Self {
+            spec,
+            name: name.to_owned(),
+        }
     }
 
     /// Sets any field of the spec.
@@ -81,7 +87,10 @@ impl Job {
     /// Saves checkpoints into `claim` each `interval_seconds`.
     #[must_use]
     pub fn checkpoint(self, claim: &str, interval_seconds: u32) -> Self {
-        self.with("checkpoint", json!({"claimName": claim, "intervalSeconds": interval_seconds}))
+        self.with(
+            "checkpoint",
+            json!({"claimName": claim, "intervalSeconds": interval_seconds}),
+        )
     }
 
     /// Replaces the trainer's image.

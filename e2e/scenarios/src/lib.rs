@@ -2,7 +2,11 @@
 //!
 //! A scenario is an async function over a [`Context`]; [`runner`] decides which of them share the
 //! cluster at one time. Everything goes through the Kubernetes API, as a user's tools would.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test runner talks to a person")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test runner talks to a person"
+)]
 
 pub mod audit;
 pub mod context;

@@ -1,16 +1,20 @@
 //! `scenarios run`: brings a cluster up, installs the chart, runs the scenarios and takes the
 //! cluster down. `scenarios members`: plays the sidecars of pods on simulated nodes.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test runner talks to a person")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test runner talks to a person"
+)]
 
+use std::io::Read as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use cluster::{Cluster, Options};
+use cluster::{Cluster, Name, Options};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tokio::io::AsyncReadExt as _;
 use scenarios::runner::{self, Outcome};
 use scenarios::{crash, member, scenario};
 
@@ -58,12 +62,16 @@ async fn main() -> ExitCode {
 /// Runs a part beside the control plane until whoever started it closes our standard input, so
 /// that nothing it started outlives the run.
 async fn until_deserted(part: impl Future<Output = Result<()>>) -> Result<bool> {
-    let mut input = tokio::io::stdin();
-    let mut bytes = [0; 64];
-    let deserted = async { while input.read(&mut bytes).await.is_ok_and(|read| read > 0) {} };
+    let (closed, deserted) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while std::io::stdin().read(&mut bytes).is_ok_and(|read| read > 0) {}
+        // Nobody listens any more when the part ended first.
+        let _ = closed.send(());
+    });
     tokio::select! {
         ended = part => ended.map(|()| true),
-        () = deserted => Ok(true),
+        _ = deserted => Ok(true),
     }
 }
 
@@ -85,7 +93,11 @@ struct Flags {
 }
 
 fn flags(words: &[&str]) -> Result<Flags> {
-    let mut flags = Flags { filter: String::new(), cluster: "e2e".into(), keep: false };
+    let mut flags = Flags {
+        filter: String::new(),
+        cluster: "e2e".into(),
+        keep: false,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match (*word, words.as_slice().first()) {
@@ -101,7 +113,12 @@ fn flags(words: &[&str]) -> Result<Flags> {
 }
 
 async fn run(words: &[&str]) -> Result<bool> {
-    let Flags { filter, cluster: name, keep } = flags(words)?;
+    let Flags {
+        filter,
+        cluster: name,
+        keep,
+    } = flags(words)?;
+    let name = Name::new(&name)?;
     let started = Instant::now();
     let cluster = match Cluster::attach(&name) {
         Ok(cluster) => cluster,
@@ -109,12 +126,15 @@ async fn run(words: &[&str]) -> Result<bool> {
     };
     let cluster = Arc::new(cluster);
     let client = client(&cluster.kubeconfig()).await?;
-    println!("cluster {name} is ready after {:.0} s", started.elapsed().as_secs_f64());
+    println!(
+        "cluster {name} is ready after {:.0} s",
+        started.elapsed().as_secs_f64()
+    );
 
     let mut outcome = Outcome::default();
     let ended = all(&cluster, &client, &filter, &mut outcome).await;
     if !keep && outcome.failed == 0 && ended.is_ok() {
-        cluster.down().context("failed to take the cluster down")?;
+        Cluster::down(&name).context("failed to take the cluster down")?;
     } else {
         println!("cluster {name} is left up: cargo xtask cluster down --name {name}");
     }
@@ -129,22 +149,30 @@ async fn all(
     filter: &str,
     outcome: &mut Outcome,
 ) -> Result<()> {
-    for scenarios in [scenario::REAL, scenario::SIMULATED] {
-        let part =
-            runner::run(client.clone(), Arc::clone(cluster), scenarios, filter).await?;
-        outcome.passed += part.passed;
-        outcome.failed += part.failed;
-    }
-    Ok(())
+    let real = runner::run(client.clone(), Arc::clone(cluster), scenario::REAL, filter).await?;
+    outcome.add(real);
+    let members = member::Process::start(cluster, client).await?;
+    let simulated = runner::run(
+        client.clone(),
+        Arc::clone(cluster),
+        scenario::SIMULATED,
+        filter,
+    )
+    .await?;
+    outcome.add(simulated);
+    members.stop()
 }
 
-fn bring_up(name: &str) -> Result<Cluster> {
-    let options = Options {
-        name: name.to_owned(),
-        zones: ZONES.iter().map(|zone| (*zone).to_owned()).collect(),
-        fake_nodes: SIMULATED_NODES,
-    };
-    let cluster = Cluster::up(&options).context("failed to bring the cluster up")?;
-    cluster.install_chart(&[]).context("failed to install the chart")?;
+fn bring_up(name: &Name) -> Result<Cluster> {
+    let options = Options::new(name.clone())
+        .nodes(ZONES.len())
+        .zones(&ZONES)
+        .fake_nodes(SIMULATED_NODES);
+    let cluster = Cluster::up(&options, &progress).context("failed to bring the cluster up")?;
+    cluster::chart::install(&cluster, &progress).context("failed to install the chart")?;
     Ok(cluster)
+}
+
+fn progress(name: &str, outcome: cluster::Outcome, elapsed: Duration) {
+    println!("  {name:<40} {outcome:<8} {:>7.1} s", elapsed.as_secs_f64());
 }

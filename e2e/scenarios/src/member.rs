@@ -3,11 +3,14 @@
 //! is played by kwok.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cluster::Cluster;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, Patch, PatchParams};
@@ -21,6 +24,7 @@ use wire::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BY
 use wire::rendezvous::{Decoder, ToOperator, ToSidecar, encode};
 use wire::run_dir::{CheckpointRef, Progress};
 
+use crate::context::leader;
 use crate::scenario::scale::RUN_SECONDS;
 
 /// Pause before a lost rendezvous is dialled again.
@@ -28,13 +32,50 @@ const REDIAL: Duration = Duration::from_millis(300);
 /// Port that is announced to peers; nobody dials it.
 const DATA_PORT: u16 = 9500;
 
+/// The process that plays the members, beside the control plane: pods are reached from there.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it; it dials the leader that there is now.
+    pub async fn start(cluster: &Cluster, client: &Client) -> Result<Self> {
+        let (_, address) = leader(client).await?;
+        let log = cluster.logs().join("members.log");
+        let log = File::create(&log).context("failed to create the log of the members")?;
+        let mut command = cluster.in_control_plane(&std::env::current_exe()?)?;
+        command
+            .arg("members")
+            .arg(cluster.control_plane_kubeconfig())
+            .arg(format!("{address}:{}", wire::rendezvous::PORT))
+            .stdin(Stdio::piped())
+            .stderr(log.try_clone()?)
+            .stdout(log);
+        Ok(Self(
+            command.spawn().context("failed to start the members")?,
+        ))
+    }
+
+    /// Ends it.
+    pub fn stop(mut self) -> Result<()> {
+        drop(self.0.stdin.take());
+        self.0.wait().context("failed to wait for the members")?;
+        Ok(())
+    }
+}
+
 /// Serves until the watch ends for good.
 pub async fn serve(client: Client, rendezvous: &str) -> Result<()> {
     let rendezvous: SocketAddr = rendezvous.parse().context("RENDEZVOUS is not ip:port")?;
     let system: Api<Secret> = Api::namespaced(client.clone(), crds::names::SYSTEM_NAMESPACE);
-    let secret = system.get("fireflyer-master").await.context("the operator has no master key")?;
+    let secret = system
+        .get("fireflyer-master")
+        .await
+        .context("the operator has no master key")?;
     let master = secret.data.and_then(|mut data| data.remove("key"));
-    let master: Arc<[u8]> = master.context("the master key's Secret has no `key`")?.0.into();
+    let master: Arc<[u8]> = master
+        .context("the master key's Secret has no `key`")?
+        .0
+        .into();
 
     let mut members: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
     let pods: Api<Pod> = Api::all(client.clone());
@@ -44,7 +85,9 @@ pub async fn serve(client: Client, rendezvous: &str) -> Result<()> {
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let Some(uid) = pod.uid() else { continue };
-                let Some(member) = Member::of(&pod, &master) else { continue };
+                let Some(member) = Member::of(&pod, &master) else {
+                    continue;
+                };
                 let client = client.clone();
                 members.entry(uid).or_insert_with(|| {
                     tokio::spawn(async move {
@@ -92,7 +135,11 @@ impl Member {
         Some(Self {
             namespace: pod.namespace()?,
             pod: pod.name_any(),
-            identity: Identity { job: JobId::new(uid), attempt, party: Party::Sidecar { rank } },
+            identity: Identity {
+                job: JobId::new(uid),
+                attempt,
+                party: Party::Sidecar { rank },
+            },
             key: Key::derive(master, uid, attempt),
             address: status.pod_ip.as_ref()?.parse().ok()?,
             attempt,
@@ -174,7 +221,9 @@ impl Member {
     async fn shake_hands(&self, stream: &mut TcpStream) -> Result<()> {
         let mut nonce = [0; NONCE_BYTES];
         // The process and the moment: unique on this machine, which is all a simulation needs.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)?
+            .as_nanos();
         nonce[..16].copy_from_slice(&now.to_le_bytes());
         nonce[16..20].copy_from_slice(&std::process::id().to_le_bytes());
         nonce[20..24].copy_from_slice(&self.rank.to_le_bytes());
@@ -183,7 +232,10 @@ impl Member {
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
         let (peer, proof) = initiator.finish(&challenge)?;
-        ensure!(peer.party == Party::Operator, "{peer} answers in the operator's place");
+        ensure!(
+            peer.party == Party::Operator,
+            "{peer} answers in the operator's place"
+        );
         stream.write_all(&proof).await?;
         Ok(())
     }
@@ -196,7 +248,11 @@ impl Member {
             step: saved,
             digest: format!("sha256:{saved:064x}"),
         });
-        Progress { step, loss: Some(1.0 / step as f64), checkpoint }
+        Progress {
+            step,
+            loss: Some(1.0 / step as f64),
+            checkpoint,
+        }
     }
 
     /// What the kubelet reports when the trainer's launcher ended well.

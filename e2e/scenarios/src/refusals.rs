@@ -39,19 +39,27 @@ pub fn check_all(cluster: &Cluster, namespace: &str) -> Result<()> {
 
 /// Applies one text as an administrator would.
 pub fn apply(cluster: &Cluster, namespace: &str, text: &str) -> Result<Output> {
-    run(cluster, &["apply", "--namespace", namespace, "--filename", "-"], text)
+    run(
+        cluster,
+        &["apply", "--namespace", namespace, "--filename", "-"],
+        text,
+    )
 }
 
 fn run(cluster: &Cluster, arguments: &[&str], text: &str) -> Result<Output> {
     let mut child = cluster
-        .kubectl(arguments)
+        .kubectl(arguments)?
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .context("failed to start kubectl")?;
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(text.as_bytes()).context("failed to write to kubectl")?;
+        input
+            .write_all(text.as_bytes())
+            .context("failed to write to kubectl")?;
     }
-    child.wait_with_output().context("failed to wait for kubectl")
+    child
+        .wait_with_output()
+        .context("failed to wait for kubectl")
 }

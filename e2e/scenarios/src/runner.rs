@@ -27,7 +27,9 @@ pub struct Scenario {
 
 impl std::fmt::Debug for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scenario").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Scenario")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -49,6 +51,14 @@ pub struct Outcome {
     pub failed: usize,
 }
 
+impl Outcome {
+    /// Adds what came of another run.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
 /// Makes a [`Scenario`] from an async function over a `Context`.
 #[macro_export]
 macro_rules! scenario {
@@ -68,12 +78,15 @@ pub async fn run(
     scenarios: &[Scenario],
     filter: &str,
 ) -> Result<Outcome> {
-    let total = u32::try_from(cluster.nodes().len()).context("too many nodes")?;
+    let total = u32::try_from(cluster.nodes().count()).context("too many nodes")?;
     let free = Arc::new(Semaphore::new(total as usize));
     let mut running = JoinSet::new();
     let mut outcome = Outcome::default();
-    let mut chosen: Vec<Scenario> =
-        scenarios.iter().filter(|scenario| scenario.name.contains(filter)).copied().collect();
+    let mut chosen: Vec<Scenario> = scenarios
+        .iter()
+        .filter(|scenario| scenario.name.contains(filter))
+        .copied()
+        .collect();
     // Shared ones first; the sort is stable, so the list's order says which is worth starting early.
     chosen.sort_by_key(|scenario| scenario.needs == Needs::Everything);
     for scenario in chosen {
@@ -102,7 +115,12 @@ pub async fn run(
 
 async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bool {
     let started = Instant::now();
-    let short = scenario.name.rsplit("::").next().unwrap_or(scenario.name).trim();
+    let short = scenario
+        .name
+        .rsplit("::")
+        .next()
+        .unwrap_or(scenario.name)
+        .trim();
     // Namespaces are DNS labels of at most 63 characters.
     let mut namespace = short.replace('_', "-");
     namespace.truncate(63);
@@ -134,28 +152,51 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
 
 /// Writes objects, Events and logs of the namespace and of the operator into one folder.
 fn keep_logs(cluster: &Cluster, namespace: &str) -> Result<PathBuf> {
-    let folder = cluster.log_dir().join("failures").join(namespace);
+    let folder = cluster.logs().join("failures").join(namespace);
     std::fs::create_dir_all(&folder)?;
     let system = crds::names::SYSTEM_NAMESPACE;
     let questions: [(&str, &[&str]); 6] = [
-        ("jobs.yaml", &["get", "trainingjobs,configmaps", "-o", "yaml", "-n", namespace]),
+        (
+            "jobs.yaml",
+            &[
+                "get",
+                "trainingjobs,configmaps",
+                "-o",
+                "yaml",
+                "-n",
+                namespace,
+            ],
+        ),
         ("pods.yaml", &["get", "pods", "-o", "yaml", "-n", namespace]),
         ("events.txt", &["get", "events", "-n", namespace]),
         ("nodes.yaml", &["get", "nodes", "-o", "yaml"]),
         ("system.txt", &["get", "all", "-o", "wide", "-n", system]),
-        ("operator.log", &[
-            "logs", "-n", system, "-l", "app.kubernetes.io/component=operator", "--tail=-1",
-            "--prefix",
-        ]),
+        (
+            "operator.log",
+            &[
+                "logs",
+                "-n",
+                system,
+                "-l",
+                "app.kubernetes.io/component=operator",
+                "--tail=-1",
+                "--prefix",
+            ],
+        ),
     ];
     for (file, arguments) in questions {
-        let output = cluster.kubectl(arguments).output().context("failed to run kubectl")?;
+        let output = cluster
+            .kubectl(arguments)?
+            .output()
+            .context("failed to run kubectl")?;
         std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
     }
-    let names = cluster.kubectl(&["get", "pods", "-o", "name", "-n", namespace]).output()?;
+    let names = cluster
+        .kubectl(["get", "pods", "-o", "name", "-n", namespace])?
+        .output()?;
     for pod in String::from_utf8_lossy(&names.stdout).lines() {
         let arguments = ["logs", pod, "-n", namespace, "--all-containers", "--prefix"];
-        let output = cluster.kubectl(&arguments).output()?;
+        let output = cluster.kubectl(arguments)?.output()?;
         let file = format!("{}.log", pod.replace('/', "-"));
         std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
     }

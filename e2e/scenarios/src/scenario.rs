@@ -12,29 +12,75 @@ pub mod upgrade;
 
 /// Scenarios on real nodes (T4).
 pub const REAL: &[Scenario] = &[
-    scenario!(Needs::Nodes(2), training::digits_reach_accuracy_over_hfreduce),
-    scenario!(Needs::Nodes(2), training::hfreduce_and_gloo_train_the_same_model),
-    scenario!(Needs::Nodes(2), lifecycle::suspended_job_saves_and_resumes_from_there),
+    scenario!(
+        Needs::Nodes(2),
+        training::digits_reach_accuracy_over_hfreduce
+    ),
+    scenario!(
+        Needs::Nodes(2),
+        training::hfreduce_and_gloo_train_the_same_model
+    ),
+    scenario!(
+        Needs::Nodes(2),
+        lifecycle::suspended_job_saves_and_resumes_from_there
+    ),
     scenario!(Needs::Nodes(2), faults::dead_rank_restarts_the_whole_gang),
-    scenario!(Needs::Nodes(1), faults::failing_program_ends_with_its_last_words),
-    scenario!(Needs::Nodes(1), lifecycle::missing_image_is_a_condition_and_no_storm),
-    scenario!(Needs::Nodes(2), lifecycle::job_deleted_while_starting_leaves_nothing),
+    scenario!(
+        Needs::Nodes(1),
+        faults::failing_program_ends_with_its_last_words
+    ),
+    scenario!(
+        Needs::Nodes(1),
+        lifecycle::missing_image_is_a_condition_and_no_storm
+    ),
+    scenario!(
+        Needs::Nodes(2),
+        lifecycle::job_deleted_while_starting_leaves_nothing
+    ),
     scenario!(Needs::Nodes(0), lifecycle::gang_that_cannot_fit_says_why),
-    scenario!(Needs::Nodes(0), lifecycle::claim_of_one_node_is_refused_for_two),
-    scenario!(Needs::Nodes(1), lifecycle::finished_job_is_deleted_after_its_ttl),
+    scenario!(
+        Needs::Nodes(0),
+        lifecycle::claim_of_one_node_is_refused_for_two
+    ),
+    scenario!(
+        Needs::Nodes(1),
+        lifecycle::finished_job_is_deleted_after_its_ttl
+    ),
     scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
     scenario!(Needs::Everything, lifecycle::second_job_waits_for_the_first),
     scenario!(Needs::Everything, faults::cordoned_node_is_left_gracefully),
-    scenario!(Needs::Everything, faults::kubelet_restart_keeps_job_and_devices),
-    scenario!(Needs::Everything, faults::killed_node_is_replaced_and_the_job_goes_on),
-    scenario!(Needs::Everything, faults::killed_leader_is_followed_without_a_restart),
-    scenario!(Needs::Everything, upgrade::operator_upgrade_interrupts_no_job),
-    scenario!(Needs::Everything, upgrade::operator_killed_after_every_write_finishes_the_job),
+    scenario!(
+        Needs::Everything,
+        faults::kubelet_restart_keeps_job_and_devices
+    ),
+    scenario!(
+        Needs::Everything,
+        faults::killed_node_is_replaced_and_the_job_goes_on
+    ),
+    scenario!(
+        Needs::Everything,
+        faults::killed_leader_is_followed_without_a_restart
+    ),
+    scenario!(
+        Needs::Everything,
+        upgrade::operator_upgrade_interrupts_no_job
+    ),
+    scenario!(
+        Needs::Everything,
+        upgrade::uninstall_keeps_jobs_and_reinstall_goes_on
+    ),
+    scenario!(
+        Needs::Everything,
+        upgrade::operator_killed_after_every_write_finishes_the_job
+    ),
 ];
 
 /// Scenarios on simulated nodes (T5).
 pub const SIMULATED: &[Scenario] = &[
-    scenario!(Needs::Everything, scale::hundred_jobs_on_two_hundred_nodes_all_finish),
+    scenario!(
+        Needs::Everything,
+        scale::hundred_jobs_on_two_hundred_nodes_all_finish
+    ),
     scenario!(Needs::Everything, scale::quiet_minute_has_no_writes),
 ];

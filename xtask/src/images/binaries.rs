@@ -18,10 +18,15 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         return Ok(folder);
     }
     let start = Instant::now();
-    let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
+    let variable = format!(
+        "CARGO_TARGET_{}_RUSTFLAGS",
+        target.to_uppercase().replace('-', "_")
+    );
     let mut cargo = Command::new(env!("CARGO"));
     // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the flags' reach.
-    cargo.current_dir(root()).env(variable, "-C target-feature=+crt-static");
+    cargo
+        .current_dir(root())
+        .env(variable, "-C target-feature=+crt-static");
     cargo.args(["build", "--release", "--locked", "--target", &target]);
     for package in packages {
         cargo.args(["--package", package]);

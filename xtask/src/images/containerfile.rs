@@ -11,14 +11,20 @@ use super::table::{
 };
 use crate::r#gen::root;
 
-const HEADER: &str = "# Made by `cargo xtask images --containerfiles`; change xtask/src/images/table.rs instead.";
+const HEADER: &str =
+    "# Made by `cargo xtask images --containerfiles`; change xtask/src/images/table.rs instead.";
 
 /// Each Containerfile by its path in the clone.
 fn all() -> Vec<(String, String)> {
     let rust = env!("CARGO_PKG_RUST_VERSION");
     let mut files: Vec<_> = IMAGES
         .iter()
-        .map(|recipe| (format!("{}/Containerfile", recipe.name), of_recipe(recipe, rust)))
+        .map(|recipe| {
+            (
+                format!("{}/Containerfile", recipe.name),
+                of_recipe(recipe, rust),
+            )
+        })
         .collect();
     files.push(("python/Containerfile".to_owned(), of_trainer(rust)));
     files
@@ -38,14 +44,24 @@ pub(crate) fn write_all(check: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn of_recipe(recipe: &Recipe, rust: &str) -> String {
-    let packages: Vec<_> = recipe.binaries.iter().map(|binary| binary.package).collect();
-    let programs: Vec<_> = packages.iter().map(|package| format!("target/image/release/{package}")).collect();
+    let packages: Vec<_> = recipe
+        .binaries
+        .iter()
+        .map(|binary| binary.package)
+        .collect();
+    let programs: Vec<_> = packages
+        .iter()
+        .map(|package| format!("target/image/release/{package}"))
+        .collect();
     let copies: Vec<_> = recipe
         .binaries
         .iter()
         .map(|binary| format!("COPY --from=build /out/{} {}", binary.package, binary.path))
         .collect();
-    let user = recipe.user.map(|user| format!("USER {user}:{user}\n")).unwrap_or_default();
+    let user = recipe
+        .user
+        .map(|user| format!("USER {user}:{user}\n"))
+        .unwrap_or_default();
     let entrypoint = recipe.entrypoint().join("\", \"");
     format!(
         "{HEADER}
@@ -110,7 +126,11 @@ mod tests {
     fn every_program_is_copied_and_only_the_device_plugin_is_root() {
         for (path, text) in all() {
             assert!(text.contains("COPY --from=build "), "{path}");
-            assert_eq!(text.contains("\nUSER 65532:65532\n"), path != "device-plugin/Containerfile", "{path}");
+            assert_eq!(
+                text.contains("\nUSER 65532:65532\n"),
+                path != "device-plugin/Containerfile",
+                "{path}"
+            );
         }
     }
 }

@@ -28,22 +28,34 @@ pub(crate) struct Recipe {
 pub(crate) const IMAGES: &[Recipe] = &[
     Recipe {
         name: "operator",
-        binaries: &[Binary { package: "operator", path: "/usr/bin/operator" }],
+        binaries: &[Binary {
+            package: "operator",
+            path: "/usr/bin/operator",
+        }],
         user: Some(NOBODY),
     },
     // The launcher travels with the sidecar, which puts it into the pod: so any trainer image will do.
     Recipe {
         name: "hfreduce-sidecar",
         binaries: &[
-            Binary { package: "hfreduce-sidecar", path: "/usr/bin/hfreduce-sidecar" },
-            Binary { package: "launcher", path: "/usr/bin/launcher" },
+            Binary {
+                package: "hfreduce-sidecar",
+                path: "/usr/bin/hfreduce-sidecar",
+            },
+            Binary {
+                package: "launcher",
+                path: "/usr/bin/launcher",
+            },
         ],
         user: Some(NOBODY),
     },
     // Root, because it makes sockets in the kubelet's folder.
     Recipe {
         name: "device-plugin",
-        binaries: &[Binary { package: "device-plugin", path: "/usr/bin/device-plugin" }],
+        binaries: &[Binary {
+            package: "device-plugin",
+            path: "/usr/bin/device-plugin",
+        }],
         user: None,
     },
 ];
@@ -51,7 +63,11 @@ pub(crate) const IMAGES: &[Recipe] = &[
 impl Recipe {
     /// What a container of the image runs.
     pub(crate) fn entrypoint(&self) -> Vec<String> {
-        self.binaries.iter().take(1).map(|binary| binary.path.to_owned()).collect()
+        self.binaries
+            .iter()
+            .take(1)
+            .map(|binary| binary.path.to_owned())
+            .collect()
     }
 
     /// The image, from the programs in `folder`.
@@ -67,7 +83,10 @@ impl Recipe {
             environment: vec!["PATH=/usr/bin".to_owned()],
             user: self.user,
         };
-        Image { config, entries: entries.collect() }
+        Image {
+            config,
+            entries: entries.collect(),
+        }
     }
 }
 

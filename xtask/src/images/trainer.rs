@@ -7,21 +7,17 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use cluster::image::{
-    Config, forget_others, host, images_folder, reference, short_key, write_archive,
-};
+use cluster::image::{Config, forget_others, images_folder, reference, short_key, write_archive};
 use cluster::{Outcome, command, digest, paths};
 
-use super::table::{
-    NOBODY, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE,
-};
+use super::table::{NOBODY, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE};
 use crate::r#gen::root;
 use crate::report;
 
 /// Where apt keeps the machine's mirrors.
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
 
-/// What running Python programs does not need: manuals, translations, other languages' headers. About 200 MB.
+/// What running Python programs does not need: manuals, translations, tests of the packages, another language. 330 MB.
 const TRIMMED: &[&str] = &[
     "./usr/share/doc",
     "./usr/share/man",
@@ -30,9 +26,13 @@ const TRIMMED: &[&str] = &[
     "./usr/share/perl",
     "./usr/lib/*/perl",
     "./usr/lib/*/perl-base",
+    "./usr/lib/libtorch-test",
+    "./usr/lib/python3/dist-packages/networkx/*tests",
+    "./usr/lib/python3/dist-packages/scipy/*tests",
+    "./usr/lib/python3/dist-packages/sklearn/*tests",
+    "./usr/lib/python3/dist-packages/sympy/*tests",
+    "./usr/lib/python3/dist-packages/torch/bin",
     "./usr/include",
-    "./usr/lib/gcc",
-    "./usr/libexec/gcc",
     "./var/cache",
     "./var/lib/apt",
     "./var/log",
@@ -44,7 +44,10 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
     let wheel = wheel()?;
     let layer = images_folder()?.join("trainer.layer");
     pack_layer(&wheel, &layer)?;
-    let base_name = base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let base_name = base
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let key = short_key(format!("{base_name} {}", digest::file(&layer)?).as_bytes())?;
     let archive = images_folder()?.join(format!("trainer-{key}.tar"));
     if archive.exists() {
@@ -57,6 +60,9 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
             "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
             "PYTHONDONTWRITEBYTECODE=1".to_owned(),
             "PYTHONUNBUFFERED=1".to_owned(),
+            // The user has no entry in /etc/passwd; libraries ask for a name and a home all the same.
+            "USER=fireflyer".to_owned(),
+            "HOME=/tmp".to_owned(),
         ],
         user: Some(NOBODY),
     };
@@ -71,15 +77,24 @@ fn base() -> anyhow::Result<PathBuf> {
     let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRIMMED:?}");
     let folder = paths::cache()?.join("trainer");
     fs::create_dir_all(&folder).context("failed to make the trainer's cache")?;
-    let layer = folder.join(format!("base-{}.tar", short_key(recipe.as_bytes())?));
+    let key = short_key(recipe.as_bytes())?;
+    let layer = folder.join(format!("base-{key}.tar"));
     let outcome = if layer.exists() {
         Outcome::Cached
     } else {
-        let whole = folder.join("whole.tar");
-        let mut debian = Command::new("mmdebstrap");
-        debian.args(["--variant=minbase", "--include", &TRAINER_PACKAGES.join(",")]);
-        debian.arg(TRAINER_SUITE).arg(&whole).arg(mirror()?);
-        command::run(&mut debian)?;
+        let whole = folder.join(format!("whole-{key}.tar"));
+        if !whole.exists() {
+            let fresh = folder.join("fresh.tar");
+            let mut debian = Command::new("mmdebstrap");
+            debian.args([
+                "--variant=minbase",
+                "--include",
+                &TRAINER_PACKAGES.join(","),
+            ]);
+            debian.arg(TRAINER_SUITE).arg(&fresh).arg(mirror()?);
+            command::run(&mut debian)?;
+            fs::rename(&fresh, &whole).context("failed to keep the root")?;
+        }
         trim(&whole, &layer)?;
         fs::remove_file(&whole).context("failed to remove the untrimmed root")?;
         Outcome::Built
@@ -94,7 +109,12 @@ fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
     let fresh = layer.with_extension("new");
     fs::create_dir_all(&folder).context("failed to make a folder for the root")?;
     let mut unpack = Command::new("tar");
-    unpack.arg("--extract").arg("--file").arg(whole).arg("--directory").arg(&folder);
+    unpack
+        .arg("--extract")
+        .arg("--file")
+        .arg(whole)
+        .arg("--directory")
+        .arg(&folder);
     // Device nodes: containers get their own.
     unpack.args(["--numeric-owner", "--wildcards", "--exclude=./dev/*"]);
     unpack.args(TRIMMED.iter().map(|path| format!("--exclude={path}/*")));
@@ -109,18 +129,28 @@ fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
 /// The mirror of Debian that this machine's own apt is configured with.
 fn mirror() -> anyhow::Result<String> {
     for folder in APT_SOURCES {
-        let Ok(entries) = fs::read_dir(folder) else { continue };
+        let Ok(entries) = fs::read_dir(folder) else {
+            continue;
+        };
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.sort();
         for file in files {
-            let is_source = file.extension().is_some_and(|end| end == "sources" || end == "list");
-            let text = if is_source { fs::read_to_string(&file).unwrap_or_default() } else { String::new() };
+            let is_source = file
+                .extension()
+                .is_some_and(|end| end == "sources" || end == "list");
+            let text = if is_source {
+                fs::read_to_string(&file).unwrap_or_default()
+            } else {
+                String::new()
+            };
             if let Some(mirror) = mirror_in(&text) {
                 return Ok(mirror);
             }
         }
     }
-    bail!("no source of apt's names a mirror of Debian: the trainer's base is made of Debian packages")
+    bail!(
+        "no source of apt's names a mirror of Debian: the trainer's base is made of Debian packages"
+    )
 }
 
 /// The first address of a Debian archive in a `.sources` file or a `sources.list`.
@@ -130,7 +160,9 @@ fn mirror_in(text: &str) -> Option<String> {
         _ if line.starts_with("deb ") => line.split_whitespace().collect(),
         _ => Vec::new(),
     });
-    let debian = |address: &&str| address.contains("://") && address.trim_end_matches('/').ends_with("/debian");
+    let debian = |address: &&str| {
+        address.contains("://") && address.trim_end_matches('/').ends_with("/debian")
+    };
     addresses.into_iter().find(debian).map(str::to_owned)
 }
 
@@ -143,17 +175,28 @@ fn wheel() -> anyhow::Result<PathBuf> {
     let site = folder.join("site");
     for old in [&wheels, &site] {
         if old.exists() {
-            fs::remove_dir_all(old).with_context(|| format!("failed to remove {}", old.display()))?;
+            fs::remove_dir_all(old)
+                .with_context(|| format!("failed to remove {}", old.display()))?;
         }
     }
     let mut build = Command::new(maturin);
-    build.current_dir(root()).args(["build", "--release", "--locked", "--target", &host()?]);
-    build.args(["--manifest-path", "python/Cargo.toml", "--out"]).arg(&wheels);
+    build
+        .current_dir(root())
+        .args(["build", "--release", "--locked"]);
+    build
+        .args(["--manifest-path", "python/Cargo.toml", "--out"])
+        .arg(&wheels);
     command::run(&mut build)?;
-    let built = fs::read_dir(&wheels).context("failed to list the wheels")?.flatten().next();
+    let built = fs::read_dir(&wheels)
+        .context("failed to list the wheels")?
+        .flatten()
+        .next();
     let built = built.context("maturin built no wheel")?.path();
     let mut unpack = Command::new("python3");
-    unpack.args(["-m", "zipfile", "--extract"]).arg(built).arg(&site);
+    unpack
+        .args(["-m", "zipfile", "--extract"])
+        .arg(built)
+        .arg(&site);
     command::run(&mut unpack)?;
     report::line("python wheel", Outcome::Built, start.elapsed());
     Ok(site)
@@ -164,7 +207,11 @@ fn maturin() -> anyhow::Result<PathBuf> {
     let program = environment.join("bin/maturin");
     if !program.exists() {
         let start = Instant::now();
-        command::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
+        command::run(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&environment),
+        )?;
         let mut install = Command::new(environment.join("bin/pip"));
         command::run(install.args(["install", "--quiet", "maturin>=1,<2"]))?;
         report::line("maturin", Outcome::Built, start.elapsed());
@@ -179,7 +226,10 @@ fn pack_layer(site: &Path, layer: &Path) -> anyhow::Result<()> {
         fs::remove_dir_all(&stage).context("failed to remove the last upper layer")?;
     }
     copy_folder(site, &stage.join(TRAINER_SITE.trim_start_matches('/')))?;
-    copy_folder(&root().join("examples"), &stage.join(TRAINER_EXAMPLES.trim_start_matches('/')))?;
+    copy_folder(
+        &root().join("examples"),
+        &stage.join(TRAINER_EXAMPLES.trim_start_matches('/')),
+    )?;
     let mut pack = reproducible_tar(layer);
     pack.args(["--owner=0", "--group=0", "--mode=u=rwX,go=rX"]);
     pack.arg("--directory").arg(&stage).arg(".");
@@ -189,7 +239,8 @@ fn pack_layer(site: &Path, layer: &Path) -> anyhow::Result<()> {
 
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to).with_context(|| format!("failed to make {}", to.display()))?;
-    let entries = fs::read_dir(from).with_context(|| format!("failed to list {}", from.display()))?;
+    let entries =
+        fs::read_dir(from).with_context(|| format!("failed to list {}", from.display()))?;
     for entry in entries.flatten() {
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         if source.is_dir() {
@@ -205,7 +256,14 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
 /// The same files give the same bytes.
 fn reproducible_tar(target: &Path) -> Command {
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--sort=name", "--mtime=@0", "--numeric-owner", "--format=gnu", "--file"]);
+    tar.args([
+        "--create",
+        "--sort=name",
+        "--mtime=@0",
+        "--numeric-owner",
+        "--format=gnu",
+        "--file",
+    ]);
     tar.arg(target);
     tar
 }
@@ -218,7 +276,10 @@ mod tests {
     fn the_mirror_is_the_first_debian_archive_and_not_its_security_updates() {
         let sources = "Types: deb\nURIs: http://a.example/debian-security\nSuites: x\n\n\
                        Types: deb\n# URIs: http://no.example/debian\nURIs: http://b.example/debian/\n";
-        assert_eq!(mirror_in(sources).as_deref(), Some("http://b.example/debian/"));
+        assert_eq!(
+            mirror_in(sources).as_deref(),
+            Some("http://b.example/debian/")
+        );
         let list = "# deb http://no.example/debian x main\ndeb [signed-by=/k] http://c.example/debian x main\n";
         assert_eq!(mirror_in(list).as_deref(), Some("http://c.example/debian"));
         assert_eq!(mirror_in("deb https://other.example/apt x main\n"), None);

@@ -24,7 +24,13 @@ spec:
     let output = crate::refusals::apply(&context.cluster, &context.namespace, pod)
         .context("failed to run kubectl")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(!output.status.success(), "a pod of somebody else could ask for fireflyer.dev/node");
-    ensure!(said.contains("fireflyer.dev/node"), "the refusal does not say why: {said}");
+    ensure!(
+        !output.status.success(),
+        "a pod of somebody else could ask for fireflyer.dev/node"
+    );
+    ensure!(
+        said.contains("fireflyer.dev/node"),
+        "the refusal does not say why: {said}"
+    );
     Ok(())
 }

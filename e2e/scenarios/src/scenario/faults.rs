@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use serde_json::json;
 
-use crate::context::Context;
+use crate::context::{Context, leader};
 use crate::jobs::{Job, LATER_ATTEMPTS_END, RUNS_UNTIL_ASKED};
 
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
@@ -18,20 +17,45 @@ const START: Duration = Duration::from_secs(60);
 const NODE_LOSS: Duration = Duration::from_secs(100);
 
 pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
-    context.submit(&Job::shell("fragile", 2, LATER_ATTEMPTS_END)).await?;
+    context
+        .submit(&Job::shell("fragile", 2, LATER_ATTEMPTS_END))
+        .await?;
     context.reaches("fragile", Phase::Running, START).await?;
     // Pid 1 is the launcher; the trainer's rank is its child.
-    let kill = ["exec", "-n", &context.namespace, "fragile-1-1", "-c", "trainer", "--", "/bin/sh"];
-    let mut command = context.cluster.kubectl(&kill);
+    let kill = [
+        "exec",
+        "-n",
+        &context.namespace,
+        "fragile-1-1",
+        "-c",
+        "trainer",
+        "--",
+        "/bin/sh",
+    ];
+    let mut command = context.cluster.kubectl(kill)?;
     command.args(["-c", "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p -gt 1 ] && [ $p -ne $$ ] && kill -9 $p; done; true"]);
     let killed = command.output().context("failed to run kubectl exec")?;
-    ensure!(killed.status.success(), "kill: {}", String::from_utf8_lossy(&killed.stderr));
+    ensure!(
+        killed.status.success(),
+        "kill: {}",
+        String::from_utf8_lossy(&killed.stderr)
+    );
 
-    let ended = context.reaches("fragile", Phase::Succeeded, START * 2).await?;
+    let ended = context
+        .reaches("fragile", Phase::Succeeded, START * 2)
+        .await?;
     let status = ended.status.unwrap_or_default();
-    ensure!(status.attempt == 2, "ended in attempt {}, not 2", status.attempt);
+    ensure!(
+        status.attempt == 2,
+        "ended in attempt {}, not 2",
+        status.attempt
+    );
     let failure = status.failure.context("status does not say what failed")?;
-    ensure!(failure.rank == Some(1), "status blames rank {:?}, not 1", failure.rank);
+    ensure!(
+        failure.rank == Some(1),
+        "status blames rank {:?}, not 1",
+        failure.rank
+    );
     Ok(())
 }
 
@@ -41,31 +65,55 @@ pub async fn failing_program_ends_with_its_last_words(context: Context) -> Resul
     context.submit(&job).await?;
     let failed = context.reaches("doomed", Phase::Failed, START * 2).await?;
     let status = failed.status.unwrap_or_default();
-    ensure!(status.attempt == 2, "{} attempts for one allowed restart", status.attempt);
-    let log = status.failure.and_then(|failure| failure.log).unwrap_or_default();
-    ensure!(log.contains("the last words of a rank"), "the log's tail is not in status: {log:?}");
+    ensure!(
+        status.attempt == 2,
+        "{} attempts for one allowed restart",
+        status.attempt
+    );
+    let log = status
+        .failure
+        .and_then(|failure| failure.log)
+        .unwrap_or_default();
+    ensure!(
+        log.contains("the last words of a rank"),
+        "the log's tail is not in status: {log:?}"
+    );
     Ok(())
 }
 
 pub async fn cordoned_node_is_left_gracefully(context: Context) -> Result<()> {
-    context.submit(&Job::shell("leaving", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .submit(&Job::shell("leaving", 2, RUNS_UNTIL_ASKED))
+        .await?;
     context.reaches("leaving", Phase::Running, START).await?;
     let node = context.node_of("leaving", 1).await?;
     context.cordon(&node, true).await?;
-    let moved = context.eventually("the job runs without the cordoned node", START * 2, || async {
-        let job = context.job("leaving").await?;
-        let status = job.status.unwrap_or_default();
-        if status.phase != Phase::Running || status.attempt != 2 {
-            return Ok(None);
-        }
-        let nodes = [context.node_of("leaving", 0).await?, context.node_of("leaving", 1).await?];
-        Ok((!nodes.contains(&node)).then_some(status))
-    });
+    let moved = context.eventually(
+        "the job runs without the cordoned node",
+        START * 2,
+        || async {
+            let job = context.job("leaving").await?;
+            let status = job.status.unwrap_or_default();
+            if status.phase != Phase::Running || status.attempt != 2 {
+                return Ok(None);
+            }
+            let nodes = [
+                context.node_of("leaving", 0).await?,
+                context.node_of("leaving", 1).await?,
+            ];
+            Ok((!nodes.contains(&node)).then_some(status))
+        },
+    );
     let moved = moved.await;
     context.cordon(&node, false).await?;
     let status = moved?;
-    ensure!(status.restarts == 0, "leaving a cordoned node was charged as a failure");
-    let saved = status.last_checkpoint.context("the job was not asked to save before it moved")?;
+    ensure!(
+        status.restarts == 0,
+        "leaving a cordoned node was charged as a failure"
+    );
+    let saved = status
+        .last_checkpoint
+        .context("the job was not asked to save before it moved")?;
     ensure!(saved.step == 7, "recorded step {}, saved 7", saved.step);
     context.delete("leaving").await?;
     context.is_gone("leaving", START * 2).await
@@ -76,13 +124,18 @@ pub async fn killed_node_is_replaced_and_the_job_goes_on(context: Context) -> Re
     context.submit(&job).await?;
     context.reaches("survivor", Phase::Running, START).await?;
     let lost = context.node_of("survivor", 1).await?;
-    context.cluster.kill_node(&lost)?;
-    let ended = context.reaches("survivor", Phase::Succeeded, NODE_LOSS + START).await;
-    context.cluster.restart_node(&lost)?;
+    context.cluster.node(&lost)?.kill()?;
+    let ended = context
+        .reaches("survivor", Phase::Succeeded, NODE_LOSS + START)
+        .await;
+    context.cluster.node(&lost)?.restart()?;
     context.node_ready(&lost, true, NODE_LOSS).await?;
     let status = ended?.status.unwrap_or_default();
     ensure!(status.restarts == 0, "a lost node was charged to the job");
-    ensure!(status.attempt >= 2, "the job did not notice that a node died");
+    ensure!(
+        status.attempt >= 2,
+        "the job did not notice that a node died"
+    );
     Ok(())
 }
 
@@ -90,11 +143,13 @@ pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Re
     let leader = leader_node(&context).await?;
     // One node short of all, placed away from the leader's node by cordoning it meanwhile.
     context.cordon(&leader, true).await?;
-    context.submit(&Job::shell("steady", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .submit(&Job::shell("steady", 2, RUNS_UNTIL_ASKED))
+        .await?;
     context.reaches("steady", Phase::Running, START).await?;
     context.cordon(&leader, false).await?;
     let before = context.pod_uids("steady").await?;
-    context.cluster.kill_node(&leader)?;
+    context.cluster.node(&leader)?.kill()?;
     let followed = context.eventually("another operator leads", NODE_LOSS, || async {
         let now = leader_node(&context).await?;
         Ok((now != leader).then_some(()))
@@ -104,45 +159,65 @@ pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Re
     // The new leader acts: it carries out a suspension.
     context.change("steady", json!({"suspend": true})).await?;
     let suspended = context.reaches("steady", Phase::Suspended, START).await;
-    context.cluster.restart_node(&leader)?;
+    context.cluster.node(&leader)?.restart()?;
     context.node_ready(&leader, true, NODE_LOSS).await?;
     followed?;
     suspended?;
-    ensure!(before == after, "the job's pods changed when the leader died");
+    ensure!(
+        before == after,
+        "the job's pods changed when the leader died"
+    );
     context.delete("steady").await?;
     context.is_gone("steady", START).await
 }
 
 /// Node of the operator pod that holds the lease.
 async fn leader_node(context: &Context) -> Result<String> {
-    let system = crds::names::SYSTEM_NAMESPACE;
-    let leases: Api<Lease> = Api::namespaced(context.client.clone(), system);
-    let lease = leases.get("fireflyer-operator").await.context("failed to read the lease")?;
-    let holder = lease.spec.and_then(|spec| spec.holder_identity).context("nobody leads")?;
-    let pod = holder.split('_').next().unwrap_or_default().to_owned();
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), system);
-    let pod = pods.get(&pod).await.with_context(|| format!("leader {holder} has no pod"))?;
-    pod.spec.and_then(|spec| spec.node_name).context("the leader has no node")
+    let (pod, _) = leader(&context.client).await?;
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+    let object = pods
+        .get(&pod)
+        .await
+        .with_context(|| format!("leader {pod} has no pod"))?;
+    object
+        .spec
+        .and_then(|spec| spec.node_name)
+        .context("the leader has no node")
 }
 
 pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<()> {
-    context.submit(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .submit(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED))
+        .await?;
     context.reaches("unmoved", Phase::Running, START).await?;
     let before = context.pod_uids("unmoved").await?;
     let node = context.node_of("unmoved", 0).await?;
-    context.cluster.restart_kubelet(&node)?;
+    context.cluster.node(&node)?.restart_kubelet()?;
     let nodes: Api<Node> = Api::all(context.client.clone());
     context
-        .eventually("the agent registered again with the new kubelet", NODE_LOSS, || async {
-            let status = nodes.get(&node).await?.status.unwrap_or_default();
-            let allocatable = status.allocatable.unwrap_or_default();
-            let gpus = allocatable.get(crds::names::RESOURCE_GPU).map(|count| count.0.clone());
-            Ok((gpus.as_deref() == Some("8")).then_some(()))
-        })
+        .eventually(
+            "the agent registered again with the new kubelet",
+            NODE_LOSS,
+            || async {
+                let status = nodes.get(&node).await?.status.unwrap_or_default();
+                let allocatable = status.allocatable.unwrap_or_default();
+                let gpus = allocatable
+                    .get(crds::names::RESOURCE_GPU)
+                    .map(|count| count.0.clone());
+                Ok((gpus.as_deref() == Some("8")).then_some(()))
+            },
+        )
         .await?;
     let job = context.job("unmoved").await?.status.unwrap_or_default();
-    ensure!(job.phase == Phase::Running, "the job is {:?} after a kubelet restart", job.phase);
-    ensure!(before == context.pod_uids("unmoved").await?, "pods changed with the kubelet");
+    ensure!(
+        job.phase == Phase::Running,
+        "the job is {:?} after a kubelet restart",
+        job.phase
+    );
+    ensure!(
+        before == context.pod_uids("unmoved").await?,
+        "pods changed with the kubelet"
+    );
     context.delete("unmoved").await?;
     context.is_gone("unmoved", START * 2).await
 }

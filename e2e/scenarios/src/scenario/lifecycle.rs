@@ -22,44 +22,79 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
     let suspended = context.reaches("pausing", Phase::Suspended, START).await?;
     let saved = suspended.status.and_then(|status| status.last_checkpoint);
     let saved = saved.ok_or_else(|| anyhow::anyhow!("no checkpoint was recorded"))?;
-    ensure!((saved.attempt, saved.step) == (1, 7), "recorded {saved:?}, saved attempt 1 step 7");
-    let durable = context.condition("pausing", "CheckpointDurable", "True").await?;
-    ensure!(durable.is_some(), "CheckpointDurable is not True after an acknowledged save");
-    ensure!(context.pods("pausing").await?.is_empty(), "a suspended job still has pods");
+    ensure!(
+        (saved.attempt, saved.step) == (1, 7),
+        "recorded {saved:?}, saved attempt 1 step 7"
+    );
+    let durable = context
+        .condition("pausing", "CheckpointDurable", "True")
+        .await?;
+    ensure!(
+        durable.is_some(),
+        "CheckpointDurable is not True after an acknowledged save"
+    );
+    ensure!(
+        context.pods("pausing").await?.is_empty(),
+        "a suspended job still has pods"
+    );
 
     context.change("pausing", json!({"suspend": false})).await?;
     context.reaches("pausing", Phase::Running, START).await?;
     let log = context
-        .eventually("the second attempt says where it resumed", START, || async {
-            let log = context.log("pausing", 2, 0).await?;
-            Ok(log.contains("running").then_some(log))
-        })
+        .eventually(
+            "the second attempt says where it resumed",
+            START,
+            || async {
+                let log = context.log("pausing", 2, 0).await?;
+                Ok(log.contains("running").then_some(log))
+            },
+        )
         .await?;
-    ensure!(log.contains("attempt 2"), "the resumed attempt is not number 2: {log}");
-    ensure!(log.contains("resume=attempt-1/step-7"), "not resumed from the save: {log}");
+    ensure!(
+        log.contains("attempt 2"),
+        "the resumed attempt is not number 2: {log}"
+    );
+    ensure!(
+        log.contains("resume=attempt-1/step-7"),
+        "not resumed from the save: {log}"
+    );
 
     context.delete("pausing").await?;
     context.is_gone("pausing", Duration::from_secs(120)).await
 }
 
 pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
-    let nodes = u32::try_from(context.cluster.nodes().len())?;
-    context.submit(&Job::shell("first", nodes, RUNS_UNTIL_ASKED)).await?;
+    let nodes = u32::try_from(context.cluster.nodes().count())?;
+    context
+        .submit(&Job::shell("first", nodes, RUNS_UNTIL_ASKED))
+        .await?;
     context.reaches("first", Phase::Running, START).await?;
-    context.submit(&Job::shell("second", nodes, ENDS_WELL)).await?;
+    context
+        .submit(&Job::shell("second", nodes, ENDS_WELL))
+        .await?;
     let waits = context.eventually("the second job is seen to wait", START, || async {
-        Ok(context.condition("second", "Assigned", "False").await?)
+        context.condition("second", "Assigned", "False").await
     });
     let why = waits.await?;
-    ensure!(!why.is_empty(), "a waiting job says nothing about what it waits for");
-    ensure!(context.pods("second").await?.is_empty(), "a waiting job has pods");
+    ensure!(
+        !why.is_empty(),
+        "a waiting job says nothing about what it waits for"
+    );
+    ensure!(
+        context.pods("second").await?.is_empty(),
+        "a waiting job has pods"
+    );
     context.delete("first").await?;
-    context.reaches("second", Phase::Succeeded, START * 2).await?;
+    context
+        .reaches("second", Phase::Succeeded, START * 2)
+        .await?;
     Ok(())
 }
 
 pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Result<()> {
-    context.submit(&Job::shell("hasty", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .submit(&Job::shell("hasty", 2, RUNS_UNTIL_ASKED))
+        .await?;
     context
         .eventually("a pod of the job exists", START, || async {
             Ok((!context.pods("hasty").await?.is_empty()).then_some(()))
@@ -71,7 +106,7 @@ pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Resu
 
 pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
     context.submit(&Job::shell("giant", 400, ENDS_WELL)).await?;
-    let has = context.cluster.nodes().len();
+    let has = context.cluster.nodes().count();
     context
         .eventually("the job says why it can never fit", START, || async {
             let message = context.condition("giant", "Assigned", "False").await?;
@@ -79,7 +114,10 @@ pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
             Ok(message.filter(|message| message.contains(&wanted)))
         })
         .await?;
-    ensure!(context.pods("giant").await?.is_empty(), "pods were made for a gang that cannot fit");
+    ensure!(
+        context.pods("giant").await?.is_empty(),
+        "pods were made for a gang that cannot fit"
+    );
     context.delete("giant").await?;
     context.is_gone("giant", START).await
 }
@@ -95,21 +133,29 @@ pub async fn missing_image_is_a_condition_and_no_storm(context: Context) -> Resu
         .await?;
     let job = context.job("imageless").await?;
     let attempt = job.status.map_or(0, |status| status.attempt);
-    ensure!(attempt == 1, "an image that cannot be pulled used up {attempt} attempts");
+    ensure!(
+        attempt == 1,
+        "an image that cannot be pulled used up {attempt} attempts"
+    );
     context.delete("imageless").await?;
     context.is_gone("imageless", START * 2).await
 }
 
 pub async fn claim_of_one_node_is_refused_for_two(context: Context) -> Result<()> {
     context.claim("lonely", "ReadWriteOnce").await?;
-    context.submit(&Job::shell("sharing", 2, ENDS_WELL).checkpoint("lonely", 300)).await?;
+    context
+        .submit(&Job::shell("sharing", 2, ENDS_WELL).checkpoint("lonely", 300))
+        .await?;
     let message = context
         .eventually("the claim is refused in a condition", START, || async {
             let message = context.condition("sharing", "Assigned", "False").await?;
             Ok(message.filter(|message| message.contains("ReadWriteMany")))
         })
         .await?;
-    ensure!(message.contains("lonely"), "the refusal does not name the claim: {message}");
+    ensure!(
+        message.contains("lonely"),
+        "the refusal does not name the claim: {message}"
+    );
     context.delete("sharing").await?;
     context.is_gone("sharing", START).await
 }

@@ -60,7 +60,9 @@ pub async fn know_simulated_nodes(client: kube::Client) -> Result<()> {
     }))?);
     let patch = json!({"spec": {"classes": classes}});
     let params = PatchParams::default();
-    fabrics.patch(crds::names::FABRIC, &params, &Patch::Merge(&patch)).await?;
+    fabrics
+        .patch(crds::names::FABRIC, &params, &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }
 
@@ -72,33 +74,52 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
     for index in 0..100_u32 {
         let nodes = [1, 2, 3, 5, 8][index as usize % 5];
         pods_made += nodes;
-        context.submit(&simulated(&format!("many-{index}"), nodes, 3)).await?;
+        context
+            .submit(&simulated(&format!("many-{index}"), nodes, 3))
+            .await?;
     }
     let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &context.namespace);
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     context
-        .eventually("all jobs end well and no node is booked twice", ALL_FINISH, || async {
-            never_booked_twice(&pods).await?;
-            let phases = jobs.list(&ListParams::default()).await?.items;
-            let phases = phases.iter().filter_map(|job| Some(job.status.as_ref()?.phase));
-            let ended = phases.filter(|phase| *phase == Phase::Succeeded).count();
-            Ok((ended == 100).then_some(()))
-        })
+        .eventually(
+            "all jobs end well and no node is booked twice",
+            ALL_FINISH,
+            || async {
+                never_booked_twice(&pods).await?;
+                let phases = jobs.list(&ListParams::default()).await?.items;
+                let phases = phases
+                    .iter()
+                    .filter_map(|job| Some(job.status.as_ref()?.phase));
+                let ended = phases.filter(|phase| *phase == Phase::Succeeded).count();
+                Ok((ended == 100).then_some(()))
+            },
+        )
         .await?;
     for index in 0..100 {
         context.delete(&format!("many-{index}")).await?;
     }
     context
         .eventually("all pods are gone", ALL_FINISH, || async {
-            Ok(pods.list(&ListParams::default()).await?.items.is_empty().then_some(()))
+            Ok(pods
+                .list(&ListParams::default())
+                .await?
+                .items
+                .is_empty()
+                .then_some(()))
         })
         .await?;
     let writes = audit::writes_since(&log, start)?;
-    let on_pods = writes.iter().filter(|write| write.resource.starts_with("pods")).count();
+    let on_pods = writes
+        .iter()
+        .filter(|write| write.resource.starts_with("pods"))
+        .count();
     let per_pod = on_pods as f64 / f64::from(pods_made);
     let all = writes.len() as f64 / f64::from(pods_made);
     eprintln!("    {per_pod:.2} writes on a pod over its life, {all:.2} of any kind per pod");
-    ensure!(per_pod <= WRITES_PER_POD, "{per_pod:.2} writes a pod, allowed {WRITES_PER_POD}");
+    ensure!(
+        per_pod <= WRITES_PER_POD,
+        "{per_pod:.2} writes a pod, allowed {WRITES_PER_POD}"
+    );
     Ok(())
 }
 
@@ -106,7 +127,10 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
 async fn never_booked_twice(pods: &Api<Pod>) -> Result<()> {
     let mut holders = BTreeMap::new();
     for pod in pods.list(&ListParams::default()).await?.items {
-        let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+        let phase = pod
+            .status
+            .and_then(|status| status.phase)
+            .unwrap_or_default();
         let node = pod.spec.and_then(|spec| spec.node_name);
         let (Some(node), false) = (node, phase == "Succeeded" || phase == "Failed") else {
             continue;
@@ -122,10 +146,14 @@ async fn never_booked_twice(pods: &Api<Pod>) -> Result<()> {
 pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
     know_simulated_nodes(context.client.clone()).await?;
     for index in 0..10 {
-        context.submit(&simulated(&format!("calm-{index}"), 2, 3600)).await?;
+        context
+            .submit(&simulated(&format!("calm-{index}"), 2, 3600))
+            .await?;
     }
     for index in 0..10 {
-        context.reaches(&format!("calm-{index}"), Phase::Running, ALL_FINISH).await?;
+        context
+            .reaches(&format!("calm-{index}"), Phase::Running, ALL_FINISH)
+            .await?;
     }
     let log = context.cluster.audit_log();
     let start = audit::mark(&log)?;
@@ -133,8 +161,15 @@ pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
     tokio::time::sleep(QUIET).await;
     let writes = audit::writes_since(&log, start)?;
     for index in 0..10 {
-        context.delete(&format!("calm-{index}")).await.context("failed to clean up")?;
+        context
+            .delete(&format!("calm-{index}"))
+            .await
+            .context("failed to clean up")?;
     }
-    ensure!(writes.is_empty(), "{} writes in a quiet minute: {writes:?}", writes.len());
+    ensure!(
+        writes.is_empty(),
+        "{} writes in a quiet minute: {writes:?}",
+        writes.len()
+    );
     Ok(())
 }

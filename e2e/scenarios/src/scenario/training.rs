@@ -23,8 +23,12 @@ const ACCURACY: f64 = 0.95;
 
 pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()> {
     context.claim("digits", "ReadWriteMany").await?;
-    context.submit(&Job::digits("digits", 2, 2, &[]).checkpoint("digits", 10)).await?;
-    context.reaches("digits", Phase::Succeeded, TRAINING).await?;
+    context
+        .submit(&Job::digits("digits", 2, 2, &[]).checkpoint("digits", 10))
+        .await?;
+    context
+        .reaches("digits", Phase::Succeeded, TRAINING)
+        .await?;
     let log = context.log("digits", 1, 0).await?;
     let accuracy = log
         .lines()
@@ -32,8 +36,14 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
         .next_back()
         .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
         .with_context(|| format!("the log has no accuracy: {log}"))?;
-    ensure!(accuracy >= ACCURACY, "accuracy {accuracy}, promised {ACCURACY}");
-    ensure!(log.contains("allreduce="), "the log does not say how fast the allreduce was");
+    ensure!(
+        accuracy >= ACCURACY,
+        "accuracy {accuracy}, promised {ACCURACY}"
+    );
+    ensure!(
+        log.contains("allreduce="),
+        "the log does not say how fast the allreduce was"
+    );
     Ok(())
 }
 
@@ -43,18 +53,35 @@ pub async fn hfreduce_and_gloo_train_the_same_model(context: Context) -> Result<
     for (name, backend) in [("hfreduce", "HFReduce"), ("gloo", "None")] {
         let trace = format!("/checkpoint/{name}.trace");
         let steps = STEPS.to_string();
-        let arguments =
-            ["--backend", name, "--seed", "7", "--steps", &steps, "--trace", trace.as_str()];
+        let arguments = [
+            "--backend",
+            name,
+            "--seed",
+            "7",
+            "--steps",
+            &steps,
+            "--trace",
+            trace.as_str(),
+        ];
         let job = Job::digits(name, 2, 2, &arguments)
             .with("communication", json!({"backend": backend}))
             .checkpoint("traces", 86400);
         context.submit(&job).await?;
         context.reaches(name, Phase::Succeeded, TRAINING).await?;
-        let file = shared_folder(&context, "traces").await?.join(format!("{name}.trace"));
+        let file = shared_folder(&context, "traces")
+            .await?
+            .join(format!("{name}.trace"));
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("failed to read the losses of {name}"))?;
-        let trace = text.lines().map(str::parse).collect::<Result<Vec<f64>, _>>()?;
-        ensure!(trace.len() == STEPS, "{name} wrote {} losses, not {STEPS}", trace.len());
+        let trace = text
+            .lines()
+            .map(str::parse)
+            .collect::<Result<Vec<f64>, _>>()?;
+        ensure!(
+            trace.len() == STEPS,
+            "{name} wrote {} losses, not {STEPS}",
+            trace.len()
+        );
         losses.push(trace);
     }
     for (step, (ours, theirs)) in losses[0].iter().zip(&losses[1]).enumerate() {
@@ -71,9 +98,17 @@ pub async fn hfreduce_and_gloo_train_the_same_model(context: Context) -> Result<
 async fn shared_folder(context: &Context, claim: &str) -> Result<PathBuf> {
     let client = context.client.clone();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &context.namespace);
-    let volume = claims.get(claim).await?.spec.and_then(|spec| spec.volume_name);
+    let volume = claims
+        .get(claim)
+        .await?
+        .spec
+        .and_then(|spec| spec.volume_name);
     let volume = volume.with_context(|| format!("claim {claim} is not bound"))?;
     let volume = Api::<PersistentVolume>::all(client).get(&volume).await?;
-    let path = volume.spec.and_then(|spec| spec.host_path).map(|host| host.path);
-    path.map(PathBuf::from).context("the volume of the shared class is not a folder")
+    let path = volume
+        .spec
+        .and_then(|spec| spec.host_path)
+        .map(|host| host.path);
+    path.map(PathBuf::from)
+        .context("the volume of the shared class is not a folder")
 }

@@ -19,7 +19,9 @@ const START: Duration = Duration::from_secs(60);
 const ROLLOUT: Duration = Duration::from_secs(300);
 
 pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> {
-    context.submit(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED)).await?;
+    context
+        .submit(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED))
+        .await?;
     context.reaches("untouched", Phase::Running, START).await?;
     let before = context.pod_uids("untouched").await?;
 
@@ -28,7 +30,9 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
         "fireflyer.dev/rolled-by": context.namespace,
     }}}}});
     let params = PatchParams::default();
-    deployments.patch("fireflyer-operator", &params, &Patch::Merge(&patch)).await?;
+    deployments
+        .patch("fireflyer-operator", &params, &Patch::Merge(&patch))
+        .await?;
     context
         .eventually("the new operator replaced the old one", ROLLOUT, || async {
             let deployment = deployments.get("fireflyer-operator").await?;
@@ -44,12 +48,23 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
         .await?;
 
     let job = context.job("untouched").await?.status.unwrap_or_default();
-    ensure!(job.phase == Phase::Running, "the job is {:?} after the upgrade", job.phase);
+    ensure!(
+        job.phase == Phase::Running,
+        "the job is {:?} after the upgrade",
+        job.phase
+    );
     ensure!(job.attempt == 1, "the upgrade cost the job an attempt");
-    ensure!(before == context.pod_uids("untouched").await?, "pods changed with the operator");
+    ensure!(
+        before == context.pod_uids("untouched").await?,
+        "pods changed with the operator"
+    );
     // The new leader is at work: it suspends the job, and the job's own save is recorded.
-    context.change("untouched", json!({"suspend": true})).await?;
-    context.reaches("untouched", Phase::Suspended, ROLLOUT).await?;
+    context
+        .change("untouched", json!({"suspend": true}))
+        .await?;
+    context
+        .reaches("untouched", Phase::Suspended, ROLLOUT)
+        .await?;
     context.delete("untouched").await?;
     context.is_gone("untouched", START).await
 }
@@ -63,14 +78,22 @@ pub async fn operator_killed_after_every_write_finishes_the_job(context: Context
     let deployments = deployments(&context);
     let replicas = |count: u32| json!({"spec": {"replicas": count}});
     let params = PatchParams::default();
-    deployments.patch("fireflyer-operator", &params, &Patch::Merge(&replicas(0))).await?;
+    deployments
+        .patch("fireflyer-operator", &params, &Patch::Merge(&replicas(0)))
+        .await?;
     let crashing = Crashing::start(&context)?;
     let ended = life_of_a_job(&context).await;
     let writes = crashing.stop()?;
-    deployments.patch("fireflyer-operator", &params, &Patch::Merge(&replicas(2))).await?;
+    deployments
+        .patch("fireflyer-operator", &params, &Patch::Merge(&replicas(2)))
+        .await?;
     ended.with_context(|| format!("after {} writes:\n{}", writes.len(), writes.join("\n")))?;
     // Assigned, ConfigMap, Secret, two pods, twice, and the transitions between: at least these.
-    ensure!(writes.len() >= 12, "only {} writes were made: {writes:?}", writes.len());
+    ensure!(
+        writes.len() >= 12,
+        "only {} writes were made: {writes:?}",
+        writes.len()
+    );
     Ok(())
 }
 
@@ -84,7 +107,10 @@ async fn life_of_a_job(context: &Context) -> Result<()> {
     context.change("life", json!({"suspend": false})).await?;
     let ended = context.reaches("life", Phase::Succeeded, ROLLOUT).await?;
     let attempt = ended.status.map_or(0, |status| status.attempt);
-    ensure!(attempt == 2, "one suspension and no failure, yet attempt {attempt}");
+    ensure!(
+        attempt == 2,
+        "one suspension and no failure, yet attempt {attempt}"
+    );
     context.delete("life").await?;
     context.is_gone("life", ROLLOUT).await
 }
@@ -99,12 +125,12 @@ impl Crashing {
     fn start(context: &Context) -> Result<Self> {
         let cluster = &context.cluster;
         let address = cluster.control_plane_address();
-        let log = cluster.log_dir().join("crashing-operator.log");
+        let log = cluster.logs().join("crashing-operator.log");
         let file = File::create(&log).context("failed to create the log of the operators")?;
         let this = std::env::current_exe()?;
         let rendezvous = format!("{address}:9443");
-        let operator = cluster::images::binary("operator");
-        let mut command = cluster.in_control_plane(&this);
+        let operator = cluster::image::binary("operator")?;
+        let mut command = cluster.in_control_plane(&this)?;
         command
             .arg("crash")
             .arg(cluster.control_plane_kubeconfig())
@@ -112,20 +138,66 @@ impl Crashing {
             .args(["--namespace", crds::names::SYSTEM_NAMESPACE])
             .args(["--pod-name", "crashing", "--pod-ip", &address.to_string()])
             .args(["--rendezvous-service", &rendezvous])
-            .args(["--rendezvous-listen", &rendezvous, "--metrics-listen", "127.0.0.1:9400"])
-            .args(["--sidecar-image", &format!("localhost/fireflyer/hfreduce-sidecar:{VERSION}")])
+            .args([
+                "--rendezvous-listen",
+                &rendezvous,
+                "--metrics-listen",
+                "127.0.0.1:9400",
+            ])
+            .args([
+                "--sidecar-image",
+                &format!("localhost/fireflyer/hfreduce-sidecar:{VERSION}"),
+            ])
             .stdin(Stdio::piped())
             .stderr(file.try_clone()?)
             .stdout(file);
-        let child = command.spawn().context("failed to start the crashing operator")?;
+        let child = command
+            .spawn()
+            .context("failed to start the crashing operator")?;
         Ok(Self { child, log })
     }
 
     /// Ends it and tells which writes were made.
     fn stop(mut self) -> Result<Vec<String>> {
         drop(self.child.stdin.take());
-        self.child.wait().context("failed to wait for the crashing operator")?;
+        self.child
+            .wait()
+            .context("failed to wait for the crashing operator")?;
         let text = std::fs::read_to_string(&self.log)?;
-        Ok(text.lines().filter(|line| line.starts_with("write ")).map(str::to_owned).collect())
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with("write "))
+            .map(str::to_owned)
+            .collect())
     }
+}
+
+/// Uninstalling takes our programs away, and neither the users' jobs nor what defines them.
+pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Result<()> {
+    context
+        .submit(&Job::shell("orphan", 2, RUNS_UNTIL_ASKED))
+        .await?;
+    context.reaches("orphan", Phase::Running, START).await?;
+    let before = context.pod_uids("orphan").await?;
+    let cluster = std::sync::Arc::clone(&context.cluster);
+    tokio::task::spawn_blocking(move || cluster::chart::uninstall(&cluster)).await??;
+    let deployment = deployments(&context).get_opt("fireflyer-operator").await?;
+    ensure!(deployment.is_none(), "the operator is still deployed");
+    // The definition was kept, and so was the job; its pods do not need the operator.
+    let job = context.job("orphan").await?;
+    ensure!(
+        job.metadata.deletion_timestamp.is_none(),
+        "the job is being deleted"
+    );
+    ensure!(
+        before == context.pod_uids("orphan").await?,
+        "pods went with the operator"
+    );
+
+    let cluster = std::sync::Arc::clone(&context.cluster);
+    tokio::task::spawn_blocking(move || cluster::chart::install(&cluster, &|_, _, _| {})).await??;
+    context.change("orphan", json!({"suspend": true})).await?;
+    context.reaches("orphan", Phase::Suspended, ROLLOUT).await?;
+    context.delete("orphan").await?;
+    context.is_gone("orphan", START).await
 }

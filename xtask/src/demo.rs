@@ -1,0 +1,297 @@
+//! `cargo xtask demo`: from nothing to a trained model on a real cluster, in front of a person. It does what a user would
+//! do, with the same tools: helm installs the chart, kubectl applies the example; the rest is watching.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::cluster::{Cluster, Name, Options, chart, prerequisites, tools};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::args::Args;
+use crate::{Verb, cluster, images, packages, report};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "demo",
+    about: "trains a real model on a real cluster of this machine, from nothing",
+    usage: "
+Usage: cargo xtask demo [--kill-node] [--down]
+
+Builds everything, brings a cluster of two nodes in two zones up, installs the chart, trains a PyTorch model on
+handwritten digits over HFReduce, and shows it all. The first time takes up to half an hour, later ones minutes.
+
+  --kill-node  three nodes; the node of rank 1 dies in mid-training and the job finishes without it
+  --down       removes the demo's cluster",
+    run,
+};
+
+const NAME: &str = "demo";
+const JOB: &str = "digits";
+/// What the example promises on images that it has not seen.
+const ACCURACY: f64 = 0.95;
+/// The training takes about a minute, a lost node some seconds more; ten times that is the limit.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// How often the job is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+fn run(mut args: Args) -> Result<ExitCode> {
+    let kill_node = args.switch("--kill-node");
+    let down = args.switch("--down");
+    args.finish()?;
+    if let Some(status) = cluster::refuse_without_root() {
+        return Ok(status);
+    }
+    let name = Name::new(NAME)?;
+    if down {
+        let was_there = Cluster::down(&name)?;
+        println!(
+            "{}",
+            if was_there {
+                "the demo's cluster is gone"
+            } else {
+                "there is no demo cluster"
+            }
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let started = Instant::now();
+    println!("Fire-Flyer: from an empty machine to a trained model\n\nPrerequisites");
+    packages::install(&prerequisites::missing_for_cluster())?;
+    println!("\nPrograms of the cluster");
+    tools::Tools::build(&tools::Module::ALL, &report::step)?;
+    println!("\nImages");
+    images::build(&images::all())?;
+
+    // Two zones; with a node to lose, the second has one more.
+    let zones: &[&str] = if kill_node {
+        &["a", "b", "b"]
+    } else {
+        &["a", "b"]
+    };
+    println!(
+        "\nCluster of {} nodes, zones {}",
+        zones.len(),
+        zones.join(", ")
+    );
+    let options = Options::new(name).nodes(zones.len()).zones(zones);
+    let cluster = Cluster::up(&options, &report::step)?;
+    chart::install(&cluster, &report::step)?;
+
+    println!("\nkubectl apply -f examples/digits.yaml");
+    kubectl(&cluster, &["apply", "-f", "examples/digits.yaml"])?;
+    let ended = follow(&cluster, kill_node)?;
+    ensure!(
+        ended.accuracy >= ACCURACY,
+        "the model reached an accuracy of {}, the example promises {ACCURACY}",
+        ended.accuracy
+    );
+    if kill_node {
+        ensure!(ended.attempt > 1, "the job did not notice that a node died");
+    }
+    println!(
+        "\n{}",
+        kubectl(&cluster, &["get", "trainingjobs,nodes"])?.trim_end()
+    );
+    println!("\n{}", goodbye(&cluster, &ended, started.elapsed())?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How the job ended.
+struct Ended {
+    attempt: u32,
+    accuracy: f64,
+}
+
+/// Shows the job until it ends; kills the node of rank 1 once there is a checkpoint to lose, if asked to.
+fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
+    let started = Instant::now();
+    let (sender, lines) = channel();
+    let mut shown = String::new();
+    let mut accuracy = None;
+    let mut log: Option<Log> = None;
+    let mut killed = !kill_node;
+    loop {
+        ensure!(
+            started.elapsed() < LIMIT,
+            "the job did not end within {} minutes",
+            LIMIT.as_secs() / 60
+        );
+        let job = Job::look(cluster)?;
+        if job.line() != shown {
+            shown = job.line();
+            println!("{:>6.1} s  {shown}", started.elapsed().as_secs_f64());
+        }
+        let trains = matches!(job.phase.as_str(), "Running" | "Succeeded");
+        if trains && log.as_ref().is_none_or(|log| log.attempt != job.attempt) {
+            log = Some(Log::follow(cluster, job.attempt, sender.clone())?);
+        }
+        let saved = show(&lines, started, &mut accuracy);
+        if saved && !killed {
+            killed = true;
+            let node = node_of(cluster, job.attempt, 1)?;
+            println!(
+                "{:>6.1} s  killing node {node}, which runs rank 1",
+                started.elapsed().as_secs_f64()
+            );
+            cluster.node(&node)?.kill()?;
+        }
+        match job.phase.as_str() {
+            "Succeeded" => {
+                // The log's last lines may come after the phase.
+                if let Some(log) = log.as_mut() {
+                    log.finish();
+                }
+                show(&lines, started, &mut accuracy);
+                let accuracy = accuracy.context("the trainer's log tells no accuracy")?;
+                return Ok(Ended {
+                    attempt: job.attempt,
+                    accuracy,
+                });
+            }
+            "Failed" => {
+                println!("{}", kubectl(cluster, &["describe", "trainingjob", JOB])?);
+                bail!("the job failed; its description is above");
+            }
+            _ => thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Prints what the trainer printed since the last time; says whether it has saved a checkpoint.
+fn show(lines: &Receiver<String>, started: Instant, accuracy: &mut Option<f64>) -> bool {
+    let mut saved = false;
+    for line in lines.try_iter() {
+        println!("{:>6.1} s      {line}", started.elapsed().as_secs_f64());
+        saved |= line.starts_with("checkpoint=");
+        let told = line
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("accuracy="));
+        *accuracy = told.and_then(|text| text.parse().ok()).or(*accuracy);
+    }
+    saved
+}
+
+/// What the status says, without what a person would not read.
+struct Job {
+    phase: String,
+    attempt: u32,
+    zone: String,
+}
+
+impl Job {
+    fn look(cluster: &Cluster) -> Result<Self> {
+        let path = "jsonpath={.status.phase}|{.status.attempt}|{.status.zone}";
+        let text = kubectl(cluster, &["get", "trainingjob", JOB, "-o", path])?;
+        let mut parts = text.split('|').map(str::to_owned);
+        let mut next = || parts.next().unwrap_or_default();
+        let (phase, attempt, zone) = (next(), next(), next());
+        Ok(Self {
+            phase,
+            attempt: attempt.parse().unwrap_or(0),
+            zone,
+        })
+    }
+
+    fn line(&self) -> String {
+        let zone = if self.zone.is_empty() {
+            String::new()
+        } else {
+            format!(", zone {}", self.zone)
+        };
+        let phase = if self.phase.is_empty() {
+            "Queued"
+        } else {
+            &self.phase
+        };
+        format!("{phase} (attempt {}{zone})", self.attempt)
+    }
+}
+
+/// `kubectl logs --follow` of rank 0, line by line into a channel.
+struct Log {
+    attempt: u32,
+    child: Child,
+    reader: Option<thread::JoinHandle<()>>,
+}
+
+impl Log {
+    fn follow(cluster: &Cluster, attempt: u32, lines: Sender<String>) -> Result<Self> {
+        let pod = format!("{JOB}-{attempt}-0");
+        let mut child = cluster
+            .kubectl(["logs", "--follow", "--container", "trainer", &pod])?
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("failed to start kubectl logs")?;
+        let output = child.stdout.take().context("kubectl logs has no output")?;
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            attempt,
+            child,
+            reader: Some(reader),
+        })
+    }
+
+    /// Waits for the log's end: the container is gone, so it comes by itself.
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            // A reader that panicked has nothing more to tell.
+            drop(reader.join());
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is as good.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        self.finish();
+    }
+}
+
+fn node_of(cluster: &Cluster, attempt: u32, rank: u32) -> Result<String> {
+    let pod = format!("{JOB}-{attempt}-{rank}");
+    kubectl(
+        cluster,
+        &["get", "pod", &pod, "-o", "jsonpath={.spec.nodeName}"],
+    )
+}
+
+fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let mut command: Command = cluster.kubectl(arguments)?;
+    command.current_dir(::cluster::paths::repository());
+    Ok(::cluster::command::run(&mut command)?)
+}
+
+fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> Result<String> {
+    // The cluster's own kubectl fits its version; whoever has one may say `kubectl` instead.
+    let command = cluster.kubectl::<&str>([])?;
+    let kubectl = command.get_program().to_string_lossy();
+    Ok(format!(
+        "Accuracy {:.3} on images the model has not seen, after {} attempt(s) and {:.0} s in all.\n\n\
+         The cluster is still up. Try:\n  \
+         export KUBECONFIG={}\n  \
+         {kubectl} get trainingjobs\n  \
+         {kubectl} describe trainingjob {JOB}\n  \
+         {kubectl} logs {JOB}-{}-0 -c trainer\n  \
+         {kubectl} explain trainingjob.spec\n  \
+         edit examples/digits.yaml, rename the job and {kubectl} apply -f it\n  \
+         cargo xtask demo --kill-node\n  \
+         cargo xtask demo --down",
+        ended.accuracy,
+        ended.attempt,
+        elapsed.as_secs_f64(),
+        cluster.kubeconfig().display(),
+        ended.attempt,
+    ))
+}
