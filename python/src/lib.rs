@@ -1,1 +1,13 @@
-//! (to be written)
+//! The native module of the wheel: `wire`'s client as Python sees it. Owns the conversion of words, bytes
+//! and errors, and gives up the interpreter's lock while it waits. Leaves everything about tensors, groups
+//! and work objects to `fireflyer.backend`.
+
+mod client;
+mod error;
+
+/// `fireflyer._native`.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::client::{Client, Ticket};
+}

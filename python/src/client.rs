@@ -1,0 +1,143 @@
+//! The connection to the node's sidecar, as a Python class: call an operation with the bytes of a tensor,
+//! wait for it, get the result's bytes into another tensor. Bytes are copied here, once each way.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use wire::{Call, DType, OpKind, ReduceOp};
+
+use crate::error::raise;
+
+/// An operation in flight.
+#[pyclass(frozen, module = "fireflyer._native")]
+#[derive(Debug)]
+pub(crate) struct Ticket(wire::client::Ticket);
+
+/// The connection to the node's sidecar. Its methods may be called from any thread, and raise
+/// `HFReduceError`; times are in seconds.
+#[pyclass(frozen, module = "fireflyer._native")]
+#[derive(Debug)]
+pub(crate) struct Client {
+    inner: wire::client::Client,
+}
+
+#[pymethods]
+impl Client {
+    /// Attaches as process `local_rank` of the node to the sidecar listening at `socket`.
+    #[staticmethod]
+    fn attach(py: Python<'_>, socket: PathBuf, local_rank: u32, timeout: f64) -> PyResult<Self> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| wire::client::Client::attach(&socket, local_rank, timeout))
+            .map(|inner| Self { inner })
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// Rank of this process in the gang.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.standing().rank
+    }
+
+    /// Processes of the gang.
+    #[getter]
+    fn world_size(&self) -> u32 {
+        self.inner.standing().world
+    }
+
+    /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
+    /// the number of elements that each rank brings.
+    #[pyo3(signature = (kind, dtype, count, input, *, reduce = "sum", root = 0, timeout))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the words of a call, by keyword in Python"
+    )]
+    fn call(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        dtype: &str,
+        count: u64,
+        input: Option<PyBuffer<u8>>,
+        reduce: &str,
+        root: u32,
+        timeout: f64,
+    ) -> PyResult<Ticket> {
+        let call = Call {
+            reduce: named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?,
+            root,
+            ..Call::new(
+                named(OpKind::ALL, OpKind::name, "operation", kind)?,
+                named(DType::ALL, DType::name, "element type", dtype)?,
+                count,
+            )
+        };
+        let timeout = seconds(timeout)?;
+        let lent = match input {
+            None => None,
+            Some(input) => {
+                let bytes = input.len_bytes();
+                let mut lent = py
+                    .detach(|| self.inner.buffer(bytes, timeout))
+                    .map_err(|error| raise(py, &error))?;
+                input.copy_to_slice(py, &mut lent)?;
+                Some(lent)
+            }
+        };
+        py.detach(|| self.inner.submit(call, lent, timeout))
+            .map(Ticket)
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// Waits for an operation and copies its result to `output`, if that is given.
+    #[pyo3(signature = (ticket, output, *, timeout))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        output: Option<PyBuffer<u8>>,
+        timeout: f64,
+    ) -> PyResult<()> {
+        let timeout = seconds(timeout)?;
+        let finished = py
+            .detach(|| self.inner.wait(ticket.0, timeout))
+            .map_err(|error| raise(py, &error))?;
+        match output {
+            Some(output) => output.copy_from_slice(py, &finished.result),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an operation is over, well or not.
+    fn test(&self, py: Python<'_>, ticket: &Ticket) -> PyResult<bool> {
+        self.inner
+            .test(ticket.0)
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// Leaves in good order. Operations in flight fail, here and on the ranks that need this one.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.close())
+            .map_err(|error| raise(py, &error))
+    }
+}
+
+/// The one of `all` that is called `name`.
+fn named<T: Copy>(
+    all: &[T],
+    name_of: fn(T) -> &'static str,
+    what: &str,
+    name: &str,
+) -> PyResult<T> {
+    all.iter()
+        .copied()
+        .find(|one| name_of(*one) == name)
+        .ok_or_else(|| PyValueError::new_err(format!("no {what} is called {name:?}")))
+}
+
+fn seconds(timeout: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(timeout)
+        .map_err(|_| PyValueError::new_err(format!("{timeout} is not a time in seconds")))
+}
