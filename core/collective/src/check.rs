@@ -263,9 +263,10 @@ mod tests {
     /// Checks a call of `chunks` chunks over `zones`, and that only gateway pairs cross.
     fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<Message> {
         let layout = Layout::uniform(zones.len(), 2).unwrap();
-        let count = match kind {
-            OpKind::AllGather => 16,
-            _ => 128 * chunks,
+        let count = if kind == OpKind::AllGather {
+            16
+        } else {
+            128 * chunks
         };
         let call = Call {
             kind,
@@ -388,7 +389,7 @@ mod tests {
         forgetful.trees[0].children[parent].retain(|&child| child != leaf);
         assert!(check(&forgetful, &plan).is_err());
 
-        let mut twice = trees.clone();
+        let mut twice = trees;
         twice.trees[0].children[parent].push(leaf);
         assert_eq!(
             check(&twice, &plan),

@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod dtype;
+pub mod kernels;
 pub mod layout;
 pub mod machine;
 pub mod membership;

@@ -67,6 +67,22 @@ impl Broken {
     }
 }
 
+impl Broken {
+    /// The node that saw it.
+    #[must_use]
+    pub const fn by(&self) -> Option<usize> {
+        match *self {
+            Self::NodeLost { by, .. }
+            | Self::NodeSilent { by, .. }
+            | Self::NodeLeft { by, .. }
+            | Self::RankLost { by, .. }
+            | Self::RankLeft { by, .. }
+            | Self::Protocol { by, .. } => Some(by),
+            Self::Revoked => None,
+        }
+    }
+}
+
 /// What a frame did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
@@ -79,6 +95,9 @@ pub enum Violation {
     /// The chunk does not exist, came before, or has another length.
     #[error("frame for a chunk that is not expected")]
     Chunk,
+    /// The operation is further ahead than this node allows.
+    #[error("frame for an operation too far ahead")]
+    Operation,
     /// The tree index is not 0 or 1.
     #[error("frame for a tree that does not exist")]
     Tree,

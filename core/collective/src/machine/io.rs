@@ -74,7 +74,7 @@ pub enum Frame {
     Fail { op: OpId, mismatch: Mismatch },
     /// Parent to child: a receive slot is free again.
     Credit { tree: u8, slot: u8 },
-    /// Parent to child: I have waited long for your part of this operation; who is missing?
+    /// To neighbours in tree 0, passed on once: we have waited long for this operation; who is missing?
     Awaiting { op: OpId },
     /// To all neighbours, passed on once: the epoch is over.
     Abort { broken: Broken },
@@ -108,7 +108,8 @@ pub enum Input {
     RankLeft { rank: usize },
     /// The membership authority ended the epoch (a new machine serves the next).
     Revoke,
-    /// This node's trainers are gone in good order: say farewell.
+    /// This node's trainers are gone in good order: say farewell (`Bye` to all peers) when nothing is in
+    /// flight any more.
     Leave,
     /// Time passed; due at [`super::Machine::wake_at`].
     Tick,
@@ -147,7 +148,8 @@ pub enum Effect {
         outcome: Result<(), Cause>,
     },
     /// Nothing reads or writes the operation's input and result buffers any more. Comes once for each
-    /// operation that any local rank called, after all its `End`s.
+    /// operation, after all its `End`s. A call made after [`Effect::Broken`] ends at once, uses no buffers
+    /// and gets none; and a payload that the shell is still reading in then is the shell's own to finish first.
     Release { op: OpId },
     /// A neighbour has been silent for [`super::Timing::suspect`].
     Suspect { peer: usize, silent: Duration },

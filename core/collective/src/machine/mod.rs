@@ -16,21 +16,37 @@
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
+mod agree;
 mod cause;
+mod fail;
+mod flow;
 mod io;
+mod link;
+mod operation;
+mod receive;
+mod watch;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use cause::{Broken, Cause, Claim, Mismatch, Violation};
 pub use io::{Buffer, Effect, Fence, Frame, Input, OpId, Placement, Region, Ticket};
 
 use crate::layout::Layout;
+use crate::op::Call;
+use crate::schedule::Plan;
 use crate::tree::DoubleTree;
+use link::{Link, Parent};
+use operation::{Brought, Operation};
 
 /// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
 pub const DEFAULT_CHUNK_BYTES: u32 = 512 * 1024;
 /// Slots of a tree edge when nothing else is asked for: one filling, one reduced, two on the way.
 pub const DEFAULT_SLOTS: u8 = 4;
+/// Smallest chunk: keeps the number of chunks of the largest result within a `u32`.
+pub const MIN_CHUNK_BYTES: u32 = 512;
+/// Most slots of a tree edge: a bit each.
+pub const MAX_SLOTS: u8 = 64;
 /// Operations a rank may have in flight; a further `Submit` must wait (see [`Machine::may_submit`]).
 pub const MAX_IN_FLIGHT: u64 = 64;
 
@@ -70,63 +86,331 @@ pub struct Config {
     pub trees: DoubleTree,
     /// Attempt and epoch.
     pub fence: Fence,
-    /// Bytes of a chunk: a multiple of 64, the same on every node.
+    /// Bytes of a chunk: a multiple of 64 from [`MIN_CHUNK_BYTES`], the same on every node.
     pub chunk_bytes: u32,
-    /// Slots of a tree edge, 1 to 64, the same on every node.
+    /// Slots of a tree edge, 1 to [`MAX_SLOTS`], the same on every node.
     pub slots: u8,
     /// Time limits.
     pub timing: Timing,
+}
+
+/// A configuration the machine cannot work with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The trees are those of another group.
+    #[error("node {node} of {nodes}, trees over {trees} nodes: these do not belong together")]
+    Nodes {
+        node: usize,
+        nodes: usize,
+        trees: usize,
+    },
+    /// Not a size the schedules can use.
+    #[error("chunks of {0} bytes: take a multiple of 64 from {MIN_CHUNK_BYTES}")]
+    Chunk(u32),
+    /// Not a number of slots a bit set can hold.
+    #[error("{0} slots for a tree edge: take 1 to {MAX_SLOTS}")]
+    Slots(u8),
+}
+
+impl Config {
+    /// Checks what [`Machine::new`] relies on.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let (node, nodes, trees) = (self.node, self.layout.nodes(), self.trees.nodes());
+        if node >= nodes || nodes != trees {
+            return Err(ConfigError::Nodes { node, nodes, trees });
+        }
+        if self.chunk_bytes < MIN_CHUNK_BYTES || !self.chunk_bytes.is_multiple_of(64) {
+            return Err(ConfigError::Chunk(self.chunk_bytes));
+        }
+        if self.slots == 0 || self.slots > MAX_SLOTS {
+            return Err(ConfigError::Slots(self.slots));
+        }
+        Ok(())
+    }
+}
+
+/// What was dropped, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames of another attempt or epoch.
+    pub stale_frames: u64,
+    /// Frames for an operation that had failed before.
+    pub late_frames: u64,
+}
+
+/// What a ticket stands for.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// A reduction or copy for a chunk.
+    Part { op: OpId, chunk: u32 },
+    /// A payload on its way to the parent.
+    Up { op: OpId, tree: usize, slot: u8 },
+    /// A payload on its way to a child.
+    Down { op: OpId, tree: usize, peer: usize },
 }
 
 /// One node's part in the collectives of one epoch.
 #[derive(Debug)]
 pub struct Machine {
     config: Config,
+    now: Duration,
+    links: BTreeMap<usize, Link>,
+    /// The send slots of each tree in which this node has a parent.
+    parents: [Option<(usize, Parent)>; 2],
+    ops: BTreeMap<OpId, Operation>,
+    /// How many operations each local rank has called.
+    called: Vec<u64>,
+    /// Local ranks that closed their session.
+    gone: Vec<bool>,
+    work: BTreeMap<Ticket, Work>,
+    tickets: u64,
+    broken: Option<Broken>,
+    farewell: Farewell,
+    counters: Counters,
+    /// Effects of the input at hand.
+    out: Vec<Effect>,
+}
+
+/// How this node leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    /// Not at all.
+    No,
+    /// When nothing is in flight any more.
+    Due,
+    /// It has.
+    Said,
 }
 
 impl Machine {
-    /// A machine that has started no operation. `now` starts the silence timers.
+    /// A machine that has started no operation. `now` starts the silence timers. Needs a configuration that
+    /// passes [`Config::check`].
     #[must_use]
-    pub fn new(config: Config, _now: Duration) -> Self {
-        Self { config }
+    pub fn new(config: Config, now: Duration) -> Self {
+        let node = config.node;
+        let trees = &config.trees.trees;
+        let link = |peer: usize| {
+            Link::new(
+                [0, 1].map(|tree| trees[tree].parent[peer] == Some(node)),
+                now,
+            )
+        };
+        let links = config
+            .trees
+            .neighbours(node)
+            .into_iter()
+            .map(|peer| (peer, link(peer)))
+            .collect();
+        let parents = [0, 1]
+            .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots))));
+        let local = config.layout.local(node);
+        Self {
+            now,
+            links,
+            parents,
+            ops: BTreeMap::new(),
+            called: vec![0; local],
+            gone: vec![false; local],
+            work: BTreeMap::new(),
+            tickets: 0,
+            broken: None,
+            farewell: Farewell::No,
+            counters: Counters::default(),
+            out: Vec::new(),
+            config,
+        }
     }
 
-    /// The nodes it needs a link to.
+    /// The nodes it needs a link to, ascending.
     #[must_use]
     pub fn peers(&self) -> Vec<usize> {
-        self.config.trees.neighbours(self.config.node)
+        self.links.keys().copied().collect()
     }
 
     /// `(peer, tree)` of every child that needs receive slots.
     #[must_use]
     pub fn receives(&self) -> Vec<(usize, u8)> {
-        Vec::new()
+        let children = |(&peer, link): (&usize, &Link)| {
+            [0, 1]
+                .into_iter()
+                .filter(|&tree| link.child[tree].is_some())
+                .map(|tree| (peer, tree as u8))
+                .collect()
+        };
+        self.links
+            .iter()
+            .flat_map(|link| -> Vec<(usize, u8)> { children(link) })
+            .collect()
     }
 
     /// The trees in which it has a parent, hence send slots.
     #[must_use]
     pub fn sends(&self) -> Vec<u8> {
-        Vec::new()
+        [0, 1]
+            .into_iter()
+            .filter(|&tree| self.parents[usize::from(tree)].is_some())
+            .collect()
     }
 
     /// Whether a local rank may call its next operation now, or has to wait for earlier ones to be released.
     #[must_use]
-    pub fn may_submit(&self, _rank: usize) -> bool {
-        true
+    pub fn may_submit(&self, rank: usize) -> bool {
+        self.called[rank] < self.oldest() + MAX_IN_FLIGHT
     }
 
-    /// Where the payload of an `Up` or `Down` goes. Only looks; the frame itself comes with [`Input::Frame`].
+    /// Why the epoch is over, if it is.
     #[must_use]
-    pub fn place(&self, _peer: usize, _fence: Fence, _frame: &Frame) -> Placement {
-        Placement::Discard
+    pub fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
+    /// What was dropped so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// Takes one input and appends what has to be done.
-    pub fn handle(&mut self, _now: Duration, _input: Input, _effects: &mut Vec<Effect>) {}
+    pub fn handle(&mut self, now: Duration, input: Input, effects: &mut Vec<Effect>) {
+        self.pass_time(now);
+        match input {
+            Input::Submit { rank, call, ready } => self.submit(rank, call, ready),
+            Input::Ready { rank, op, ready } => self.ready(rank, op, ready),
+            Input::Frame { peer, fence, frame } => self.frame(peer, fence, frame),
+            Input::Done { ticket } => self.done(ticket),
+            Input::PeerLost { peer } => self.peer_lost(peer),
+            Input::RankLost { rank } => {
+                let rank = self.global(rank);
+                self.break_with(
+                    Broken::RankLost {
+                        rank,
+                        by: self.config.node,
+                    },
+                    None,
+                );
+            }
+            Input::RankLeft { rank } => self.rank_left(rank),
+            Input::Revoke => self.break_with(Broken::Revoked, None),
+            Input::Leave => self.farewell = Farewell::Due,
+            Input::Tick => {}
+        }
+        self.watch();
+        self.advance();
+        effects.append(&mut self.out);
+    }
 
-    /// When [`Input::Tick`] is due.
-    #[must_use]
-    pub fn wake_at(&self) -> Duration {
-        Duration::MAX
+    fn global(&self, rank: usize) -> u32 {
+        self.config.layout.ranks(self.config.node).start + rank as u32
+    }
+
+    /// The first operation that is not released.
+    fn oldest(&self) -> OpId {
+        let called = self.called.iter().copied().min().unwrap_or(0);
+        self.ops.keys().next().map_or(called, |&id| id.min(called))
+    }
+
+    fn submit(&mut self, rank: usize, call: Call, ready: u64) {
+        let id = self.called[rank];
+        self.called[rank] += 1;
+        if self.farewell != Farewell::No {
+            let node = self.config.node;
+            self.break_with(
+                Broken::NodeLeft {
+                    node,
+                    by: node,
+                    op: id,
+                },
+                None,
+            );
+        }
+        if let Some(broken) = self.broken {
+            self.out.push(Effect::End {
+                op: id,
+                rank,
+                outcome: Err(broken.into()),
+            });
+            return;
+        }
+        let first = self.global(0);
+        let operation = self
+            .ops
+            .entry(id)
+            .or_insert_with(|| Operation::new(self.gone.len(), self.now));
+        operation.brought[rank] = Some(Brought { call, ready });
+        if operation.complete_here() && operation.disagreement(first).is_none() {
+            let plan = Plan::new(call, &self.config.layout, self.config.chunk_bytes);
+            operation.plan(plan, &self.config.trees, self.config.node);
+            self.check_early_parts(id);
+        }
+        self.check_departures(id);
+    }
+
+    fn ready(&mut self, rank: usize, op: OpId, ready: u64) {
+        if let Some(brought) = self
+            .ops
+            .get_mut(&op)
+            .and_then(|operation| operation.brought[rank].as_mut())
+        {
+            brought.ready = brought.ready.max(ready);
+        }
+    }
+
+    fn ticket(&mut self, work: Work) -> Ticket {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        let (Work::Part { op, .. } | Work::Up { op, .. } | Work::Down { op, .. }) = work;
+        if let Some(operation) = self.ops.get_mut(&op) {
+            operation.tickets += 1;
+        }
+        self.work.insert(ticket, work);
+        ticket
+    }
+
+    fn done(&mut self, ticket: Ticket) {
+        let Some(work) = self.work.remove(&ticket) else {
+            return;
+        };
+        let (Work::Part { op, .. } | Work::Up { op, .. } | Work::Down { op, .. }) = work;
+        if let Some(operation) = self.ops.get_mut(&op) {
+            operation.tickets -= 1;
+        }
+        match work {
+            Work::Part { op, chunk } => {
+                let part = self
+                    .ops
+                    .get_mut(&op)
+                    .and_then(|operation| operation.parts.get_mut(&chunk));
+                let Some(part) = part else { return };
+                part.left -= 1;
+                if part.left == 0 {
+                    self.finish_part(op, chunk);
+                }
+            }
+            Work::Up { tree, slot, .. } => {
+                if let Some((_, parent)) = &mut self.parents[tree] {
+                    parent.left(slot);
+                }
+            }
+            Work::Down { tree, peer, .. } => {
+                if let Some(child) = self
+                    .links
+                    .get_mut(&peer)
+                    .and_then(|link| link.child[tree].as_mut())
+                {
+                    child.sending -= 1;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.sent = self.now;
+        }
+        self.out.push(Effect::Send {
+            peer,
+            frame,
+            payload,
+        });
     }
 }

@@ -1,0 +1,152 @@
+//! Agreement before data: every part that goes up brings its sender's call, and a node combines it only with an
+//! equal one. A disagreement goes up tree 0 in place of the part, once everybody below has called; the root of
+//! tree 0 hands the verdict down, so all ranks fail with the same two names and the group goes on.
+
+use super::cause::{Claim, Mismatch, Violation};
+use super::operation::Stage;
+use super::{Cause, Effect, Frame, MAX_IN_FLIGHT, Machine, OpId};
+
+/// The tree that carries verdicts: every operation has a chunk in it.
+const VERDICTS: usize = 0;
+
+impl Machine {
+    /// Decides whether this node's subtree disagrees, when all of it has called the operation.
+    pub(super) fn judge(&mut self, id: OpId) {
+        let Some(mismatch) = self.disagreement(id) else {
+            return;
+        };
+        match self.parents[VERDICTS].as_ref().map(|&(peer, _)| peer) {
+            Some(peer) => {
+                if let Some(operation) = self.ops.get_mut(&id) {
+                    operation.stage = Stage::Refused;
+                }
+                self.send(peer, Frame::Refuse { op: id, mismatch }, None);
+            }
+            None => self.fail_operation(id, mismatch),
+        }
+    }
+
+    /// The first disagreement in the order children, own ranks, own rank against child: it does not depend on
+    /// who came first.
+    fn disagreement(&self, id: OpId) -> Option<Mismatch> {
+        let operation = self
+            .ops
+            .get(&id)
+            .filter(|operation| operation.stage == Stage::Open)?;
+        if operation.halves[VERDICTS].started > 0 || !operation.complete_here() {
+            return None;
+        }
+        let rank = self.global(0);
+        let call = operation.brought.first().copied().flatten()?.call;
+        let mut refused = None;
+        let mut differs = None;
+        for peer in &self.config.trees.trees[VERDICTS].children[self.config.node] {
+            let link = self.links.get(peer)?;
+            if let Some(&mismatch) = link.refused.get(&id) {
+                refused = refused.or(Some(mismatch));
+                continue;
+            }
+            // Chunk 0 is the first of tree 0 for every call.
+            let arrival = link.child[VERDICTS].as_ref()?.arrived.get(&(id, 0))?;
+            if arrival.call != call {
+                let other = Claim {
+                    rank: arrival.rank,
+                    call: arrival.call,
+                };
+                differs = differs.or(Some(Mismatch {
+                    one: Claim { rank, call },
+                    other,
+                }));
+            }
+        }
+        refused.or_else(|| operation.disagreement(rank)).or(differs)
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        peer: usize,
+        id: OpId,
+        mismatch: Mismatch,
+    ) -> Result<(), Violation> {
+        if self.child(peer, VERDICTS).is_none() {
+            return Err(Violation::Direction);
+        }
+        if !self.is_live(id)? {
+            self.counters.late_frames += 1;
+            return Ok(());
+        }
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.refused.insert(id, mismatch);
+            if link.refused.len() as u64 > 2 * MAX_IN_FLIGHT {
+                return Err(Violation::Operation);
+            }
+        }
+        self.hear_of(id);
+        Ok(())
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        peer: usize,
+        id: OpId,
+        mismatch: Mismatch,
+    ) -> Result<(), Violation> {
+        match &self.parents[VERDICTS] {
+            Some((parent, _)) if *parent == peer => {}
+            Some(_) | None => return Err(Violation::Direction),
+        }
+        // We sent our part or our refusal, so we know the operation.
+        let operation = self
+            .ops
+            .get(&id)
+            .filter(|operation| operation.stage != Stage::Ended);
+        if operation.is_none_or(|operation| !operation.complete_here()) {
+            return Err(Violation::Operation);
+        }
+        self.fail_operation(id, mismatch);
+        Ok(())
+    }
+
+    /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
+    fn fail_operation(&mut self, id: OpId, mismatch: Mismatch) {
+        let Some(operation) = self.ops.get_mut(&id) else {
+            return;
+        };
+        operation.stage = Stage::Ended;
+        let cause = Cause::Mismatch(mismatch);
+        for rank in 0..operation.brought.len() {
+            self.out.push(Effect::End {
+                op: id,
+                rank,
+                outcome: Err(cause),
+            });
+        }
+        for (peer, tree) in self.receives() {
+            if usize::from(tree) == VERDICTS {
+                self.send(peer, Frame::Fail { op: id, mismatch }, None);
+            }
+            self.drop_arrivals(id, peer, usize::from(tree));
+        }
+        for link in self.links.values_mut() {
+            link.refused.remove(&id);
+        }
+    }
+
+    fn drop_arrivals(&mut self, id: OpId, peer: usize, tree: usize) {
+        let Some(child) = self.child_mut(peer, tree) else {
+            return;
+        };
+        let dropped: Vec<(u32, u8)> = child
+            .arrived
+            .range((id, 0)..=(id, u32::MAX))
+            .map(|(key, arrival)| (key.1, arrival.slot))
+            .collect();
+        for (chunk, slot) in dropped {
+            if let Some(child) = self.child_mut(peer, tree) {
+                child.arrived.remove(&(id, chunk));
+            }
+            self.counters.late_frames += 1;
+            self.return_slot(peer, tree, slot);
+        }
+    }
+}

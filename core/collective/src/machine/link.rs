@@ -1,0 +1,126 @@
+//! What the machine knows of one neighbour: whether it lives, which receive slots it has filled, what waits to be
+//! sent down to it, and in which send slots parts for it are staged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::cause::Mismatch;
+use super::io::OpId;
+use crate::op::Call;
+
+/// A part that a child has sent and that is not yet combined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) slot: u8,
+    pub(super) bytes: u32,
+    pub(super) call: Call,
+    /// The rank that speaks for the child.
+    pub(super) rank: u32,
+}
+
+/// One tree's traffic with a child.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Child {
+    /// Parts by operation and chunk; each holds a slot, so there are at most `slots`.
+    pub(super) arrived: BTreeMap<(OpId, u32), Arrival>,
+    /// Receive slots in use, a bit each.
+    pub(super) taken: u64,
+    /// Chunks that have to go down, oldest first: at most the chunks of the operations in flight.
+    pub(super) backlog: VecDeque<(OpId, u32)>,
+    /// Payloads on their way down, at most `slots`.
+    pub(super) sending: u8,
+}
+
+/// A neighbour.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) heard: Duration,
+    pub(super) sent: Duration,
+    pub(super) suspect: bool,
+    /// The operations it had ended when it said farewell.
+    pub(super) bye: Option<u64>,
+    /// What it is in each tree, if it is a child there.
+    pub(super) child: [Option<Child>; 2],
+    /// Its subtree's disagreements, by operation: at most one for each operation in flight.
+    pub(super) refused: BTreeMap<OpId, Mismatch>,
+}
+
+impl Link {
+    pub(super) fn new(child: [bool; 2], now: Duration) -> Self {
+        Self {
+            heard: now,
+            sent: now,
+            suspect: false,
+            bye: None,
+            child: child.map(|is_child| is_child.then(Child::default)),
+            refused: BTreeMap::new(),
+        }
+    }
+}
+
+/// A send slot's way through a hand-over to the parent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Nobody uses it.
+    #[default]
+    Free,
+    /// Being filled, or what it holds is being prepared.
+    Filling,
+    /// Sent; free again when the bytes have left here and the parent has returned its side.
+    Sent { left: bool, returned: bool },
+}
+
+/// The send slots towards a parent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parent {
+    pub(super) slots: Vec<Slot>,
+}
+
+impl Parent {
+    pub(super) fn new(slots: u8) -> Self {
+        Self {
+            slots: vec![Slot::Free; usize::from(slots)],
+        }
+    }
+
+    /// A free slot.
+    pub(super) fn free(&self) -> Option<u8> {
+        self.slots
+            .iter()
+            .position(|&slot| slot == Slot::Free)
+            .map(|slot| slot as u8)
+    }
+
+    pub(super) fn set(&mut self, slot: u8, state: Slot) {
+        self.slots[usize::from(slot)] = state;
+    }
+
+    /// The bytes have left.
+    pub(super) fn left(&mut self, slot: u8) {
+        if let Slot::Sent { returned, .. } = self.slots[usize::from(slot)] {
+            self.set(slot, Self::after(true, returned));
+        }
+    }
+
+    /// The parent returned the slot; false when it never had it.
+    pub(super) fn returned(&mut self, slot: u8) -> bool {
+        match self.slots.get(usize::from(slot)) {
+            Some(&Slot::Sent {
+                left,
+                returned: false,
+            }) => {
+                self.set(slot, Self::after(left, true));
+                true
+            }
+            Some(Slot::Free | Slot::Filling | Slot::Sent { .. }) | None => false,
+        }
+    }
+
+    fn after(left: bool, returned: bool) -> Slot {
+        if left && returned {
+            Slot::Free
+        } else {
+            Slot::Sent { left, returned }
+        }
+    }
+}

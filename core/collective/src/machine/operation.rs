@@ -1,0 +1,184 @@
+//! One operation in flight on this node: who called it, how much of the inputs may be read, which chunks are
+//! started and settled, and what still uses its buffers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::cause::{Claim, Mismatch};
+use crate::layout::Layout;
+use crate::op::{Call, OpKind};
+use crate::schedule::{Chunk, Flow, Plan};
+use crate::tree::DoubleTree;
+
+/// What a local rank has brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brought {
+    pub(super) call: Call,
+    /// Bytes of its input that may be read.
+    pub(super) ready: u64,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Chunks move.
+    Open,
+    /// A disagreement was reported to the parent; the verdict will come down.
+    Refused,
+    /// Every local rank knows the outcome; buffers may still be in use.
+    Ended,
+}
+
+/// Local work on one chunk, between its start and what follows it.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Reductions and copies that are not finished.
+    pub(super) left: u32,
+    /// Receive slots it reads: (peer, slot).
+    pub(super) reads: Vec<(usize, u8)>,
+    /// The send slot of what goes up next.
+    pub(super) slot: Option<u8>,
+}
+
+/// How many chunks of one tree are done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Half {
+    /// Chunks whose local work was started, in order.
+    pub(super) started: u32,
+    /// Chunks that came down, or were turned here.
+    pub(super) settled: u32,
+    /// How many will.
+    pub(super) expected: u32,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    /// What each local rank brought, so far.
+    pub(super) brought: Vec<Option<Brought>>,
+    pub(super) stage: Stage,
+    /// Set when all local ranks made the same call.
+    pub(super) plan: Option<Plan>,
+    pub(super) halves: [Half; 2],
+    /// A bit for each chunk that settled.
+    settled: Vec<u64>,
+    /// Work on chunks, by index.
+    pub(super) parts: BTreeMap<u32, Part>,
+    /// Tickets that are out and use its buffers.
+    pub(super) tickets: u32,
+    /// Chunks in backlogs.
+    pub(super) queued: u32,
+    /// When this node first heard of it.
+    pub(super) began: Duration,
+    /// Whether those who are missing have been named and asked for.
+    pub(super) asked: bool,
+}
+
+impl Operation {
+    pub(super) fn new(local: usize, now: Duration) -> Self {
+        Self {
+            brought: vec![None; local],
+            stage: Stage::Open,
+            plan: None,
+            halves: [Half::default(); 2],
+            settled: Vec::new(),
+            parts: BTreeMap::new(),
+            tickets: 0,
+            queued: 0,
+            began: now,
+            asked: false,
+        }
+    }
+
+    /// Local ranks that have not called it.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        (0..self.brought.len())
+            .filter(|&rank| self.brought[rank].is_none())
+            .collect()
+    }
+
+    /// Whether all local ranks have called it.
+    pub(super) fn complete_here(&self) -> bool {
+        self.brought.iter().all(Option::is_some)
+    }
+
+    /// Two local ranks that made different calls. `first` is the node's first global rank.
+    pub(super) fn disagreement(&self, first: u32) -> Option<Mismatch> {
+        let claims = || {
+            (first..)
+                .zip(&self.brought)
+                .filter_map(|(rank, b)| b.map(|b| Claim { rank, call: b.call }))
+        };
+        let one = claims().next()?;
+        let other = claims().find(|other| other.call != one.call)?;
+        Some(Mismatch { one, other })
+    }
+
+    /// Plans it once all local ranks have agreed.
+    pub(super) fn plan(&mut self, plan: Plan, trees: &DoubleTree, node: usize) {
+        for (index, tree) in trees.trees.iter().enumerate() {
+            self.halves[index].expected = plan.settles(tree, index, node);
+        }
+        self.settled = vec![0; (plan.chunks() as usize).div_ceil(64)];
+        self.plan = Some(plan);
+    }
+
+    /// Marks a chunk as settled; false when it was before.
+    pub(super) fn settle(&mut self, chunk: &Chunk) -> bool {
+        let (word, bit) = ((chunk.index / 64) as usize, 1 << (chunk.index % 64));
+        let fresh = self.settled[word] & bit == 0;
+        self.settled[word] |= bit;
+        self.halves[chunk.tree()].settled += u32::from(fresh);
+        fresh
+    }
+
+    pub(super) fn is_settled(&self, index: u32) -> bool {
+        self.settled[(index / 64) as usize] & (1 << (index % 64)) != 0
+    }
+
+    /// Whether everything that concerns this node has happened.
+    pub(super) fn is_done(&self) -> bool {
+        self.plan.is_some() && self.halves.iter().all(|half| half.settled == half.expected)
+    }
+
+    /// Whether nothing uses its buffers.
+    pub(super) fn is_idle(&self) -> bool {
+        self.tickets == 0 && self.queued == 0
+    }
+
+    /// The pieces of the inputs that make up this node's part of a chunk: (local rank, offset in its input,
+    /// bytes, offset in the result). `None` while some of it may not be read yet.
+    pub(super) fn pieces(
+        &self,
+        chunk: &Chunk,
+        layout: &Layout,
+        node: usize,
+    ) -> Option<Vec<(usize, u64, u64, u64)>> {
+        let plan = self.plan.as_ref()?;
+        let end = chunk.offset + chunk.bytes;
+        let whole = |rank| (rank, chunk.offset, chunk.bytes, chunk.offset);
+        let pieces: Vec<_> = match (plan.call().kind, chunk.flow) {
+            (OpKind::AllGather, _) => {
+                let each = plan.call().input_bytes();
+                let first = layout.ranks(node).start;
+                (0..self.brought.len())
+                    .filter_map(|rank| {
+                        let start = u64::from(first + rank as u32) * each;
+                        let (from, to) = (start.max(chunk.offset), (start + each).min(end));
+                        (from < to).then(|| (rank, from - start, to - from, from))
+                    })
+                    .collect()
+            }
+            (OpKind::Broadcast { root }, _) => {
+                vec![whole((root - layout.ranks(node).start) as usize)]
+            }
+            (_, Flow::Combine { .. } | Flow::Spread { .. }) => {
+                (0..self.brought.len()).map(whole).collect()
+            }
+        };
+        let readable = |&(rank, from, bytes, _): &(usize, u64, u64, u64)| {
+            self.brought[rank].is_some_and(|brought| brought.ready >= from + bytes)
+        };
+        pieces.iter().all(readable).then_some(pieces)
+    }
+}

@@ -1,0 +1,329 @@
+//! What comes from neighbours: every frame is checked here once against what its sender may send now. A frame
+//! that may not be is a broken protocol and ends the epoch with the sender's name; one of another epoch is dropped.
+
+use super::cause::Violation;
+use super::link::{Arrival, Child};
+use super::operation::{Operation, Stage};
+use super::{Broken, Buffer, Fence, Frame, MAX_IN_FLIGHT, Machine, OpId, Placement, Region};
+use crate::schedule::{Carry, Chunk, Step};
+
+impl Machine {
+    /// Where the payload of an `Up` or `Down` goes. Only looks; the frame itself comes with
+    /// [`super::Input::Frame`].
+    #[must_use]
+    pub fn place(&self, peer: usize, fence: Fence, frame: &Frame) -> Placement {
+        if fence != self.config.fence || self.broken.is_some() {
+            return Placement::Discard;
+        }
+        let region = match *frame {
+            Frame::Up {
+                tree, slot, bytes, ..
+            } => {
+                let buffer = Buffer::Receive { peer, tree, slot };
+                let bytes = u64::from(bytes);
+                self.check_slot(peer, tree, slot, bytes).map(|()| Region {
+                    buffer,
+                    offset: 0,
+                    bytes,
+                })
+            }
+            Frame::Down {
+                tree,
+                op,
+                chunk,
+                bytes,
+            } => self
+                .check_down(peer, tree, op, chunk, bytes)
+                .map(|(chunk, _)| Region {
+                    buffer: Buffer::Result { op },
+                    offset: chunk.offset,
+                    bytes: u64::from(bytes),
+                }),
+            Frame::Refuse { .. }
+            | Frame::Fail { .. }
+            | Frame::Credit { .. }
+            | Frame::Awaiting { .. }
+            | Frame::Abort { .. }
+            | Frame::Heartbeat
+            | Frame::Bye { .. } => return Placement::Discard,
+        };
+        region.map_or(Placement::Discard, Placement::Into)
+    }
+
+    pub(super) fn frame(&mut self, peer: usize, fence: Fence, frame: Frame) {
+        if fence != self.config.fence {
+            self.counters.stale_frames += 1;
+            return;
+        }
+        self.hear(peer);
+        if self.broken.is_some() {
+            return;
+        }
+        let outcome = match frame {
+            Frame::Up {
+                tree,
+                op,
+                chunk,
+                slot,
+                bytes,
+                call,
+                rank,
+            } => self.up(
+                peer,
+                tree,
+                op,
+                chunk,
+                Arrival {
+                    slot,
+                    bytes,
+                    call,
+                    rank,
+                },
+            ),
+            Frame::Down {
+                tree,
+                op,
+                chunk,
+                bytes,
+            } => self.down(peer, tree, op, chunk, bytes),
+            Frame::Refuse { op, mismatch } => self.refused(peer, op, mismatch),
+            Frame::Fail { op, mismatch } => self.failed(peer, op, mismatch),
+            Frame::Credit { tree, slot } => self.credit(peer, tree, slot),
+            Frame::Awaiting { op } => self.awaiting(peer, op),
+            Frame::Abort { broken } => {
+                self.break_with(broken, Some(peer));
+                Ok(())
+            }
+            Frame::Heartbeat => Ok(()),
+            Frame::Bye { ended } => {
+                self.bye(peer, ended);
+                Ok(())
+            }
+        };
+        if let Err(violation) = outcome {
+            self.break_with(
+                Broken::Protocol {
+                    node: peer,
+                    by: self.config.node,
+                    violation,
+                },
+                None,
+            );
+        }
+    }
+
+    fn up(
+        &mut self,
+        peer: usize,
+        tree: u8,
+        id: OpId,
+        chunk: u32,
+        arrival: Arrival,
+    ) -> Result<(), Violation> {
+        self.check_slot(peer, tree, arrival.slot, u64::from(arrival.bytes))?;
+        let tree = usize::from(tree);
+        if self
+            .child(peer, tree)
+            .is_some_and(|child| child.arrived.contains_key(&(id, chunk)))
+        {
+            return Err(Violation::Chunk);
+        }
+        if let Some(child) = self.child_mut(peer, tree) {
+            child.taken |= 1 << arrival.slot;
+        }
+        if !self.is_live(id)? {
+            self.counters.late_frames += 1;
+            self.return_slot(peer, tree, arrival.slot);
+            return Ok(());
+        }
+        self.check_part(id, peer, tree, chunk, &arrival)?;
+        if let Some(child) = self.child_mut(peer, tree) {
+            child.arrived.insert((id, chunk), arrival);
+        }
+        self.hear_of(id);
+        Ok(())
+    }
+
+    fn down(
+        &mut self,
+        peer: usize,
+        tree: u8,
+        id: OpId,
+        chunk: u32,
+        bytes: u32,
+    ) -> Result<(), Violation> {
+        let (chunk, step) = self.check_down(peer, tree, id, chunk, bytes)?;
+        self.settle(id, &chunk, &step);
+        Ok(())
+    }
+
+    fn credit(&mut self, peer: usize, tree: u8, slot: u8) -> Result<(), Violation> {
+        match self.parents.get_mut(usize::from(tree)) {
+            Some(Some((parent, slots))) if *parent == peer => {
+                if slots.returned(slot) {
+                    Ok(())
+                } else {
+                    Err(Violation::Slot)
+                }
+            }
+            Some(_) => Err(Violation::Direction),
+            None => Err(Violation::Tree),
+        }
+    }
+
+    fn check_slot(&self, peer: usize, tree: u8, slot: u8, bytes: u64) -> Result<(), Violation> {
+        if tree > 1 {
+            return Err(Violation::Tree);
+        }
+        let child = self
+            .child(peer, usize::from(tree))
+            .ok_or(Violation::Direction)?;
+        if slot >= self.config.slots || child.taken & (1 << slot) != 0 {
+            return Err(Violation::Slot);
+        }
+        if bytes > u64::from(self.config.chunk_bytes) {
+            return Err(Violation::Chunk);
+        }
+        Ok(())
+    }
+
+    /// A part whose call agrees with ours has to be the one the schedule expects. One that disagrees, or comes
+    /// before our ranks have called, waits for the comparison.
+    fn check_part(
+        &self,
+        id: OpId,
+        peer: usize,
+        tree: usize,
+        index: u32,
+        arrival: &Arrival,
+    ) -> Result<(), Violation> {
+        let plan = self
+            .ops
+            .get(&id)
+            .and_then(|operation| operation.plan.as_ref());
+        let Some(plan) = plan.filter(|plan| *plan.call() == arrival.call) else {
+            return Ok(());
+        };
+        if index >= plan.chunks() {
+            return Err(Violation::Chunk);
+        }
+        let (chunk, step) = self.step(id, index).ok_or(Violation::Chunk)?;
+        let fits = |&(child, carry): &(usize, Carry)| {
+            child == peer
+                && chunk.tree() == tree
+                && payload(&chunk, carry) == u64::from(arrival.bytes)
+        };
+        if step.from_children.iter().any(fits) {
+            Ok(())
+        } else {
+            Err(Violation::Chunk)
+        }
+    }
+
+    /// Parts that came before our ranks had called could not be checked then.
+    pub(super) fn check_early_parts(&mut self, id: OpId) {
+        let mut early = Vec::new();
+        for (&peer, link) in &self.links {
+            for (tree, child) in link.child.iter().enumerate() {
+                let arrived = child
+                    .iter()
+                    .flat_map(|child| child.arrived.range((id, 0)..=(id, u32::MAX)));
+                early.extend(arrived.map(|(&(_, chunk), &arrival)| (peer, tree, chunk, arrival)));
+            }
+        }
+        for (node, tree, chunk, arrival) in early {
+            if let Err(violation) = self.check_part(id, node, tree, chunk, &arrival) {
+                self.break_with(
+                    Broken::Protocol {
+                        node,
+                        by: self.config.node,
+                        violation,
+                    },
+                    None,
+                );
+            }
+        }
+    }
+
+    fn check_down(
+        &self,
+        peer: usize,
+        tree: u8,
+        id: OpId,
+        index: u32,
+        bytes: u32,
+    ) -> Result<(Chunk, Step), Violation> {
+        match self.parents.get(usize::from(tree)) {
+            Some(Some((parent, _))) if *parent == peer => {}
+            Some(_) => return Err(Violation::Direction),
+            None => return Err(Violation::Tree),
+        }
+        let operation = self
+            .ops
+            .get(&id)
+            .filter(|operation| operation.stage == Stage::Open);
+        let operation = operation.ok_or(Violation::Chunk)?;
+        let plan = operation.plan.as_ref().ok_or(Violation::Chunk)?;
+        if index >= plan.chunks() || operation.is_settled(index) {
+            return Err(Violation::Chunk);
+        }
+        let (chunk, step) = self.step(id, index).ok_or(Violation::Chunk)?;
+        let carry = step.from_parent.ok_or(Violation::Chunk)?;
+        if chunk.tree() != usize::from(tree) || payload(&chunk, carry) != u64::from(bytes) {
+            return Err(Violation::Chunk);
+        }
+        Ok((chunk, step))
+    }
+
+    /// Whether an operation may still happen here; false when it is over. A peer can be ahead by what it may
+    /// have in flight beyond what we have called.
+    pub(super) fn is_live(&self, id: OpId) -> Result<bool, Violation> {
+        if let Some(operation) = self.ops.get(&id) {
+            return Ok(operation.stage != Stage::Ended);
+        }
+        if id > self.oldest() + 2 * MAX_IN_FLIGHT {
+            return Err(Violation::Operation);
+        }
+        Ok(self.called.iter().any(|&called| called <= id))
+    }
+
+    /// Others have begun an operation.
+    pub(super) fn hear_of(&mut self, id: OpId) {
+        let local = self.called.len();
+        self.ops
+            .entry(id)
+            .or_insert_with(|| Operation::new(local, self.now));
+        self.check_departures(id);
+    }
+
+    pub(super) fn return_slot(&mut self, peer: usize, tree: usize, slot: u8) {
+        if let Some(child) = self.child_mut(peer, tree) {
+            child.taken &= !(1 << slot);
+        }
+        if self.broken.is_none() {
+            self.send(
+                peer,
+                Frame::Credit {
+                    tree: tree as u8,
+                    slot,
+                },
+                None,
+            );
+        }
+    }
+
+    pub(super) fn child(&self, peer: usize, tree: usize) -> Option<&Child> {
+        self.links.get(&peer)?.child[tree].as_ref()
+    }
+
+    pub(super) fn child_mut(&mut self, peer: usize, tree: usize) -> Option<&mut Child> {
+        self.links.get_mut(&peer)?.child[tree].as_mut()
+    }
+}
+
+fn payload(chunk: &Chunk, carry: Carry) -> u64 {
+    match carry {
+        Carry::Payload => chunk.bytes,
+        Carry::Empty => 0,
+    }
+}

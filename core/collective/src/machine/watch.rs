@@ -1,0 +1,145 @@
+//! Time: heartbeats out, silence noticed, missing ranks named. Silence makes a suspect first and ends the epoch
+//! only much later; a rank that is late is named and never given up.
+
+use std::time::Duration;
+
+use super::cause::Violation;
+use super::operation::{Operation, Stage};
+use super::{Broken, Effect, Farewell, Frame, Machine, OpId};
+
+impl Machine {
+    /// When [`super::Input::Tick`] is due.
+    #[must_use]
+    pub fn wake_at(&self) -> Duration {
+        if self.broken.is_some() || self.farewell == Farewell::Said {
+            return Duration::MAX;
+        }
+        let timing = &self.config.timing;
+        let links = self
+            .links
+            .values()
+            .filter(|link| link.bye.is_none())
+            .map(|link| {
+                let silence = if link.suspect {
+                    timing.lost
+                } else {
+                    timing.suspect
+                };
+                (link.heard + silence).min(link.sent + timing.heartbeat)
+            });
+        let late = self
+            .waiting()
+            .map(|(_, operation)| operation.began + timing.late);
+        links.chain(late).min().unwrap_or(Duration::MAX)
+    }
+
+    /// After a gap that no schedule explains, this process was stopped, not everybody else: silence starts anew.
+    pub(super) fn pass_time(&mut self, now: Duration) {
+        let gap = now.saturating_sub(self.now);
+        if gap > self.config.timing.suspect / 2 {
+            self.links.values_mut().for_each(|link| link.heard += gap);
+        }
+        self.now = self.now.max(now);
+    }
+
+    pub(super) fn hear(&mut self, peer: usize) {
+        let Some(link) = self.links.get_mut(&peer) else {
+            return;
+        };
+        link.heard = self.now;
+        if std::mem::take(&mut link.suspect) {
+            self.out.push(Effect::Recovered { peer });
+        }
+    }
+
+    pub(super) fn watch(&mut self) {
+        if self.broken.is_some() || self.farewell == Farewell::Said {
+            return;
+        }
+        for peer in self.peers() {
+            self.watch_link(peer);
+        }
+        let late = self.config.timing.late;
+        let due = self
+            .waiting()
+            .filter(|(_, operation)| self.now >= operation.began + late);
+        if let Some((id, _)) = due {
+            self.ask(id, None);
+        }
+    }
+
+    fn watch_link(&mut self, peer: usize) {
+        let (now, timing) = (self.now, self.config.timing);
+        let Some(link) = self.links.get_mut(&peer).filter(|link| link.bye.is_none()) else {
+            return;
+        };
+        let silent = now.saturating_sub(link.heard);
+        if silent >= timing.lost {
+            self.break_with(
+                Broken::NodeSilent {
+                    node: peer,
+                    by: self.config.node,
+                },
+                None,
+            );
+            return;
+        }
+        if silent >= timing.suspect && !link.suspect {
+            link.suspect = true;
+            self.out.push(Effect::Suspect { peer, silent });
+        }
+        if now >= link.sent + timing.heartbeat && self.broken.is_none() {
+            self.send(peer, Frame::Heartbeat, None);
+        }
+    }
+
+    /// The oldest operation, if it waits for ranks here or below and nobody has asked for them.
+    fn waiting(&self) -> Option<(OpId, &Operation)> {
+        let oldest = self
+            .ops
+            .iter()
+            .find(|(_, operation)| operation.stage == Stage::Open)?;
+        let waits = |(_, operation): &(&OpId, &Operation)| {
+            !operation.asked && operation.halves[0].started == 0
+        };
+        Some(oldest)
+            .filter(waits)
+            .map(|(&id, operation)| (id, operation))
+    }
+
+    /// Names the local ranks that are missing and asks the others to do the same.
+    fn ask(&mut self, id: OpId, except: Option<usize>) {
+        let Some(operation) = self.ops.get_mut(&id) else {
+            return;
+        };
+        operation.asked = true;
+        let ranks = operation.missing();
+        if !ranks.is_empty() {
+            self.out.push(Effect::Late { op: id, ranks });
+        }
+        let peers: Vec<usize> = self.config.trees.trees[0]
+            .neighbours(self.config.node)
+            .collect();
+        for peer in peers.into_iter().filter(|&peer| Some(peer) != except) {
+            self.send(peer, Frame::Awaiting { op: id }, None);
+        }
+    }
+
+    pub(super) fn awaiting(&mut self, peer: usize, id: OpId) -> Result<(), Violation> {
+        if !self.config.trees.trees[0]
+            .neighbours(self.config.node)
+            .any(|neighbour| neighbour == peer)
+        {
+            return Err(Violation::Direction);
+        }
+        if !self.is_live(id)? {
+            return Ok(());
+        }
+        self.hear_of(id);
+        let asked = self.ops.get(&id).is_none_or(|operation| operation.asked);
+        if !asked && self.broken.is_none() {
+            self.ask(id, Some(peer));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,674 @@
+//! A group of machines in one process: virtual time, links with delay, memory with real bytes. Plays the shell of
+//! every node and checks what a shell relies on: buffers do not change while somebody reads them, slots are never
+//! overfilled, every ticket's memory is left alone until it is reported.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use collective::machine::{
+    Broken, Buffer, Cause, Config, Effect, Fence, Frame, Input, Machine, OpId, Placement, Region,
+    Ticket, Timing,
+};
+use collective::{Call, DoubleTree, Layout, kernels};
+use sim::{Conditions, CrashPoint, Network, Queue, Rng};
+
+pub(crate) const FENCE: Fence = Fence {
+    attempt: 3,
+    epoch: 1,
+};
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) layout: Layout,
+    pub(crate) trees: DoubleTree,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) slots: u8,
+    /// Operations a rank calls without waiting for the first of them.
+    pub(crate) window: usize,
+}
+
+impl Group {
+    pub(crate) fn new(ranks: &[u32], zones: &[u64]) -> Self {
+        Self {
+            layout: Layout::new(ranks).unwrap(),
+            trees: DoubleTree::build(zones),
+            chunk_bytes: 512,
+            slots: 2,
+            window: 2,
+        }
+    }
+
+    pub(crate) fn uniform(nodes: usize, ranks: u32) -> Self {
+        Self::new(&vec![ranks; nodes], &vec![0; nodes])
+    }
+
+    pub(crate) fn random(rng: &mut Rng, nodes: usize) -> Self {
+        let most = if nodes > 20 { 3 } else { 9 };
+        let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..most) as u32).collect();
+        let split = rng.below(nodes + 1);
+        let zones: Vec<u64> = (0..nodes).map(|node| u64::from(node >= split)).collect();
+        let chunk_bytes = *rng.pick(&[512, 576, 1024]);
+        let slots = rng.range(1..5) as u8;
+        Self {
+            chunk_bytes,
+            slots,
+            window: 1 + rng.below(4),
+            ..Self::new(&ranks, &zones)
+        }
+    }
+}
+
+/// The end of an operation as one rank sees it: the bytes it may read, or why there are none.
+pub(crate) type Outcome = Result<Vec<u8>, Cause>;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Arrive {
+        to: usize,
+        from: usize,
+        fence: Fence,
+        frame: Frame,
+        payload: Option<Vec<u8>>,
+    },
+    /// A payload has been read in; the link goes on.
+    Handled {
+        to: usize,
+        from: usize,
+    },
+    Work {
+        node: usize,
+        work: Work,
+    },
+    Tick {
+        node: usize,
+    },
+    /// A rank calls what its window allows.
+    Call {
+        rank: u32,
+    },
+    Ready {
+        node: usize,
+        rank: usize,
+        op: OpId,
+        ready: u64,
+    },
+    LinkLost {
+        node: usize,
+        peer: usize,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    ticket: Ticket,
+    reads: Vec<(Region, Vec<u8>)>,
+    writes: Option<(Region, Vec<u8>)>,
+}
+
+/// A frame on its way in.
+type Incoming = (Fence, Frame, Option<Vec<u8>>);
+
+pub(crate) struct Cluster {
+    pub(crate) group: Group,
+    pub(crate) queue: Queue<Event>,
+    pub(crate) network: Network,
+    rng: Rng,
+    machines: Vec<Option<Machine>>,
+    memory: Vec<BTreeMap<Buffer, Vec<u8>>>,
+    /// What arrived on a link and was not handled yet; the first may be being read in.
+    incoming: BTreeMap<(usize, usize), VecDeque<Incoming>>,
+    reading: BTreeSet<(usize, usize)>,
+    /// What each rank calls, in order.
+    pub(crate) programs: Vec<Vec<Call>>,
+    called: Vec<usize>,
+    /// By operation; several may be in flight, so they need not end in order.
+    pub(crate) outcomes: Vec<BTreeMap<usize, Outcome>>,
+    inputs_seed: u64,
+    /// Ranks that do not call for now.
+    pub(crate) held: BTreeSet<u32>,
+    pub(crate) frozen: BTreeSet<usize>,
+    pub(crate) crash: CrashPoint,
+    pub(crate) victim: Option<usize>,
+    pub(crate) suspects: Vec<(Duration, usize, usize)>,
+    pub(crate) recovered: Vec<(usize, usize)>,
+    pub(crate) late: Vec<(Duration, usize, OpId, Vec<usize>)>,
+    pub(crate) broken: BTreeMap<usize, (Duration, Broken)>,
+    pub(crate) released: Vec<BTreeSet<OpId>>,
+    /// When each node last heard from each peer.
+    pub(crate) heard: BTreeMap<(usize, usize), Duration>,
+    ticks: Vec<Option<Duration>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(rng: &mut Rng, group: Group) -> Self {
+        let nodes = group.layout.nodes();
+        let world = group.layout.world() as usize;
+        let machine = |node| {
+            let config = Config {
+                node,
+                layout: group.layout.clone(),
+                trees: group.trees.clone(),
+                fence: FENCE,
+                chunk_bytes: group.chunk_bytes,
+                slots: group.slots,
+                timing: Timing::default(),
+            };
+            config.check().unwrap();
+            Some(Machine::new(config, Duration::ZERO))
+        };
+        let mut cluster = Self {
+            queue: Queue::default(),
+            network: Network::new(rng.fork(), Conditions::reliable()),
+            rng: rng.fork(),
+            machines: (0..nodes).map(machine).collect(),
+            memory: vec![BTreeMap::new(); nodes],
+            incoming: BTreeMap::new(),
+            reading: BTreeSet::new(),
+            programs: vec![Vec::new(); world],
+            called: vec![0; world],
+            outcomes: vec![BTreeMap::new(); world],
+            inputs_seed: rng.next_u64(),
+            held: BTreeSet::new(),
+            frozen: BTreeSet::new(),
+            crash: CrashPoint::never(),
+            victim: None,
+            suspects: Vec::new(),
+            recovered: Vec::new(),
+            late: Vec::new(),
+            broken: BTreeMap::new(),
+            released: vec![BTreeSet::new(); nodes],
+            heard: BTreeMap::new(),
+            ticks: vec![None; nodes],
+            group,
+        };
+        cluster.allocate_slots();
+        (0..nodes).for_each(|node| cluster.schedule_tick(node));
+        cluster
+    }
+
+    fn allocate_slots(&mut self) {
+        for (node, machine) in self.machines.iter().enumerate() {
+            let machine = machine.as_ref().unwrap();
+            let receive = machine.receives().into_iter().flat_map(|(peer, tree)| {
+                (0..self.group.slots).map(move |slot| Buffer::Receive { peer, tree, slot })
+            });
+            let send = machine.sends().into_iter().flat_map(|tree| {
+                (0..self.group.slots).map(move |slot| Buffer::Send { tree, slot })
+            });
+            let bytes = self.group.chunk_bytes as usize;
+            self.memory[node].extend(
+                receive
+                    .chain(send)
+                    .map(|buffer| (buffer, vec![0xee; bytes])),
+            );
+        }
+    }
+
+    /// All ranks call the same.
+    pub(crate) fn program(&mut self, calls: &[Call]) {
+        self.programs
+            .iter_mut()
+            .for_each(|program| program.extend(calls));
+    }
+
+    pub(crate) fn start(&mut self) {
+        for rank in 0..self.group.layout.world() {
+            self.call_soon(rank);
+        }
+    }
+
+    /// Lets a rank call what its program holds next, after some time.
+    pub(crate) fn call_soon(&mut self, rank: u32) {
+        let delay = Duration::from_nanos(self.rng.range(0..3_000_000));
+        self.queue.after(delay, Event::Call { rank });
+    }
+
+    /// The input of a rank for its k-th operation.
+    pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
+        let call = self.programs[rank as usize][op];
+        let salt = u64::from(rank) << 32 | op as u64;
+        input(&mut Rng::new(self.inputs_seed ^ salt), &call)
+    }
+
+    pub(crate) fn machine(&self, node: usize) -> &Machine {
+        self.machines[node].as_ref().unwrap()
+    }
+
+    pub(crate) fn is_alive(&self, node: usize) -> bool {
+        self.machines[node].is_some()
+    }
+
+    /// The outcomes of all ranks.
+    pub(crate) fn all_outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().flat_map(BTreeMap::values)
+    }
+
+    /// Every rank of a living node has the outcome of all it was to call.
+    pub(crate) fn all_ended(&self) -> bool {
+        (0..self.group.layout.world()).all(|rank| {
+            let node = self.group.layout.node_of(rank);
+            let rank = rank as usize;
+            !self.is_alive(node) || self.outcomes[rank].len() == self.programs[rank].len()
+        })
+    }
+
+    /// Runs until all ranks have all outcomes; fails when that takes longer than `limit`.
+    pub(crate) fn run(&mut self, limit: Duration) {
+        while !self.all_ended() {
+            assert!(
+                self.queue.now() < limit,
+                "somebody hangs: {:?}",
+                self.progress()
+            );
+            self.step_once();
+        }
+    }
+
+    pub(crate) fn run_until(&mut self, time: Duration) {
+        while self.queue.next_at().is_some_and(|next| next <= time) {
+            self.step_once();
+        }
+    }
+
+    fn progress(&self) -> Vec<usize> {
+        self.outcomes.iter().map(BTreeMap::len).collect()
+    }
+
+    pub(crate) fn step_once(&mut self) {
+        let Some(event) = self.queue.pop() else {
+            return;
+        };
+        match event {
+            Event::Arrive {
+                to,
+                from,
+                fence,
+                frame,
+                payload,
+            } => {
+                self.incoming
+                    .entry((to, from))
+                    .or_default()
+                    .push_back((fence, frame, payload));
+                self.take_in(to, from);
+            }
+            Event::Handled { to, from } => {
+                self.reading.remove(&(to, from));
+                if let Some((fence, frame, _)) =
+                    self.incoming.entry((to, from)).or_default().pop_front()
+                {
+                    self.input_frame(to, from, fence, frame);
+                }
+                self.take_in(to, from);
+            }
+            Event::Work { node, work } => self.finish(node, work),
+            Event::Tick { node } => {
+                self.ticks[node] = None;
+                self.handle(node, Input::Tick);
+            }
+            Event::Call { rank } => self.call(rank),
+            Event::Ready {
+                node,
+                rank,
+                op,
+                ready,
+            } => self.handle(node, Input::Ready { rank, op, ready }),
+            Event::LinkLost { node, peer } => self.handle(node, Input::PeerLost { peer }),
+        }
+    }
+
+    /// Handles what has arrived on a link, up to the next payload, which takes time to read in.
+    fn take_in(&mut self, to: usize, from: usize) {
+        while !self.reading.contains(&(to, from)) && !self.frozen.contains(&to) {
+            let Some((fence, frame, payload)) =
+                self.incoming.entry((to, from)).or_default().pop_front()
+            else {
+                return;
+            };
+            let Some(bytes) = payload else {
+                self.input_frame(to, from, fence, frame);
+                continue;
+            };
+            if let Some(machine) = &self.machines[to]
+                && let Placement::Into(region) = machine.place(from, fence, &frame)
+            {
+                assert_eq!(region.bytes, bytes.len() as u64);
+                self.write(to, region, &bytes);
+            }
+            self.reading.insert((to, from));
+            self.incoming
+                .entry((to, from))
+                .or_default()
+                .push_front((fence, frame, None));
+            let delay = Duration::from_nanos(self.rng.range(0..200_000));
+            self.queue.after(delay, Event::Handled { to, from });
+        }
+    }
+
+    fn input_frame(&mut self, to: usize, from: usize, fence: Fence, frame: Frame) {
+        if fence == FENCE && !self.frozen.contains(&to) {
+            self.heard.insert((to, from), self.queue.now());
+        }
+        self.handle(
+            to,
+            Input::Frame {
+                peer: from,
+                fence,
+                frame,
+            },
+        );
+    }
+
+    /// Hands an input to a machine and carries out the effects. A frozen node does nothing until it thaws.
+    pub(crate) fn handle(&mut self, node: usize, input: Input) {
+        if self.frozen.contains(&node) {
+            return;
+        }
+        if self.victim == Some(node) && self.is_alive(node) && self.crash.hit() {
+            self.kill(node);
+        }
+        let now = self.queue.now();
+        let Some(machine) = self.machines[node].as_mut() else {
+            return;
+        };
+        let mut effects = Vec::new();
+        machine.handle(now, input, &mut effects);
+        for effect in effects {
+            self.carry_out(node, effect);
+        }
+        self.schedule_tick(node);
+    }
+
+    fn schedule_tick(&mut self, node: usize) {
+        let Some(machine) = &self.machines[node] else {
+            return;
+        };
+        let at = machine.wake_at();
+        if at != Duration::MAX
+            && self.ticks[node]
+                .is_none_or(|scheduled| at < scheduled || scheduled <= self.queue.now())
+        {
+            self.ticks[node] = Some(at);
+            self.queue.at(at, Event::Tick { node });
+        }
+    }
+
+    /// The node is gone: its neighbours' links close one after another.
+    pub(crate) fn kill(&mut self, node: usize) {
+        let peers = self.machine(node).peers();
+        self.machines[node] = None;
+        for peer in peers {
+            self.network.cut(node, peer);
+            let delay = Duration::from_nanos(self.rng.range(2_000_000..50_000_000));
+            self.queue.after(
+                delay,
+                Event::LinkLost {
+                    node: peer,
+                    peer: node,
+                },
+            );
+        }
+    }
+
+    /// A frozen node reads what came meanwhile.
+    pub(crate) fn thaw(&mut self, node: usize) {
+        self.frozen.remove(&node);
+        self.handle(node, Input::Tick);
+        let links: Vec<(usize, usize)> = self
+            .incoming
+            .keys()
+            .copied()
+            .filter(|link| link.0 == node)
+            .collect();
+        links
+            .into_iter()
+            .for_each(|(to, from)| self.take_in(to, from));
+        for rank in self.group.layout.ranks(node) {
+            self.call_soon(rank);
+        }
+    }
+
+    pub(crate) fn inject(&mut self, to: usize, from: usize, fence: Fence, frame: Frame) {
+        self.queue.after(
+            Duration::ZERO,
+            Event::Arrive {
+                to,
+                from,
+                fence,
+                frame,
+                payload: None,
+            },
+        );
+    }
+
+    fn call(&mut self, rank: u32) {
+        let node = self.group.layout.node_of(rank);
+        let local = (rank - self.group.layout.ranks(node).start) as usize;
+        let index = rank as usize;
+        let held = self.held.contains(&rank) || self.frozen.contains(&node) || !self.is_alive(node);
+        if held || !self.machine(node).may_submit(local) {
+            return;
+        }
+        let op = self.called[index];
+        if op >= self.programs[index].len() || op >= self.outcomes[index].len() + self.group.window
+        {
+            return;
+        }
+        self.called[index] += 1;
+        let call = self.programs[index][op];
+        call.check(self.group.layout.world()).unwrap();
+        let id = op as OpId;
+        let input = self.input(rank, op);
+        let total = input.len() as u64;
+        let memory = &mut self.memory[node];
+        memory.insert(
+            Buffer::Input {
+                op: id,
+                rank: local,
+            },
+            input,
+        );
+        let bytes = call.result_bytes(self.group.layout.world()) as usize;
+        let result = memory.entry(Buffer::Result { op: id }).or_default();
+        result.resize(bytes.max(result.len()), 0xdd);
+        let mut ready = self.rng.range(0..total + 1);
+        let at_once = ready;
+        while ready < total {
+            ready = self.rng.range(ready + 1..total + 1);
+            let delay = Duration::from_nanos(self.rng.range(0..1_000_000));
+            self.queue.after(
+                delay,
+                Event::Ready {
+                    node,
+                    rank: local,
+                    op: id,
+                    ready,
+                },
+            );
+        }
+        self.handle(
+            node,
+            Input::Submit {
+                rank: local,
+                call,
+                ready: at_once,
+            },
+        );
+        self.call_soon(rank);
+    }
+
+    fn carry_out(&mut self, node: usize, effect: Effect) {
+        let now = self.queue.now();
+        match effect {
+            Effect::Send {
+                peer,
+                frame,
+                payload,
+            } => self.send(node, peer, frame, payload),
+            Effect::Reduce {
+                ticket,
+                op,
+                dtype,
+                divisor,
+                sources,
+                destination,
+            } => {
+                let reads: Vec<_> = sources
+                    .iter()
+                    .map(|&region| (region, self.read(node, region)))
+                    .collect();
+                let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+                let mut result = vec![0; destination.bytes as usize];
+                kernels::reduce(dtype, op, &mut result, &slices, divisor);
+                self.work(node, ticket, reads, Some((destination, result)));
+            }
+            Effect::Copy {
+                ticket,
+                source,
+                destination,
+            } => {
+                let bytes = self.read(node, source);
+                self.work(
+                    node,
+                    ticket,
+                    vec![(source, bytes.clone())],
+                    Some((destination, bytes)),
+                );
+            }
+            Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
+            Effect::Release { op } => {
+                assert!(self.released[node].insert(op), "released once");
+                self.memory[node].retain(|buffer, _| match *buffer {
+                    Buffer::Input { op: other, .. } | Buffer::Result { op: other } => other != op,
+                    Buffer::Receive { .. } | Buffer::Send { .. } => true,
+                });
+            }
+            Effect::Suspect { peer, .. } => self.suspects.push((now, node, peer)),
+            Effect::Recovered { peer } => self.recovered.push((node, peer)),
+            Effect::Late { op, ranks } => self.late.push((now, node, op, ranks)),
+            Effect::Broken { broken } => {
+                assert_eq!(self.broken.insert(node, (now, broken)), None, "broken once");
+            }
+        }
+    }
+
+    fn send(&mut self, node: usize, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
+        let bytes = payload.map(|(ticket, region)| {
+            let bytes = self.read(node, region);
+            assert!(!bytes.is_empty() && bytes.len() <= self.group.chunk_bytes as usize);
+            self.work(node, ticket, vec![(region, bytes.clone())], None);
+            bytes
+        });
+        for at in self.network.deliver(self.queue.now(), node, peer) {
+            let payload = bytes.clone();
+            let event = Event::Arrive {
+                to: peer,
+                from: node,
+                fence: FENCE,
+                frame,
+                payload,
+            };
+            self.queue.at(at, event);
+        }
+    }
+
+    fn work(
+        &mut self,
+        node: usize,
+        ticket: Ticket,
+        reads: Vec<(Region, Vec<u8>)>,
+        writes: Option<(Region, Vec<u8>)>,
+    ) {
+        if let Some((region, bytes)) = &writes {
+            // Until the work is done nobody may rely on the destination.
+            self.write(node, *region, &vec![0xcc; bytes.len()]);
+        }
+        let delay = Duration::from_nanos(self.rng.range(0..400_000));
+        self.queue.after(
+            delay,
+            Event::Work {
+                node,
+                work: Work {
+                    ticket,
+                    reads,
+                    writes,
+                },
+            },
+        );
+    }
+
+    fn finish(&mut self, node: usize, work: Work) {
+        if !self.is_alive(node) {
+            return;
+        }
+        if self.frozen.contains(&node) {
+            self.queue
+                .after(Duration::from_millis(10), Event::Work { node, work });
+            return;
+        }
+        for (region, bytes) in &work.reads {
+            assert!(
+                self.read(node, *region) == *bytes,
+                "{region:?} changed while node {node} was reading it"
+            );
+        }
+        if let Some((region, bytes)) = &work.writes {
+            self.write(node, *region, bytes);
+        }
+        self.handle(
+            node,
+            Input::Done {
+                ticket: work.ticket,
+            },
+        );
+    }
+
+    fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<(), Cause>) {
+        let global = self.group.layout.ranks(node).start + rank as u32;
+        let bytes = outcome.map(|()| self.memory[node][&Buffer::Result { op }].clone());
+        let broken = matches!(bytes, Err(Cause::Broken(_)));
+        let earlier = self.outcomes[global as usize].insert(op as usize, bytes);
+        assert!(earlier.is_none(), "an operation ends once on each rank");
+        if broken {
+            // The trainer gives up; what it has called already still ends.
+            self.programs[global as usize].truncate(self.called[global as usize]);
+        }
+        self.call_soon(global);
+    }
+
+    fn read(&self, node: usize, region: Region) -> Vec<u8> {
+        let buffer = self.memory[node].get(&region.buffer);
+        let buffer =
+            buffer.unwrap_or_else(|| panic!("node {node} reads {region:?}, which is released"));
+        let from = region.offset as usize;
+        buffer[from..from + region.bytes as usize].to_vec()
+    }
+
+    fn write(&mut self, node: usize, region: Region, bytes: &[u8]) {
+        let buffer = self.memory[node].get_mut(&region.buffer);
+        let buffer =
+            buffer.unwrap_or_else(|| panic!("node {node} writes {region:?}, which is released"));
+        let from = region.offset as usize;
+        buffer[from..from + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Random elements of which sums stay finite.
+fn input(rng: &mut Rng, call: &Call) -> Vec<u8> {
+    use collective::DType;
+    let count = call.count as usize;
+    let mut small = || (rng.range(0..2001) as f32 - 1000.0) / 16.0;
+    match call.dtype {
+        DType::F32 => (0..count).flat_map(|_| small().to_ne_bytes()).collect(),
+        DType::F16 => (0..count)
+            .flat_map(|_| half::f16::from_f32(small()).to_ne_bytes())
+            .collect(),
+        DType::Bf16 => (0..count)
+            .flat_map(|_| half::bf16::from_f32(small()).to_ne_bytes())
+            .collect(),
+        DType::U8 | DType::I32 | DType::I64 => (0..count * call.dtype.size())
+            .map(|_| rng.next_u64() as u8)
+            .collect(),
+    }
+}

@@ -1,0 +1,57 @@
+//! Seeded simulation of whole groups: results, agreement, crashes at every step, silence, lateness and departure.
+//! `SEED=n` replays one seed, `SIM_SECONDS=n` goes on with new ones.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+
+mod cluster;
+mod failure;
+mod reference;
+mod results;
+
+use std::time::Duration;
+
+use collective::{Call, DType, OpKind, ReduceOp};
+use sim::Rng;
+
+/// Long enough for everything that is not hung.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Any call on a group of `world` ranks, of at most some chunks.
+fn any_call(rng: &mut Rng, world: u32) -> Call {
+    let op = *rng.pick(&ReduceOp::ALL);
+    let root = rng.range(0..u64::from(world)) as u32;
+    let kind = *rng.pick(&[
+        OpKind::AllReduce { op },
+        OpKind::AllReduce { op },
+        OpKind::Reduce { op, root },
+        OpKind::Broadcast { root },
+        OpKind::AllGather,
+        OpKind::Barrier,
+    ]);
+    let most = if kind == OpKind::AllGather { 200 } else { 1500 };
+    let count = match kind {
+        OpKind::Barrier => 0,
+        OpKind::AllReduce { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Broadcast { .. }
+        | OpKind::AllGather => {
+            let odd = rng.range(0..most);
+            *rng.pick(&[0, 1, 3, 128, 127, 129, odd, odd])
+        }
+    };
+    Call {
+        kind,
+        dtype: *rng.pick(&DType::ALL),
+        count,
+        tag: rng.range(0..2),
+    }
+}
+
+fn sum(count: u64) -> Call {
+    Call {
+        kind: OpKind::AllReduce { op: ReduceOp::Sum },
+        dtype: DType::F32,
+        count,
+        tag: 0,
+    }
+}

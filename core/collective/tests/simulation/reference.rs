@@ -1,0 +1,77 @@
+//! The result a collective has to give, computed by recursion over the trees in one place, without machine.
+
+use collective::machine::OpId;
+use collective::schedule::{Chunk, Flow, Plan};
+use collective::tree::Tree;
+use collective::{Call, OpKind, ReduceOp, kernels};
+
+use crate::cluster::Cluster;
+
+/// The result bytes of an operation that all ranks called alike.
+pub(crate) fn result(cluster: &Cluster, op: OpId) -> Vec<u8> {
+    let layout = &cluster.group.layout;
+    let call = cluster.programs[0][op as usize];
+    let inputs: Vec<Vec<u8>> = (0..layout.world())
+        .map(|rank| cluster.input(rank, op as usize))
+        .collect();
+    match call.kind {
+        OpKind::Barrier => Vec::new(),
+        OpKind::Broadcast { root } => inputs[root as usize].clone(),
+        OpKind::AllGather => inputs.concat(),
+        OpKind::AllReduce { .. } | OpKind::Reduce { .. } => combined(cluster, &call, &inputs),
+    }
+}
+
+/// Whether a rank may read the result.
+pub(crate) fn entitled(call: &Call, rank: u32) -> bool {
+    match call.kind {
+        OpKind::Reduce { root, .. } => root == rank,
+        OpKind::AllReduce { .. }
+        | OpKind::Broadcast { .. }
+        | OpKind::AllGather
+        | OpKind::Barrier => true,
+    }
+}
+
+fn combined(cluster: &Cluster, call: &Call, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let group = &cluster.group;
+    let plan = Plan::new(*call, &group.layout, group.chunk_bytes);
+    let mut result = Vec::new();
+    for index in 0..plan.chunks() {
+        let chunk = plan.chunk(index);
+        assert!(matches!(chunk.flow, Flow::Combine { .. }));
+        let tree = &group.trees.trees[chunk.tree()];
+        result.extend(subtree(cluster, call, inputs, tree, &chunk, tree.root));
+    }
+    result
+}
+
+/// Local ranks in rank order, then children in node order; the root divides.
+fn subtree(
+    cluster: &Cluster,
+    call: &Call,
+    inputs: &[Vec<u8>],
+    tree: &Tree,
+    chunk: &Chunk,
+    node: usize,
+) -> Vec<u8> {
+    let range = chunk.offset as usize..(chunk.offset + chunk.bytes) as usize;
+    let local = cluster
+        .group
+        .layout
+        .ranks(node)
+        .map(|rank| inputs[rank as usize][range.clone()].to_vec());
+    let below = tree.children[node]
+        .iter()
+        .map(|&child| subtree(cluster, call, inputs, tree, chunk, child));
+    let parts: Vec<Vec<u8>> = local.chain(below).collect();
+    let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    let op = call.reduce_op().unwrap();
+    let divisor = match op {
+        ReduceOp::Avg if node == tree.root => cluster.group.layout.world(),
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => 1,
+    };
+    let mut combined = vec![0; chunk.bytes as usize];
+    kernels::reduce(call.dtype, op, &mut combined, &slices, divisor);
+    combined
+}

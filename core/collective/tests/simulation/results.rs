@@ -1,0 +1,292 @@
+//! When nobody fails: the bits of the reference, the same on every rank, and the same again in another run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use collective::machine::{Cause, Claim, Fence, Frame, Mismatch};
+use collective::{Call, DType, OpKind, ReduceOp};
+use sim::{Rng, for_each_seed};
+
+use crate::cluster::{Cluster, FENCE, Group, Outcome};
+use crate::{LIMIT, any_call, reference, sum};
+
+/// Every outcome so far that is a result holds the reference's bytes.
+pub(crate) fn check_results(cluster: &Cluster) {
+    let longest = cluster.programs.iter().map(Vec::len).max().unwrap();
+    for op in 0..longest {
+        let mut expected = None;
+        for (rank, outcomes) in cluster.outcomes.iter().enumerate() {
+            let Some(Ok(bytes)) = outcomes.get(&op) else {
+                continue;
+            };
+            if reference::entitled(&cluster.programs[rank][op], rank as u32) {
+                let expected =
+                    expected.get_or_insert_with(|| reference::result(cluster, op as u64));
+                assert!(
+                    bytes == expected,
+                    "rank {rank} has other bytes for operation {op}"
+                );
+            }
+        }
+    }
+}
+
+fn all_ok(cluster: &Cluster) {
+    let failed = cluster
+        .all_outcomes()
+        .find_map(|outcome| outcome.as_ref().err());
+    assert_eq!(failed, None);
+    check_results(cluster);
+    assert!(cluster.suspects.is_empty() && cluster.broken.is_empty());
+}
+
+fn check_random_group(rng: &mut Rng, nodes: usize, calls: usize) {
+    let group = Group::random(rng, nodes);
+    let mut cluster = Cluster::new(rng, group);
+    let world = cluster.group.layout.world();
+    let calls: Vec<Call> = (0..calls).map(|_| any_call(rng, world)).collect();
+    cluster.program(&calls);
+    cluster.start();
+    cluster.run(LIMIT);
+    all_ok(&cluster);
+    let settle = cluster.queue.now() + Duration::from_millis(50);
+    cluster.run_until(settle);
+    for released in &cluster.released {
+        assert_eq!(released.len(), calls.len(), "every operation is released");
+    }
+}
+
+#[test]
+fn any_calls_on_1_to_17_nodes_with_unequal_ranks_give_the_reference_result() {
+    for_each_seed(6, |rng| {
+        for nodes in 1..=17 {
+            check_random_group(rng, nodes, 6);
+        }
+    });
+}
+
+#[test]
+fn any_calls_on_larger_groups_give_the_reference_result() {
+    for_each_seed(2, |rng| {
+        for nodes in [31, 33, 100] {
+            check_random_group(rng, nodes, 4);
+        }
+    });
+}
+
+#[test]
+fn every_type_and_operator_gives_the_reference_result() {
+    for_each_seed(1, |rng| {
+        let mut cluster = Cluster::new(rng, Group::new(&[3, 1, 2], &[0, 1, 1]));
+        let calls = DType::ALL.into_iter().flat_map(|dtype| {
+            let kind = |op| OpKind::AllReduce { op };
+            ReduceOp::ALL.into_iter().map(move |op| Call {
+                kind: kind(op),
+                dtype,
+                count: 333,
+                tag: 0,
+            })
+        });
+        cluster.program(&calls.collect::<Vec<_>>());
+        cluster.start();
+        cluster.run(LIMIT);
+        all_ok(&cluster);
+    });
+}
+
+#[test]
+fn delays_do_not_change_a_single_bit() {
+    let run = |seed| {
+        let mut cluster = Cluster::new(&mut Rng::new(1), Group::uniform(5, 3));
+        cluster.network = sim::Network::new(Rng::new(seed), sim::Conditions::reliable());
+        cluster.program(&[sum(1000), sum(77)]);
+        cluster.start();
+        cluster.run(LIMIT);
+        cluster.outcomes
+    };
+    let first = run(0);
+    for seed in 1..20 {
+        assert!(run(seed) == first);
+    }
+}
+
+/// One rank differs in its second of three calls.
+fn outcomes_of_a_mismatch(
+    rng: &mut Rng,
+    nodes: usize,
+    odd: Call,
+    others: Call,
+) -> Vec<BTreeMap<usize, Outcome>> {
+    let group = Group::random(rng, nodes);
+    let mut cluster = Cluster::new(rng, group);
+    cluster.program(&[sum(300), others, sum(200)]);
+    let rank = rng.below(cluster.programs.len());
+    cluster.programs[rank][1] = odd;
+    cluster.start();
+    cluster.run(Duration::from_secs(1));
+    let third: Vec<&Outcome> = cluster
+        .outcomes
+        .iter()
+        .map(|outcomes| &outcomes[&2])
+        .collect();
+    let expected = reference::result(&cluster, 2);
+    assert!(
+        third
+            .iter()
+            .all(|outcome| outcome.as_ref().is_ok_and(|bytes| *bytes == expected))
+    );
+    let settle = cluster.queue.now() + Duration::from_millis(50);
+    cluster.run_until(settle);
+    assert!(
+        cluster.released.iter().all(|released| released.len() == 3),
+        "the group goes on unharmed"
+    );
+    cluster.outcomes
+}
+
+#[test]
+fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank() {
+    let base = Call {
+        kind: OpKind::AllReduce { op: ReduceOp::Sum },
+        dtype: DType::F32,
+        count: 700,
+        tag: 5,
+    };
+    let reduce = |root| Call {
+        kind: OpKind::Reduce {
+            op: ReduceOp::Sum,
+            root,
+        },
+        ..base
+    };
+    let broadcast = |root| Call {
+        kind: OpKind::Broadcast { root },
+        ..base
+    };
+    let pairs = [
+        (
+            base,
+            Call {
+                dtype: DType::I32,
+                ..base
+            },
+        ),
+        (base, Call { count: 701, ..base }),
+        (base, Call { count: 1, ..base }),
+        (base, Call { tag: 6, ..base }),
+        (
+            base,
+            Call {
+                kind: OpKind::AllReduce { op: ReduceOp::Max },
+                ..base
+            },
+        ),
+        (base, Call::barrier()),
+        (base, broadcast(0)),
+        (
+            base,
+            Call {
+                kind: OpKind::AllGather,
+                count: 100,
+                ..base
+            },
+        ),
+        (reduce(0), reduce(1)),
+        (broadcast(0), broadcast(1)),
+    ];
+    for_each_seed(3, |rng| {
+        for (one, other) in pairs
+            .into_iter()
+            .flat_map(|(one, other)| [(one, other), (other, one)])
+        {
+            let nodes = 2 + rng.below(12);
+            let outcomes = outcomes_of_a_mismatch(rng, nodes, one, other);
+            let first = outcomes[0][&1].clone();
+            let Err(Cause::Mismatch(Mismatch {
+                one: Claim { rank, call },
+                other: second,
+            })) = first
+            else {
+                panic!("{first:?} is no mismatch");
+            };
+            assert_ne!(rank, second.rank);
+            assert!([call, second.call] == [one, other] || [call, second.call] == [other, one]);
+            assert!(
+                outcomes.iter().all(|outcomes| outcomes[&1] == first),
+                "one error for all"
+            );
+        }
+    });
+}
+
+#[test]
+fn ranks_of_one_node_are_compared_too() {
+    for_each_seed(2, |rng| {
+        let mut cluster = Cluster::new(rng, Group::uniform(1, 4));
+        cluster.program(&[sum(10)]);
+        cluster.programs[2][0] = sum(11);
+        cluster.start();
+        cluster.run(LIMIT);
+        let mismatch = Mismatch {
+            one: Claim {
+                rank: 0,
+                call: sum(10),
+            },
+            other: Claim {
+                rank: 2,
+                call: sum(11),
+            },
+        };
+        let expected = vec![BTreeMap::from([(0, Err(Cause::Mismatch(mismatch)))]); 4];
+        assert!(cluster.outcomes == expected);
+    });
+}
+
+#[test]
+fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
+    for_each_seed(2, |rng| {
+        let mut cluster = Cluster::new(rng, Group::uniform(2, 1));
+        cluster.program(&[sum(2000), sum(2000)]);
+        cluster.start();
+        let stale = [
+            Fence {
+                epoch: FENCE.epoch - 1,
+                ..FENCE
+            },
+            Fence {
+                attempt: FENCE.attempt - 1,
+                ..FENCE
+            },
+        ];
+        for fence in stale {
+            let up = Frame::Up {
+                tree: 0,
+                op: 0,
+                chunk: 0,
+                slot: 0,
+                bytes: 0,
+                call: sum(2000),
+                rank: 1,
+            };
+            let abort = Frame::Abort {
+                broken: collective::machine::Broken::Revoked,
+            };
+            for frame in [
+                up,
+                abort,
+                Frame::Down {
+                    tree: 1,
+                    op: 0,
+                    chunk: 1,
+                    bytes: 0,
+                },
+            ] {
+                cluster.inject(0, 1, fence, frame);
+                cluster.inject(1, 0, fence, frame);
+            }
+        }
+        cluster.run(LIMIT);
+        all_ok(&cluster);
+        assert_eq!(cluster.machine(0).counters().stale_frames, 6);
+    });
+}
