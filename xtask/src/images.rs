@@ -4,7 +4,7 @@
 mod binaries;
 mod containerfile;
 mod table;
-mod trainer;
+pub(crate) mod trainer;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::cluster::image::{self, Image};
+use ::cluster::image::{self, Image, release_folder};
 use ::cluster::{Cluster, Name, Outcome, prerequisites};
 use anyhow::{Context, bail};
 
@@ -101,12 +101,7 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     }
     packages::install(&missing)?;
 
-    let packages: BTreeSet<_> = recipes
-        .iter()
-        .flat_map(|recipe| recipe.binaries)
-        .map(|b| b.package)
-        .collect();
-    let folder = binaries::build(&packages.into_iter().collect::<Vec<_>>())?;
+    let folder = if recipes.is_empty() { release_folder()? } else { programs()? };
     let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
     if wanted("busybox") {
         images.push(image::busybox()?);
@@ -131,6 +126,13 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
         archives.push(pack("trainer", trainer::build)?);
     }
     Ok(archives)
+}
+
+/// Builds the programs of all images and returns their folder. Always all of them: cargo builds shared dependencies once
+/// per set of packages.
+pub(crate) fn programs() -> anyhow::Result<PathBuf> {
+    let packages: BTreeSet<_> = IMAGES.iter().flat_map(|image| image.binaries).map(|b| b.package).collect();
+    binaries::build(&packages.into_iter().collect::<Vec<_>>())
 }
 
 /// Makes an archive and prints what became of it, how long it took and what it weighs.

@@ -16,6 +16,7 @@ mod r#gen;
 mod images;
 mod lint;
 mod packages;
+mod python;
 mod report;
 mod sim;
 mod test;
@@ -44,6 +45,7 @@ const VERBS: &[Verb] = &[
     sim::VERB,
     cluster::VERB,
     images::VERB,
+    python::VERB,
     r#gen::VERB,
     lint::VERB,
     tidy::VERB,

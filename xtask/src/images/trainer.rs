@@ -72,7 +72,7 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
 }
 
 /// The Debian root as a layer, made by mmdebstrap from the mirror that this machine itself uses.
-fn base() -> anyhow::Result<PathBuf> {
+pub(crate) fn base() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
     let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRIMMED:?}");
     let folder = paths::cache()?.join("trainer");
@@ -167,7 +167,7 @@ fn mirror_in(text: &str) -> Option<String> {
 }
 
 /// Builds the wheel with maturin, which lives in an environment of its own in the cache, and unpacks it.
-fn wheel() -> anyhow::Result<PathBuf> {
+pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
     let folder = paths::cache()?.join("trainer");
     let maturin = maturin()?;
