@@ -67,22 +67,6 @@ impl Broken {
     }
 }
 
-impl Broken {
-    /// The node that saw it.
-    #[must_use]
-    pub const fn by(&self) -> Option<usize> {
-        match *self {
-            Self::NodeLost { by, .. }
-            | Self::NodeSilent { by, .. }
-            | Self::NodeLeft { by, .. }
-            | Self::RankLost { by, .. }
-            | Self::RankLeft { by, .. }
-            | Self::Protocol { by, .. } => Some(by),
-            Self::Revoked => None,
-        }
-    }
-}
-
 /// What a frame did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {

@@ -14,9 +14,16 @@ impl Machine {
         self.broken = Some(broken);
         self.out.push(Effect::Broken { broken });
         // Nobody listens at the other end of a link that is gone.
-        let lost = broken
-            .node()
-            .filter(|_| broken.by() == Some(self.config.node));
+        let lost = match broken {
+            Broken::NodeLost { node, by } if by == self.config.node => Some(node),
+            Broken::NodeLost { .. }
+            | Broken::NodeSilent { .. }
+            | Broken::NodeLeft { .. }
+            | Broken::RankLost { .. }
+            | Broken::RankLeft { .. }
+            | Broken::Protocol { .. }
+            | Broken::Revoked => None,
+        };
         for peer in self.peers() {
             let said = self.links.get(&peer).is_some_and(|link| link.bye.is_some());
             if Some(peer) != from && Some(peer) != lost && !said {

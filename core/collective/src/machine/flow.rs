@@ -1,9 +1,9 @@
 //! How chunks move: when a node has what a step needs, it works on the chunk, sends it up or turns it, and passes
-//! on what comes down. Chunks of a tree are started in order, which is what keeps bounded slots free of deadlock:
-//! the first chunk that is not finished never waits for a slot that a later one holds.
+//! on what comes down. Chunks of a tree are started in order and a slot is kept for the oldest operation, which is
+//! what keeps bounded slots free of deadlock: the first chunk that is not finished never waits for a later one.
 
 use super::link::{Arrival, Slot};
-use super::operation::{Part, Stage};
+use super::operation::{Operation, Part, Stage};
 use super::{Buffer, Effect, Farewell, Frame, Machine, OpId, Region, Work};
 use crate::op::ReduceOp;
 use crate::schedule::{self, Carry, Chunk, Flow, Step};
@@ -63,7 +63,7 @@ impl Machine {
             Vec::new()
         };
         let slot = match step.to_parent {
-            Some(_) => Some(self.parents[tree].as_ref()?.1.free()?),
+            Some(_) => Some(self.free_slot(id, tree)?),
             None => None,
         };
 
@@ -94,6 +94,22 @@ impl Machine {
             self.finish_part(id, chunk.index);
         }
         Some(())
+    }
+
+    /// A send slot for an operation. The last free one is kept for the oldest operation that still has chunks to
+    /// start: a later one may sit in the parent's slots until the oldest is through, so it must not take them all.
+    fn free_slot(&self, id: OpId, tree: usize) -> Option<u8> {
+        let waits = |operation: &Operation| {
+            let started = operation.halves[tree].started;
+            let all = operation
+                .plan
+                .as_ref()
+                .is_some_and(|plan| started == plan.chunks_of(tree));
+            operation.stage == Stage::Open && !all
+        };
+        let is_oldest = !self.ops.range(..id).any(|(_, operation)| waits(operation));
+        let (_, parent) = self.parents[tree].as_ref()?;
+        parent.free(if is_oldest { 0 } else { 1 })
     }
 
     /// What the children have sent for a chunk; `None` while something is missing or disagrees.
@@ -390,7 +406,12 @@ impl Machine {
     }
 
     fn say_farewell(&mut self) {
-        if self.farewell != Farewell::Due || !self.ops.is_empty() || self.broken.is_some() {
+        // What only others have begun does not keep us: our farewell tells them.
+        let in_flight = self
+            .ops
+            .values()
+            .any(|operation| operation.brought.iter().any(Option::is_some));
+        if self.farewell != Farewell::Due || in_flight || self.broken.is_some() {
             return;
         }
         self.farewell = Farewell::Said;

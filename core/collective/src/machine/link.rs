@@ -83,12 +83,12 @@ impl Parent {
         }
     }
 
-    /// A free slot.
-    pub(super) fn free(&self) -> Option<u8> {
-        self.slots
-            .iter()
-            .position(|&slot| slot == Slot::Free)
-            .map(|slot| slot as u8)
+    /// A free slot, if more than `kept` are free.
+    pub(super) fn free(&self, kept: usize) -> Option<u8> {
+        let mut free = (0u8..)
+            .zip(&self.slots)
+            .filter(|&(_, slot)| *slot == Slot::Free);
+        free.nth(kept).map(|(slot, _)| slot)
     }
 
     pub(super) fn set(&mut self, slot: u8, state: Slot) {

@@ -293,6 +293,10 @@ impl Cluster {
                     .push_back((fence, frame, payload));
                 self.take_in(to, from);
             }
+            Event::Handled { to, from } if self.frozen.contains(&to) => {
+                self.queue
+                    .after(Duration::from_millis(10), Event::Handled { to, from });
+            }
             Event::Handled { to, from } => {
                 self.reading.remove(&(to, from));
                 if let Some((fence, frame, _)) =
@@ -313,7 +317,21 @@ impl Cluster {
                 rank,
                 op,
                 ready,
-            } => self.handle(node, Input::Ready { rank, op, ready }),
+            } => {
+                if self.frozen.contains(&node) {
+                    self.queue.after(
+                        Duration::from_millis(10),
+                        Event::Ready {
+                            node,
+                            rank,
+                            op,
+                            ready,
+                        },
+                    );
+                } else {
+                    self.handle(node, Input::Ready { rank, op, ready });
+                }
+            }
             Event::LinkLost { node, peer } => self.handle(node, Input::PeerLost { peer }),
         }
     }
