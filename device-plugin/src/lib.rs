@@ -1,3 +1,22 @@
-//! The agent of one node.
+//! The agent of one node: tells the kubelet which GPUs, adapter slots and node there are, gives
+//! containers what they need to use them, and labels its own Node. Which jobs run where is the
+//! operator's business.
 
+pub mod agent;
+pub mod allocation;
+pub mod args;
+pub mod backend;
+pub mod folder;
+pub mod labels;
+pub mod metrics;
 pub mod pb;
+pub mod plugin;
+pub mod registration;
+pub mod resource;
+pub mod service;
+pub mod session;
+#[cfg(test)]
+mod testing;
+
+pub use agent::Agent;
+pub use args::Args;
