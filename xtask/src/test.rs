@@ -24,8 +24,9 @@ Usage: cargo xtask test [--only STAGE] [--filter NAME] [--long]
 Stages, in order:
   tidy      rules of the repository           gen      generated files are fresh
   lint      format, clippy, documentation     unit     T0 to T2: cargo test on all packages
-  tools     binaries of the test cluster      images   container images, without an engine
-  python    the wheel against real sidecars   cluster  T4 and T5: scenarios on a real cluster
+  tools     programs of the test cluster      smoke    a cluster comes up, loses a node, goes
+  images    container images, no engine       python   the wheel against real sidecars
+  cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
   --only STAGE   run just this stage
   --filter NAME  of the cluster's scenarios, run those whose name contains NAME
@@ -77,6 +78,7 @@ fn stages(long: bool, filter: &str) -> Result<Vec<Stage>> {
         verb("lint", &["lint"]),
         cargo("unit", &["test", "--workspace", "--no-fail-fast"]),
         verb("tools", &["cluster", "tools"]),
+        cargo("smoke", &["test", "--package", "cluster", "--test", "lifecycle", "--", "--ignored"]),
         verb("images", &["images"]),
         verb("python", &["python"]),
         cargo("cluster", &scenarios),
