@@ -1,1 +1,13 @@
-//! (to be written)
+//! The HFReduce engine of a node: local processes lend their gradients in shared memory, the node
+//! reduces them in one pass with what its tree children send, and everybody reads the result in place.
+//! What happens in which order is `collective::machine`'s to say; bytes are moved here.
+
+pub mod codec;
+pub mod engine;
+pub mod join;
+pub mod link;
+pub mod memory;
+pub mod metrics;
+pub mod node;
+pub mod rendezvous;
+pub mod session;

@@ -1,0 +1,364 @@
+//! Translates between the words of `core/collective` and those of `wire`, which do not know each other.
+//! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
+
+use collective::machine::{Broken, Claim, Fence, Frame, Mismatch, Violation};
+use collective::{DType, OpKind, ReduceOp};
+use wire::frame::{Body, Header, Notice};
+
+/// A frame of ours that no machine can have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to understand a frame: its {0} is unknown")]
+pub struct Unknown(&'static str);
+
+/// A call as the machine wants it.
+pub fn call_from_wire(call: &wire::Call) -> collective::Call {
+    let op = match call.reduce {
+        wire::ReduceOp::Sum => ReduceOp::Sum,
+        wire::ReduceOp::Avg => ReduceOp::Avg,
+        wire::ReduceOp::Max => ReduceOp::Max,
+        wire::ReduceOp::Min => ReduceOp::Min,
+    };
+    let root = call.root;
+    let kind = match call.kind {
+        wire::OpKind::AllReduce => OpKind::AllReduce { op },
+        wire::OpKind::Reduce => OpKind::Reduce { op, root },
+        wire::OpKind::Broadcast => OpKind::Broadcast { root },
+        wire::OpKind::AllGather => OpKind::AllGather,
+        wire::OpKind::Barrier => OpKind::Barrier,
+    };
+    let dtype = match call.dtype {
+        wire::DType::F32 => DType::F32,
+        wire::DType::F16 => DType::F16,
+        wire::DType::BF16 => DType::Bf16,
+        wire::DType::U8 => DType::U8,
+        wire::DType::I32 => DType::I32,
+        wire::DType::I64 => DType::I64,
+    };
+    collective::Call {
+        kind,
+        dtype,
+        count: call.count,
+        tag: call.tag,
+    }
+}
+
+/// A call as it travels.
+pub fn call_to_wire(call: &collective::Call) -> wire::Call {
+    let (kind, reduce, root) = match call.kind {
+        OpKind::AllReduce { op } => (wire::OpKind::AllReduce, op, 0),
+        OpKind::Reduce { op, root } => (wire::OpKind::Reduce, op, root),
+        OpKind::Broadcast { root } => (wire::OpKind::Broadcast, ReduceOp::Sum, root),
+        OpKind::AllGather => (wire::OpKind::AllGather, ReduceOp::Sum, 0),
+        OpKind::Barrier => (wire::OpKind::Barrier, ReduceOp::Sum, 0),
+    };
+    wire::Call {
+        kind,
+        dtype: match call.dtype {
+            DType::F32 => wire::DType::F32,
+            DType::F16 => wire::DType::F16,
+            DType::Bf16 => wire::DType::BF16,
+            DType::U8 => wire::DType::U8,
+            DType::I32 => wire::DType::I32,
+            DType::I64 => wire::DType::I64,
+        },
+        reduce: match reduce {
+            ReduceOp::Sum => wire::ReduceOp::Sum,
+            ReduceOp::Avg => wire::ReduceOp::Avg,
+            ReduceOp::Max => wire::ReduceOp::Max,
+            ReduceOp::Min => wire::ReduceOp::Min,
+        },
+        root,
+        count: call.count,
+        tag: call.tag,
+    }
+}
+
+fn claim_from_wire(claim: &wire::frame::Claim) -> Claim {
+    Claim {
+        rank: claim.rank,
+        call: call_from_wire(&claim.call),
+    }
+}
+
+fn claim_to_wire(claim: &Claim) -> wire::frame::Claim {
+    wire::frame::Claim {
+        rank: claim.rank,
+        call: call_to_wire(&claim.call),
+    }
+}
+
+/// A frame's header, as it travels.
+pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
+    let mut header = Header {
+        attempt: fence.attempt,
+        epoch: fence.epoch,
+        operation: 0,
+        tree: 0,
+        slot: 0,
+        chunk: 0,
+        payload: 0,
+        body: Body::Heartbeat,
+    };
+    let claims = |mismatch: &Mismatch| (claim_to_wire(&mismatch.one), claim_to_wire(&mismatch.other));
+    match frame {
+        Frame::Up {
+            tree,
+            op,
+            chunk,
+            slot,
+            bytes,
+            call,
+            rank,
+        } => {
+            (header.tree, header.slot) = (*tree, *slot);
+            (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
+            header.body = Body::Up {
+                claim: wire::frame::Claim {
+                    rank: *rank,
+                    call: call_to_wire(call),
+                },
+            };
+        }
+        Frame::Refuse { op, mismatch } => {
+            header.operation = *op;
+            let (one, other) = claims(mismatch);
+            header.body = Body::Refuse { one, other };
+        }
+        Frame::Down {
+            tree,
+            op,
+            chunk,
+            bytes,
+        } => {
+            header.tree = *tree;
+            (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
+            header.body = Body::Down;
+        }
+        Frame::Fail { op, mismatch } => {
+            header.operation = *op;
+            let (one, other) = claims(mismatch);
+            header.body = Body::Fail { one, other };
+        }
+        Frame::Credit { tree, slot } => {
+            (header.tree, header.slot) = (*tree, *slot);
+            header.body = Body::Credit;
+        }
+        Frame::Awaiting { op } => {
+            header.operation = *op;
+            header.body = Body::Awaiting;
+        }
+        Frame::Abort { broken } => {
+            let (notice, op) = notice(broken);
+            header.operation = op;
+            header.body = Body::Abort { notice };
+        }
+        Frame::Heartbeat => {}
+        Frame::Bye { ended } => {
+            header.operation = *ended;
+            header.body = Body::Bye;
+        }
+    }
+    header
+}
+
+/// What a header says, for the machine.
+pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
+    let fence = Fence {
+        attempt: header.attempt,
+        epoch: header.epoch,
+    };
+    let (op, tree, slot) = (header.operation, header.tree, header.slot);
+    let mismatch = |one, other| Mismatch {
+        one: claim_from_wire(one),
+        other: claim_from_wire(other),
+    };
+    let frame = match &header.body {
+        Body::Up { claim } => Frame::Up {
+            tree,
+            op,
+            chunk: header.chunk,
+            slot,
+            bytes: header.payload,
+            call: call_from_wire(&claim.call),
+            rank: claim.rank,
+        },
+        Body::Refuse { one, other } => Frame::Refuse {
+            op,
+            mismatch: mismatch(one, other),
+        },
+        Body::Down => Frame::Down {
+            tree,
+            op,
+            chunk: header.chunk,
+            bytes: header.payload,
+        },
+        Body::Fail { one, other } => Frame::Fail {
+            op,
+            mismatch: mismatch(one, other),
+        },
+        Body::Credit => Frame::Credit { tree, slot },
+        Body::Awaiting => Frame::Awaiting { op },
+        Body::Abort { notice } => Frame::Abort {
+            broken: broken(notice, op)?,
+        },
+        Body::Heartbeat => Frame::Heartbeat,
+        Body::Bye => Frame::Bye { ended: op },
+    };
+    Ok((fence, frame))
+}
+
+fn notice(broken: &Broken) -> (Notice, u64) {
+    let (code, detail, subject, by, op) = match *broken {
+        Broken::NodeLost { node, by } => (1, 0, node as u32, by, 0),
+        Broken::NodeSilent { node, by } => (2, 0, node as u32, by, 0),
+        Broken::NodeLeft { node, by, op } => (3, 0, node as u32, by, op),
+        Broken::RankLost { rank, by } => (4, 0, rank, by, 0),
+        Broken::RankLeft { rank, by, op } => (5, 0, rank, by, op),
+        Broken::Protocol {
+            node,
+            by,
+            violation,
+        } => {
+            let detail = match violation {
+                Violation::Direction => 1,
+                Violation::Slot => 2,
+                Violation::Chunk => 3,
+                Violation::Tree => 4,
+                Violation::Operation => 5,
+            };
+            (6, detail, node as u32, by, 0)
+        }
+        Broken::Revoked => (7, 0, 0, 0, 0),
+    };
+    let notice = Notice {
+        code,
+        detail,
+        subject,
+        by: by as u32,
+    };
+    (notice, op)
+}
+
+fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
+    let (node, by) = (notice.subject as usize, notice.by as usize);
+    let rank = notice.subject;
+    Ok(match notice.code {
+        1 => Broken::NodeLost { node, by },
+        2 => Broken::NodeSilent { node, by },
+        3 => Broken::NodeLeft { node, by, op },
+        4 => Broken::RankLost { rank, by },
+        5 => Broken::RankLeft { rank, by, op },
+        6 => Broken::Protocol {
+            node,
+            by,
+            violation: match notice.detail {
+                1 => Violation::Direction,
+                2 => Violation::Slot,
+                3 => Violation::Chunk,
+                4 => Violation::Tree,
+                5 => Violation::Operation,
+                _ => return Err(Unknown("violation")),
+            },
+        },
+        7 => Broken::Revoked,
+        _ => return Err(Unknown("reason")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Vec<collective::Call> {
+        let kinds = [
+            OpKind::AllReduce { op: ReduceOp::Avg },
+            OpKind::Reduce {
+                op: ReduceOp::Min,
+                root: 7,
+            },
+            OpKind::Broadcast { root: 3 },
+            OpKind::AllGather,
+            OpKind::Barrier,
+        ];
+        let call = |kind| DType::ALL.map(|dtype| collective::Call { kind, dtype, count: 9, tag: 5 });
+        kinds.into_iter().flat_map(call).collect()
+    }
+
+    #[test]
+    fn calls_keep_their_meaning() {
+        for call in calls() {
+            assert_eq!(call_from_wire(&call_to_wire(&call)), call);
+        }
+    }
+
+    #[test]
+    fn frames_keep_their_meaning() {
+        let fence = Fence {
+            attempt: 3,
+            epoch: 2,
+        };
+        let mismatch = Mismatch {
+            one: Claim {
+                rank: 1,
+                call: calls()[0],
+            },
+            other: Claim {
+                rank: 5,
+                call: calls()[9],
+            },
+        };
+        let (node, by, op, rank) = (4, 2, 11, 6);
+        let causes = [
+            Broken::NodeLost { node, by },
+            Broken::NodeSilent { node, by },
+            Broken::NodeLeft { node, by, op },
+            Broken::RankLost { rank, by },
+            Broken::RankLeft { rank, by, op },
+            Broken::Protocol {
+                node,
+                by,
+                violation: Violation::Chunk,
+            },
+            Broken::Revoked,
+        ];
+        let mut frames = vec![
+            Frame::Up {
+                tree: 1,
+                op,
+                chunk: 3,
+                slot: 2,
+                bytes: 4096,
+                call: calls()[7],
+                rank,
+            },
+            Frame::Refuse { op, mismatch },
+            Frame::Down {
+                tree: 1,
+                op,
+                chunk: 3,
+                bytes: 17,
+            },
+            Frame::Fail { op, mismatch },
+            Frame::Credit { tree: 1, slot: 3 },
+            Frame::Awaiting { op },
+            Frame::Heartbeat,
+            Frame::Bye { ended: 12 },
+        ];
+        frames.extend(causes.map(|broken| Frame::Abort { broken }));
+        for frame in frames {
+            let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();
+            assert_eq!(frame_from_wire(&header), Ok((fence, frame)));
+        }
+    }
+
+    #[test]
+    fn a_reason_that_nobody_gives_is_refused() {
+        let notice = Notice {
+            code: 99,
+            detail: 0,
+            subject: 0,
+            by: 0,
+        };
+        assert_eq!(broken(&notice, 0), Err(Unknown("reason")));
+    }
+}

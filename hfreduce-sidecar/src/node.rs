@@ -1,0 +1,376 @@
+//! The life of a node in an attempt: learn the members, connect to the neighbours, tell that it joined,
+//! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
+//! benches and tests without a cluster.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use collective::machine::{Config, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Fence, Timing};
+use collective::{DoubleTree, Layout};
+use tracing::{info, warn};
+use wire::attach::{self, Listener};
+use wire::handshake::{Identity, JobId, Key, Party};
+use wire::rendezvous::Peer;
+use wire::run_dir::{self, Roster, RosterNode};
+
+use crate::engine::{self, Engine, Stop};
+use crate::join::{Credentials, Door};
+use crate::link::Link;
+use crate::metrics::Metrics;
+use crate::rendezvous::{Order, Rendezvous, Report, Reporter, Setup};
+
+/// How often a node that waits looks whether it still should.
+const LOOK: Duration = Duration::from_millis(50);
+/// Bytes of results, and bytes of inputs a process, unless told otherwise.
+pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
+
+/// Why a node could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The members cannot be those of this node.
+    #[error("failed to use the roster: {0}")]
+    Roster(String),
+    /// The data port or a thread could not be had.
+    #[error("failed to {doing}")]
+    System {
+        /// What.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The run directory could not be used.
+    #[error(transparent)]
+    RunDir(#[from] run_dir::Error),
+    /// The socket of the local processes could not be made.
+    #[error(transparent)]
+    Socket(#[from] attach::Error),
+    /// The data path failed.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+}
+
+/// This node's place in the attempt.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The job.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The attempt's key.
+    pub key: Key,
+    /// This node's rank.
+    pub rank: u32,
+    /// Processes on each node.
+    pub procs_per_node: u32,
+    /// Names and zones of the nodes, in rank order.
+    pub nodes: Vec<Place>,
+    /// The port that rank 0 offers to the training framework.
+    pub master_port: u16,
+}
+
+/// A node's name and zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// Its zone.
+    pub zone: String,
+}
+
+/// How the node works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// Bytes of results, and bytes of inputs of each process, at most.
+    pub limit_bytes: usize,
+    /// Bytes of a chunk; the same on every node.
+    pub chunk_bytes: u32,
+    /// Slots of a tree edge; the same on every node.
+    pub slots: u8,
+    /// Time limits.
+    pub timing: Timing,
+}
+
+impl Options {
+    /// What is right for most, with this run directory.
+    pub fn new(run_dir: PathBuf) -> Self {
+        Self {
+            run_dir,
+            limit_bytes: DEFAULT_LIMIT_BYTES,
+            chunk_bytes: DEFAULT_CHUNK_BYTES,
+            slots: DEFAULT_SLOTS,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// Who tells the members.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A list; the node starts once its own links stand.
+    List(Vec<Peer>),
+    /// The operator.
+    Operator {
+        /// Its rendezvous service.
+        service: String,
+        /// Where peers reach this node.
+        address: IpAddr,
+    },
+}
+
+/// A node that is ready to join.
+#[derive(Debug)]
+pub struct Node {
+    member: Member,
+    options: Options,
+    door: Door,
+    metrics: Metrics,
+    stop: Stop,
+}
+
+impl Node {
+    /// Prepares: nothing that an earlier sidecar left in the run directory is believed.
+    pub fn new(
+        member: Member,
+        options: Options,
+        listener: TcpListener,
+        metrics: Metrics,
+        stop: Stop,
+    ) -> Result<Self, Error> {
+        for left in [run_dir::ROSTER, run_dir::SOCKET] {
+            match std::fs::remove_file(options.run_dir.join(left)) {
+                Ok(()) => info!(file = left, "removed what an earlier sidecar left"),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    return Err(Error::System {
+                        doing: "clean the run directory",
+                        source,
+                    });
+                }
+            }
+        }
+        let credentials = credentials(&member);
+        let door = Door::open(listener, credentials, metrics.clone()).map_err(|source| {
+            Error::System {
+                doing: "open the data port",
+                source,
+            }
+        })?;
+        Ok(Self {
+            member,
+            options,
+            door,
+            metrics,
+            stop,
+        })
+    }
+
+    /// Joins and serves until asked to stop.
+    pub fn serve(self, source: Source) -> Result<(), Error> {
+        match source {
+            Source::List(peers) => {
+                let reporter = Reporter::nowhere().map_err(|source| Error::System {
+                    doing: "create a bell",
+                    source,
+                })?;
+                match self.join(&peers, || false)? {
+                    Some(links) => self.run(1, &peers, links, reporter),
+                    None => Ok(()),
+                }
+            }
+            Source::Operator { service, address } => {
+                let setup = Setup {
+                    service,
+                    credentials: credentials(&self.member),
+                    address,
+                    port: self.door.address().port(),
+                    run_dir: self.options.run_dir.clone(),
+                };
+                let rendezvous =
+                    Rendezvous::start(setup, self.metrics.clone()).map_err(|source| {
+                        Error::System {
+                            doing: "start the rendezvous",
+                            source,
+                        }
+                    })?;
+                let served = self.follow(&rendezvous);
+                rendezvous.leave();
+                served
+            }
+        }
+    }
+
+    /// Follows the operator's orders up to the start, then serves.
+    fn follow(self, rendezvous: &Rendezvous) -> Result<(), Error> {
+        let mut joined: Option<(u64, Vec<Peer>, BTreeMap<usize, Link>)> = None;
+        let mut newest: Option<Order> = None;
+        while !self.stop.is_asked() {
+            let order = match newest.take() {
+                Some(order) => order,
+                None => match rendezvous.orders.recv_timeout(LOOK) {
+                    Ok(order) => order,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                },
+            };
+            match order {
+                Order::Roster { epoch, nodes } => {
+                    // The links of an earlier roster end here.
+                    drop(joined.take());
+                    info!(epoch, nodes = nodes.len(), "connecting to the neighbours");
+                    // A later roster replaces this one, also while neighbours are missing.
+                    let later = std::cell::RefCell::new(None);
+                    let replaced = || {
+                        later.borrow_mut().get_or_insert_with(|| rendezvous.orders.try_recv().ok());
+                        let is_roster = matches!(*later.borrow(), Some(Some(Order::Roster { .. })));
+                        if !is_roster {
+                            later.borrow_mut().take();
+                        }
+                        is_roster
+                    };
+                    let links = self.join(&nodes, replaced)?;
+                    newest = later.into_inner().flatten();
+                    if let Some(links) = links {
+                        rendezvous.reporter.send(Report::Joined { epoch });
+                        joined = Some((epoch, nodes, links));
+                    }
+                }
+                Order::Go { epoch } => match joined.take() {
+                    Some((of, nodes, links)) if of == epoch => {
+                        let reporter = rendezvous.reporter.clone();
+                        return self.run(epoch, &nodes, links, reporter);
+                    }
+                    other => {
+                        warn!(epoch, "start of an epoch that this node has not joined");
+                        joined = other;
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects to the neighbours among `peers`. None when it was given up.
+    fn join(
+        &self,
+        peers: &[Peer],
+        replaced: impl Fn() -> bool,
+    ) -> Result<Option<BTreeMap<usize, Link>>, Error> {
+        let nodes = self.member.nodes.len();
+        let in_order = peers.iter().zip(0u32..).all(|(peer, rank)| peer.rank == rank);
+        if peers.len() != nodes || !in_order {
+            return Err(Error::Roster(format!(
+                "it lists {} nodes, in order: {in_order}; the attempt has {nodes}",
+                peers.len()
+            )));
+        }
+        let neighbours = self
+            .trees()
+            .neighbours(self.member.rank as usize)
+            .into_iter()
+            .filter_map(|node| {
+                let peer = peers.get(node)?;
+                Some((node, SocketAddr::new(peer.address, peer.port)))
+            })
+            .collect();
+        let cancelled = || self.stop.is_asked() || replaced();
+        let Some(streams) = self.door.connect(&neighbours, cancelled) else {
+            return Ok(None);
+        };
+        let link = |(node, stream)| Link::new(stream).map(|link| (node, link));
+        streams
+            .into_iter()
+            .map(link)
+            .collect::<io::Result<_>>()
+            .map(Some)
+            .map_err(|source| Error::System {
+                doing: "set up a link",
+                source,
+            })
+    }
+
+    fn trees(&self) -> DoubleTree {
+        let zones: Vec<&str> = self.member.nodes.iter().map(|node| node.zone.as_str()).collect();
+        DoubleTree::build(&zones)
+    }
+
+    /// The gang is there: opens the socket, says so in the run directory, and serves.
+    fn run(
+        &self,
+        epoch: u64,
+        peers: &[Peer],
+        links: BTreeMap<usize, Link>,
+        reporter: Reporter,
+    ) -> Result<(), Error> {
+        let member = &self.member;
+        let layout = Layout::uniform(member.nodes.len(), member.procs_per_node)
+            .ok_or_else(|| Error::Roster("no nodes, or no processes on them".to_owned()))?;
+        let config = Config {
+            node: member.rank as usize,
+            layout,
+            trees: self.trees(),
+            fence: Fence {
+                attempt: member.attempt,
+                epoch: epoch as u32,
+            },
+            chunk_bytes: self.options.chunk_bytes,
+            slots: self.options.slots,
+            timing: self.options.timing,
+        };
+        let setup = engine::Setup {
+            config,
+            epoch,
+            names: member.nodes.iter().map(|node| node.name.clone()).collect(),
+            listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
+            links,
+            limit_bytes: self.options.limit_bytes,
+        };
+        let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
+        self.roster(epoch, peers).write(&self.options.run_dir)?;
+        info!(epoch, rank = member.rank, nodes = peers.len(), "the gang has joined");
+        Ok(engine.run()?)
+    }
+
+    fn roster(&self, epoch: u64, peers: &[Peer]) -> Roster {
+        let node = |(peer, place): (&Peer, &Place)| RosterNode {
+            rank: peer.rank,
+            name: place.name.clone(),
+            zone: place.zone.clone(),
+            address: peer.address,
+            port: peer.port,
+        };
+        Roster {
+            attempt: self.member.attempt,
+            epoch,
+            nodes: peers.iter().zip(&self.member.nodes).map(node).collect(),
+            master_port: self.member.master_port,
+        }
+    }
+}
+
+fn credentials(member: &Member) -> Credentials {
+    Credentials {
+        identity: Identity {
+            job: member.job,
+            attempt: member.attempt,
+            party: Party::Sidecar { rank: member.rank },
+        },
+        key: member.key.clone(),
+    }
+}
+
+/// Why a trainer may not start yet; none when it may.
+pub fn not_ready(dir: &Path) -> Option<String> {
+    match Roster::read(dir) {
+        Ok(None) => Some("the gang has not joined yet".to_owned()),
+        Err(error) => Some(error.to_string()),
+        Ok(Some(_)) => attach::Channel::connect(&dir.join(run_dir::SOCKET))
+            .err()
+            .map(|error| error.to_string()),
+    }
+}

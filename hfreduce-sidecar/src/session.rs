@@ -1,0 +1,347 @@
+//! One trainer process attached to this sidecar: its socket, rings, input segments and tickets. The
+//! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
+//! when, and what is told to other nodes, is the engine's and the machine's business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use collective::machine::OpId;
+use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use wire::client::NO_SEGMENT;
+use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
+use wire::ring::{
+    self, Bell, COMPLETION_WORDS, Consumer, Corrupt, Producer, PushError, SUBMISSION_WORDS,
+};
+use wire::segment::{self, Segment, Writers};
+
+use crate::memory::{Input, ResultSegment};
+
+/// Input segments of one process: the buckets of a large model.
+const SEGMENT_LIMIT: usize = 1024;
+/// Inputs begin at a cache line.
+const ALIGNMENT: u64 = 64;
+
+/// Why a process is let go.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It ended, or its socket broke.
+    #[error(transparent)]
+    Socket(#[from] attach::Error),
+    /// It broke its ring.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// It wrote what is no entry.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// There is no memory for its rings.
+    #[error(transparent)]
+    Segment(#[from] segment::Error),
+    /// There are no descriptors for its bells.
+    #[error("failed to create a bell")]
+    Bell(#[source] std::io::Error),
+    /// It calls more than it may have in flight.
+    #[error("it has more than {} operations in flight", ring::CAPACITY)]
+    TooMany,
+    /// It uses a ticket twice, or gives back what it does not hold.
+    #[error("ticket {0} is not what it says")]
+    Ticket(u64),
+    /// It attaches again over the same socket.
+    #[error("it attached twice over one socket")]
+    Twice,
+}
+
+/// A call that was accepted and is not over.
+#[derive(Clone, Copy, Debug)]
+pub struct Called {
+    /// The process's number for it.
+    pub ticket: u64,
+    /// The call.
+    pub call: wire::Call,
+    /// When it came.
+    pub since: Instant,
+}
+
+/// What the socket brought.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing that concerns others.
+    Nothing,
+    /// The process leaves in good order.
+    Detached,
+}
+
+/// What the ring brought.
+#[derive(Debug)]
+pub enum Taken {
+    /// A call, with its contribution or what is wrong with it.
+    Call {
+        /// The process's number for it.
+        ticket: u64,
+        /// The call.
+        call: wire::Call,
+        /// Where the contribution lies; none if the operation reads none here.
+        input: Result<Option<Input>, String>,
+    },
+    /// The result of an operation is not read any more.
+    Release(OpId),
+}
+
+/// An attached process.
+#[derive(Debug)]
+pub struct Session {
+    channel: Channel,
+    standing: Standing,
+    calls: Consumer<SUBMISSION_WORDS>,
+    outcomes: Producer<COMPLETION_WORDS>,
+    /// Rung by the process; polled by the engine.
+    pub bell: Bell,
+    client_bell: Bell,
+    inputs: BTreeMap<u32, Arc<Segment>>,
+    next_segment: u32,
+    limit_bytes: usize,
+    known_results: BTreeSet<u32>,
+    /// Operations it has called in this epoch.
+    pub next_op: OpId,
+    in_flight: BTreeMap<OpId, Called>,
+    held: BTreeMap<u64, OpId>,
+}
+
+impl Session {
+    /// Welcomes a process; it may be lent `limit_bytes` of input segments.
+    pub fn welcome(
+        channel: Channel,
+        standing: Standing,
+        limit_bytes: usize,
+    ) -> Result<Self, Error> {
+        let control = Arc::new(ring::control()?);
+        let (calls, outcomes) = ring::server_ends(&control);
+        let (bell, client_bell) = (
+            Bell::new().map_err(Error::Bell)?,
+            Bell::new().map_err(Error::Bell)?,
+        );
+        let welcome = ToClient::Welcome {
+            control_bytes: control.len() as u64,
+            standing,
+        };
+        let fds = [control.fd(), bell.as_fd(), client_bell.as_fd()];
+        channel.send(&welcome, &fds)?;
+        Ok(Self {
+            channel,
+            standing,
+            calls,
+            outcomes,
+            bell,
+            client_bell,
+            inputs: BTreeMap::new(),
+            next_segment: 0,
+            limit_bytes,
+            known_results: BTreeSet::new(),
+            next_op: 0,
+            in_flight: BTreeMap::new(),
+            held: BTreeMap::new(),
+        })
+    }
+
+    /// The socket, for polling.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Where the process stands.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Answers what came over the socket.
+    pub fn hear(&mut self) -> Result<Heard, Error> {
+        while let Some(message) = self.channel.receive::<ToSidecar>()? {
+            match message {
+                ToSidecar::Attach { .. } => return Err(Error::Twice),
+                ToSidecar::Detach => return Ok(Heard::Detached),
+                ToSidecar::Allocate { bytes } => match self.lend(bytes) {
+                    Ok((segment, fd)) => {
+                        let bytes = fd.len() as u64;
+                        let message = ToClient::Input { segment, bytes };
+                        self.channel.send(&message, &[fd.fd()])?;
+                    }
+                    Err(reason) => self.channel.send(&ToClient::Refused { reason }, &[])?,
+                },
+                // An operation in flight keeps its segment alive by itself.
+                ToSidecar::Free { segment } => drop(self.inputs.remove(&segment)),
+            }
+        }
+        Ok(Heard::Nothing)
+    }
+
+    fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Segment>), String> {
+        let lent: usize = self.inputs.values().map(|segment| segment.len()).sum();
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let room = self.limit_bytes.saturating_sub(lent);
+        if segment::size_class(wanted) > room || self.inputs.len() >= SEGMENT_LIMIT {
+            return Err(format!(
+                "{wanted} bytes were asked for, and {lent} of the {} bytes that one process may use \
+                 for inputs are lent in {} segments",
+                self.limit_bytes,
+                self.inputs.len()
+            ));
+        }
+        let segment = Segment::create("fireflyer-input", wanted, Writers::Everybody)
+            .map(Arc::new)
+            .map_err(|error| error.to_string())?;
+        let number = self.next_segment;
+        self.next_segment += 1;
+        self.inputs.insert(number, Arc::clone(&segment));
+        Ok((number, segment))
+    }
+
+    /// The next entry of the ring, if there is one.
+    pub fn take(&mut self) -> Result<Option<Taken>, Error> {
+        let Some(words) = self.calls.pop()? else {
+            return Ok(None);
+        };
+        match Submission::decode(&words)? {
+            Submission::Release { ticket } => match self.held.remove(&ticket) {
+                Some(op) => Ok(Some(Taken::Release(op))),
+                None => Err(Error::Ticket(ticket)),
+            },
+            Submission::Call {
+                ticket,
+                call,
+                input,
+            } => {
+                let unread = ring::CAPACITY - self.outcomes.room()?;
+                if self.in_flight.len() + unread >= ring::CAPACITY {
+                    return Err(Error::TooMany);
+                }
+                let input = self.input(&call, input);
+                Ok(Some(Taken::Call {
+                    ticket,
+                    call,
+                    input,
+                }))
+            }
+        }
+    }
+
+    fn input(&self, call: &wire::Call, place: Place) -> Result<Option<Input>, String> {
+        if !call.reads_input_of(self.standing.rank) {
+            return Ok(None);
+        }
+        let wrong = || {
+            let Place { segment, offset } = place;
+            format!("{call} reads past the end of input segment {segment} at {offset}")
+        };
+        let segment = self.inputs.get(&place.segment).ok_or_else(|| {
+            format!("{call} names input segment {}, which is not lent", place.segment)
+        })?;
+        if !place.offset.is_multiple_of(ALIGNMENT) {
+            return Err(format!(
+                "{call} reads at {}, which is no multiple of {ALIGNMENT}",
+                place.offset
+            ));
+        }
+        let bytes = call.input_bytes().ok_or_else(wrong)?;
+        let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
+        let end = offset.checked_add(bytes).ok_or_else(wrong)?;
+        if end > segment.len() {
+            return Err(wrong());
+        }
+        Ok(Some(Input {
+            segment: Arc::clone(segment),
+            offset,
+            bytes,
+        }))
+    }
+
+    /// An accepted call took its place in the order of operations.
+    pub fn accepted(&mut self, ticket: u64, call: wire::Call, now: Instant) -> OpId {
+        let op = self.next_op;
+        self.next_op += 1;
+        let called = Called {
+            ticket,
+            call,
+            since: now,
+        };
+        self.in_flight.insert(op, called);
+        op
+    }
+
+    /// An operation is over: what was called.
+    pub fn ended(&mut self, op: OpId) -> Option<Called> {
+        self.in_flight.remove(&op)
+    }
+
+    /// Tells the process that an operation has succeeded. The result, if it gets one, is held for it.
+    pub fn succeed(
+        &mut self,
+        op: OpId,
+        called: &Called,
+        result: Option<(&ResultSegment, u64)>,
+    ) -> Result<(), Error> {
+        // Held first, so that a process that is lost half-way lets go of it too.
+        if self.held.insert(called.ticket, op).is_some() {
+            return Err(Error::Ticket(called.ticket));
+        }
+        let outcome = match result {
+            None => Outcome::Done {
+                segment: NO_SEGMENT,
+                bytes: 0,
+            },
+            Some((result, bytes)) => {
+                if self.known_results.insert(result.number) {
+                    let message = ToClient::Result {
+                        segment: result.number,
+                        bytes: result.segment.len() as u64,
+                    };
+                    self.channel.send(&message, &[result.segment.fd()])?;
+                }
+                Outcome::Done {
+                    segment: result.number,
+                    bytes,
+                }
+            }
+        };
+        self.complete(called.ticket, outcome)
+    }
+
+    /// Tells the process that an operation has failed.
+    pub fn fail(&mut self, ticket: u64, kind: FailureKind, text: String) -> Result<(), Error> {
+        self.complete(ticket, Outcome::Failed { kind, text })
+    }
+
+    fn complete(&mut self, ticket: u64, outcome: Outcome) -> Result<(), Error> {
+        match self.outcomes.push(&Completion { ticket, outcome }.encode()) {
+            Ok(true) => self.client_bell.ring(),
+            Ok(false) => {}
+            Err(PushError::Full) => return Err(Error::TooMany),
+            Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),
+        }
+        Ok(())
+    }
+
+    /// A segment of results is gone.
+    pub fn forget(&mut self, number: u32) -> Result<(), Error> {
+        if self.known_results.remove(&number) {
+            self.channel.send(&ToClient::Gone { segment: number }, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Operations whose results the process holds.
+    pub fn holds(&self) -> impl Iterator<Item = OpId> {
+        self.held.values().copied()
+    }
+
+    /// Announces that the engine is about to sleep. False: there is an entry, do not.
+    pub fn sleep(&self) -> Result<bool, Error> {
+        Ok(self.calls.sleep()?)
+    }
+
+    /// Announces that the engine looks at the ring again.
+    pub fn awake(&self) {
+        self.calls.awake();
+        self.bell.clear();
+    }
+}

@@ -1,0 +1,131 @@
+//! Every operation, type and reduction over real sidecars and clients, against results computed here.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use gang::{Gang, PATIENCE, encode, f32s, filled, run, to_f32s};
+use wire::{Call, DType, OpKind, ReduceOp};
+
+#[test]
+fn two_nodes_sum() {
+    let gang = Gang::start(2, 2);
+    let results = gang.each(|client| {
+        let rank = client.standing().rank as f32;
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 3);
+        let output = run(&client, call, &f32s(&[rank, 1.0, -rank])).unwrap();
+        to_f32s(&output.result)
+    });
+    for result in results {
+        assert_eq!(result, [6.0, 4.0, -6.0]);
+    }
+}
+
+/// Sizes around nothing, a cache line, a chunk, and several chunks in both trees.
+const COUNTS: [u64; 6] = [0, 1, 17, 4096, 65_537, 300_001];
+
+fn value(rank: u32, at: u64) -> i64 {
+    ((u64::from(rank) * 7 + at * 3) % 11) as i64
+}
+
+fn expected(op: ReduceOp, world: u32, at: u64) -> i64 {
+    let values = (0..world).map(|rank| value(rank, at));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        // Rounding is the kernels' own business: their tests compare bits.
+        ReduceOp::Avg => values.sum::<i64>() / i64::from(world),
+        ReduceOp::Max => values.max().unwrap(),
+        ReduceOp::Min => values.min().unwrap(),
+    }
+}
+
+#[test]
+fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
+    for (nodes, procs) in [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1)] {
+        let gang = Gang::start(nodes, procs);
+        let world = gang.world();
+        gang.each(|client| {
+            let standing = client.standing();
+            let mine = |dtype, count| encode(dtype, (0..count).map(|at| value(standing.rank, at)));
+            for (at, dtype) in DType::ALL.iter().copied().enumerate() {
+                for count in COUNTS {
+                    for reduce in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
+                        let all = encode(dtype, (0..count).map(|at| expected(reduce, world, at)));
+                        let mut call = Call::all_reduce(dtype, reduce, count);
+                        let output = run(&client, call, &mine(dtype, count)).unwrap();
+                        assert!(output.result[..] == all, "{call} on {standing:?}");
+                        call.kind = OpKind::Reduce;
+                        call.root = (at as u32 + 1) % world;
+                        let output = run(&client, call, &mine(dtype, count)).unwrap();
+                        let is_root = call.root == standing.rank;
+                        let all = if is_root { all } else { Vec::new() };
+                        assert!(output.result[..] == all, "{call} on {standing:?}");
+                    }
+                    let mut call = Call::new(OpKind::Broadcast, dtype, count);
+                    call.root = at as u32 % world;
+                    let output = run(&client, call, &mine(dtype, count)).unwrap();
+                    let root = encode(dtype, (0..count).map(|at| value(call.root, at)));
+                    assert!(output.result[..] == root, "{call} on {standing:?}");
+                    let call = Call::new(OpKind::AllGather, dtype, count);
+                    let output = run(&client, call, &mine(dtype, count)).unwrap();
+                    let ranks = (0..world).flat_map(|rank| (0..count).map(move |at| value(rank, at)));
+                    assert!(output.result[..] == encode(dtype, ranks), "{call} on {standing:?}");
+                }
+            }
+            run(&client, Call::barrier(), &[]).unwrap();
+        });
+    }
+}
+
+#[test]
+fn averages_divide_by_all_ranks() {
+    let gang = Gang::start(2, 2);
+    let results = gang.each(|client| {
+        let call = Call::all_reduce(DType::F32, ReduceOp::Avg, 2);
+        let mine = f32s(&[client.standing().rank as f32, 2.0]);
+        to_f32s(&run(&client, call, &mine).unwrap().result)
+    });
+    assert!(results.iter().all(|result| result[..] == [1.5, 2.0]));
+}
+
+#[test]
+fn operations_back_to_back_from_one_rank_do_not_wait_for_each_other() {
+    let gang = Gang::start(2, 2);
+    gang.each(|client| {
+        let rank = client.standing().rank;
+        for round in 0..20u32 {
+            let tickets: Vec<_> = (0..24u32)
+                .map(|at| {
+                    let count = 1 + (at as usize * 7919) % 50_000;
+                    let mine = vec![(rank + at + round) as f32; count];
+                    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, count as u64);
+                    let input = filled(&client, &f32s(&mine));
+                    (at, count, client.submit(call, Some(input), PATIENCE).unwrap())
+                })
+                .collect();
+            // Waited for in another order than called.
+            for (at, count, ticket) in tickets.into_iter().rev() {
+                let output = client.wait(ticket, PATIENCE).unwrap();
+                let sum = (6 + 4 * (at + round)) as f32;
+                assert_eq!(to_f32s(&output.result), vec![sum; count]);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_paper_s_gradient_size_passes() {
+    let gang = Gang::start(2, 1);
+    let count = 46 * 1024 * 1024;
+    gang.each(|client| {
+        let mut input = client.buffer(count * 4, PATIENCE).unwrap();
+        let rank = client.standing().rank + 1;
+        for (at, word) in input.chunks_exact_mut(4).enumerate() {
+            word.copy_from_slice(&((at % 1000) as f32 * rank as f32).to_le_bytes());
+        }
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, count as u64);
+        let ticket = client.submit(call, Some(input), PATIENCE).unwrap();
+        let output = client.wait(ticket, PATIENCE).unwrap();
+        let right = |(at, word): (usize, &[u8])| word == ((at % 1000) as f32 * 3.0).to_le_bytes();
+        assert!(output.result.chunks_exact(4).enumerate().all(right));
+    });
+}

@@ -1,0 +1,200 @@
+//! A gang of nodes inside the test process: real sidecar threads, real sockets on the loopback address,
+//! real clients. Each test file uses the part it needs.
+#![allow(dead_code, reason = "each test file uses its own part of the harness")]
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hfreduce_sidecar::engine::Stop;
+use hfreduce_sidecar::metrics::Metrics;
+use hfreduce_sidecar::node::{self, Member, Node, Options, Place, Source};
+use wire::client::{Buffer, Client, Error, Output};
+use wire::handshake::{JobId, Key};
+use wire::rendezvous::Peer;
+use wire::{Call, DType};
+
+/// Longer than anything takes here; what must be fast asserts its own time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const UID: &str = "0f9c6b1e-test";
+
+pub(crate) fn key() -> Key {
+    Key::derive(b"a test's master secret", UID, 1)
+}
+
+/// One node of the gang.
+pub(crate) struct Running {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: Stop,
+    pub(crate) registry: daemon::Registry,
+    pub(crate) thread: Option<JoinHandle<Result<(), node::Error>>>,
+}
+
+impl Running {
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join(wire::run_dir::SOCKET)
+    }
+}
+
+pub(crate) struct Gang {
+    pub(crate) nodes: Vec<Running>,
+    pub(crate) procs: u32,
+}
+
+pub(crate) fn member(rank: u32, nodes: usize, procs: u32) -> Member {
+    Member {
+        job: JobId::new(UID),
+        attempt: 1,
+        key: key(),
+        rank,
+        procs_per_node: procs,
+        nodes: (0..nodes)
+            .map(|node| Place {
+                name: format!("worker-{node}"),
+                zone: if 2 * node < nodes { "a" } else { "b" }.to_owned(),
+            })
+            .collect(),
+        master_port: 29_400,
+    }
+}
+
+impl Gang {
+    /// Starts `nodes` nodes of `procs` processes and waits until they joined.
+    pub(crate) fn start(nodes: usize, procs: u32) -> Self {
+        Self::with(nodes, procs, |options| options)
+    }
+
+    pub(crate) fn with(nodes: usize, procs: u32, options: impl Fn(Options) -> Options) -> Self {
+        let listeners: Vec<TcpListener> = (0..nodes)
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
+            .collect();
+        let peers: Vec<Peer> = listeners.iter().zip(0..).map(|(l, rank)| peer(l, rank)).collect();
+        let nodes: Vec<Running> = listeners
+            .into_iter()
+            .zip(0..)
+            .map(|(listener, rank)| {
+                let dir = tempfile::tempdir().unwrap();
+                let address = listener.local_addr().unwrap();
+                let stop = Stop::new().unwrap();
+                let registry = daemon::Registry::new("test").unwrap();
+                let node = Node::new(
+                    member(rank, nodes, procs),
+                    options(Options::new(dir.path().to_owned())),
+                    listener,
+                    Metrics::new(&registry).unwrap(),
+                    stop.clone(),
+                )
+                .unwrap();
+                let source = Source::List(peers.clone());
+                let thread = Some(thread::spawn(move || node.serve(source)));
+                Running {
+                    dir,
+                    address,
+                    stop,
+                    registry,
+                    thread,
+                }
+            })
+            .collect();
+        for running in &nodes {
+            wait_until(|| node::not_ready(running.dir.path()).is_none());
+        }
+        Self { nodes, procs }
+    }
+
+    pub(crate) fn world(&self) -> u32 {
+        self.nodes.len() as u32 * self.procs
+    }
+
+    pub(crate) fn client(&self, rank: u32) -> Client {
+        let node = &self.nodes[(rank / self.procs) as usize];
+        Client::attach(&node.socket(), rank % self.procs, PATIENCE).unwrap()
+    }
+
+    /// Runs a closure as every rank at once.
+    pub(crate) fn each<T: Send>(&self, work: impl Fn(Client) -> T + Sync) -> Vec<T> {
+        let work = &work;
+        thread::scope(|scope| {
+            let ranks: Vec<_> = (0..self.world())
+                .map(|rank| scope.spawn(move || work(self.client(rank))))
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+}
+
+impl Drop for Gang {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            node.stop.stop();
+        }
+        for node in &mut self.nodes {
+            let thread = node.thread.take();
+            let served = thread.map(JoinHandle::join);
+            if !thread::panicking() {
+                served.unwrap().unwrap().unwrap();
+            }
+        }
+    }
+}
+
+pub(crate) fn peer(listener: &TcpListener, rank: u32) -> Peer {
+    let address = listener.local_addr().unwrap();
+    Peer {
+        rank,
+        address: address.ip(),
+        port: address.port(),
+    }
+}
+
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited too long");
+        thread::yield_now();
+    }
+}
+
+pub(crate) fn filled(client: &Client, bytes: &[u8]) -> Buffer {
+    let mut buffer = client.buffer(bytes.len(), PATIENCE).unwrap();
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
+/// Calls one operation and waits for it.
+pub(crate) fn run(client: &Client, call: Call, input: &[u8]) -> Result<Output, Error> {
+    let reads = call.reads_input_of(client.standing().rank);
+    let input = reads.then(|| filled(client, input));
+    let ticket = client.submit(call, input, PATIENCE)?;
+    client.wait(ticket, PATIENCE)
+}
+
+pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub(crate) fn to_f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Free of the numbers' own rounding: small integers in every type.
+pub(crate) fn encode(dtype: DType, values: impl Iterator<Item = i64>) -> Vec<u8> {
+    values
+        .flat_map(|value| match dtype {
+            DType::F32 => (value as f32).to_le_bytes().to_vec(),
+            DType::F16 => half::f16::from_f32(value as f32).to_le_bytes().to_vec(),
+            DType::BF16 => half::bf16::from_f32(value as f32).to_le_bytes().to_vec(),
+            DType::U8 => vec![value as u8],
+            DType::I32 => (value as i32).to_le_bytes().to_vec(),
+            DType::I64 => value.to_le_bytes().to_vec(),
+        })
+        .collect()
+}
+
+pub(crate) fn run_dir(gang: &Gang, node: usize) -> &Path {
+    gang.nodes[node].dir.path()
+}
