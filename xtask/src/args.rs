@@ -1,5 +1,6 @@
-//! Reading a command line: switches, options with a value, words. A verb takes out what it knows, in any order, and
-//! calls [`Args::finish`], which refuses what is left. What the words mean is the verb's business.
+//! Reading a command line: switches, options with a value, words. A verb takes out what it knows,
+//! in any order, and calls [`Args::finish`], which refuses what is left. What the words mean is the
+//! verb's business.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -27,16 +27,18 @@ Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake
        cargo xtask cluster status
        cargo xtask cluster tools
 
-A real Kubernetes cluster on this machine: kind's where `docker info` succeeds, otherwise the real programs in
-namespaces of their own, which needs root. Several clusters live side by side under different names.
+A real Kubernetes cluster on this machine: kind's where `docker info` succeeds, otherwise the real
+programs in namespaces of their own, which needs root. Several clusters live side by side under
+different names.
 
   --name NAME      what it is called (fireflyer); its nodes are NAME-1, NAME-2...
   --nodes N        real nodes (2)
   --zones A,B,..   the zone of each node, starting over when there are fewer zones (a)
   --fake-nodes M   simulated nodes besides, of class `simulated` (0)
 
-`tools` only builds the cluster's programs. `up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that crashed. `down` leaves
-no trace. State is kept in $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
+`up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that
+crashed. `down` leaves no trace. `tools` only builds the cluster's programs. State is kept in
+$XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
 
 fn run(mut args: Args) -> anyhow::Result<ExitCode> {

@@ -33,11 +33,12 @@ const USAGE: &str = "
 Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
        cargo xtask images --containerfiles [--check]
 
-Builds release binaries that need no libraries, packs each into an image archive, and prints the archives' sizes. An
-image whose content is in the cache is not built again. busybox and pause, for smoke jobs and the cluster itself, are
-built too.
+Builds release binaries that need no libraries, packs each into an image archive, and prints the
+archives' sizes. An image whose content is in the cache is not built again. busybox and pause, for
+smoke jobs and the cluster itself, are built too.
 
-  --only A,B,..     these images: operator, hfreduce-sidecar, device-plugin, trainer, busybox, pause (all)
+  --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, trainer, busybox,
+                    pause
   --cluster NAME    give them to the nodes of that cluster
   --containerfiles  write FOLDER/Containerfile of every image instead, for Docker and buildah
   --check           compare the Containerfiles, write nothing
@@ -101,7 +102,11 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     }
     packages::install(&missing)?;
 
-    let folder = if recipes.is_empty() { release_folder()? } else { programs()? };
+    let folder = if recipes.is_empty() {
+        release_folder()?
+    } else {
+        programs()?
+    };
     let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
     if wanted("busybox") {
         images.push(image::busybox()?);
@@ -128,10 +133,14 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     Ok(archives)
 }
 
-/// Builds the programs of all images and returns their folder. Always all of them: cargo builds shared dependencies once
-/// per set of packages.
+/// Builds the programs of all images and returns their folder. Always all of them: cargo builds
+/// shared dependencies once per set of packages.
 pub(crate) fn programs() -> anyhow::Result<PathBuf> {
-    let packages: BTreeSet<_> = IMAGES.iter().flat_map(|image| image.binaries).map(|b| b.package).collect();
+    let packages: BTreeSet<_> = IMAGES
+        .iter()
+        .flat_map(|image| image.binaries)
+        .map(|b| b.package)
+        .collect();
     binaries::build(&packages.into_iter().collect::<Vec<_>>())
 }
 

@@ -1,4 +1,5 @@
-//! Debian packages that a task needs: installed when they are missing and we may, named when we may not.
+//! Debian packages that a task needs: installed when they are missing and we may, named when we may
+//! not.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! What a long task prints while it works: one line per step with its name, what became of it and how long it took.
+//! What a long task prints while it works: one line per step with its name, what became of it and
+//! how long it took.
 
 use std::fmt::Display;
 use std::time::Duration;

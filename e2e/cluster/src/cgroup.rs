@@ -1,5 +1,6 @@
-//! The cgroup folders of a node's pods: on cgroup v1 one in each hierarchy, on v2 one. They are made before the kubelet
-//! starts and must be gone before it starts again, or it spends three seconds on each leftover.
+//! The cgroup folders of a node's pods: on cgroup v1 one in each hierarchy, on v2 one. They are
+//! made before the kubelet starts and must be gone before it starts again, or it spends three
+//! seconds on each leftover.
 
 use std::fs;
 use std::io;
@@ -23,7 +24,11 @@ pub(crate) enum Version {
 
 /// v2 shows its controllers in the root folder; v1 has a folder for each hierarchy instead.
 pub(crate) fn version() -> Version {
-    if Path::new(ROOT).join("cgroup.controllers").exists() { Version::V2 } else { Version::V1 }
+    if Path::new(ROOT).join("cgroup.controllers").exists() {
+        Version::V2
+    } else {
+        Version::V1
+    }
 }
 
 /// Makes the folder `name` in every hierarchy that a kubelet looks at.
@@ -35,7 +40,9 @@ pub(crate) fn create(name: &str) -> Result<()> {
 }
 
 fn create_v1(name: &str) -> Result<()> {
-    for hierarchy in ["cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"] {
+    for hierarchy in [
+        "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
+    ] {
         let parent = Path::new(ROOT).join(hierarchy);
         if !parent.is_dir() {
             continue;
@@ -58,10 +65,14 @@ fn create_v1(name: &str) -> Result<()> {
 fn create_v2(name: &str) -> Result<()> {
     let root = Path::new(ROOT);
     make(&root.join(name))?;
-    // One by one, because one that the machine lacks would refuse the others. The kubelet names what it misses.
+    // One by one, because one that the machine lacks would refuse the others. The kubelet names
+    // what it misses.
     for controller in ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"] {
         for folder in [root.to_path_buf(), root.join(name)] {
-            let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
+            let _ = fs::write(
+                folder.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            );
         }
     }
     Ok(())
@@ -76,15 +87,19 @@ fn make(folder: &Path) -> Result<()> {
     }
 }
 
-/// Removes the folders whose name satisfies `ours`, with all below them, from every hierarchy. Their processes must be dead.
+/// Removes the folders whose name satisfies `ours`, with all below them, from every hierarchy.
+/// Their processes must be dead.
 pub(crate) fn remove(ours: impl Fn(&str) -> bool) -> Result<()> {
     let deadline = Instant::now() + REMOVE_LIMIT;
-    // On v1 each hierarchy is a folder below the root (runc also uses `unified`); on v2 the root is the hierarchy.
+    // On v1 each hierarchy is a folder below the root (runc also uses `unified`); on v2 the root is
+    // the hierarchy.
     let mut hierarchies = vec![PathBuf::from(ROOT)];
     hierarchies.extend(folders(Path::new(ROOT)));
     for hierarchy in hierarchies {
         for folder in folders(&hierarchy) {
-            let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name = folder
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
             if name.is_some_and(|name| ours(&name)) {
                 remove_tree(&folder, deadline)?;
             }
@@ -101,7 +116,10 @@ fn remove_tree(folder: &Path, deadline: Instant) -> Result<()> {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if Instant::now() < deadline => thread::sleep(POLL),
-            result => return result.context(|| format!("failed to remove the cgroup {}", folder.display())),
+            result => {
+                return result
+                    .context(|| format!("failed to remove the cgroup {}", folder.display()));
+            }
         }
     }
 }

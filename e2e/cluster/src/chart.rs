@@ -21,7 +21,13 @@ const NAMESPACE: &str = "fireflyer-system";
 const WAIT: &str = "3m";
 
 /// What the nodes need: our programs, the trainer of the examples, and a shell for small jobs.
-const IMAGES: [&str; 5] = ["operator", "hfreduce-sidecar", "device-plugin", "trainer", "busybox"];
+const IMAGES: [&str; 5] = [
+    "operator",
+    "hfreduce-sidecar",
+    "device-plugin",
+    "trainer",
+    "busybox",
+];
 
 /// Installs the chart or upgrades it, and waits until it is at work.
 pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
@@ -32,10 +38,20 @@ pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
         let mut helm = helm(cluster)?;
         helm.args(["upgrade", "--install", RELEASE])
             .arg(repository.join("helm/fireflyer"))
-            .args(["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", WAIT])
+            .args([
+                "--namespace",
+                NAMESPACE,
+                "--create-namespace",
+                "--wait",
+                "--timeout",
+                WAIT,
+            ])
             .arg("--values")
             .arg(repository.join("e2e/values.yaml"))
-            .arg(format!("--set-file=devicePlugin.fixture={}", fixture.display()));
+            .arg(format!(
+                "--set-file=devicePlugin.fixture={}",
+                fixture.display()
+            ));
         command::run(&mut helm)?;
         Ok(((), Outcome::Done))
     })
@@ -44,7 +60,15 @@ pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
 /// Uninstalls the chart and waits until its pods are gone. Jobs and their definitions stay.
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
     let mut helm = helm(cluster)?;
-    helm.args(["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", WAIT]);
+    helm.args([
+        "uninstall",
+        RELEASE,
+        "--namespace",
+        NAMESPACE,
+        "--wait",
+        "--timeout",
+        WAIT,
+    ]);
     command::run(&mut helm).map(|_| ())
 }
 
@@ -61,15 +85,22 @@ fn program() -> Result<PathBuf> {
 /// The archive of each image, as `cargo xtask images` left it.
 fn archives() -> Result<Vec<PathBuf>> {
     let folder = image::images_folder()?;
-    let listed = fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
+    let listed =
+        fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
     let files: Vec<_> = listed.flatten().map(|entry| entry.path()).collect();
     let find = |name: &str| {
         let of_this = |path: &&PathBuf| {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            file.strip_suffix(".tar").and_then(|stem| stem.rsplit_once('-')).is_some_and(|(stem, _)| stem == name)
+            file.strip_suffix(".tar")
+                .and_then(|stem| stem.rsplit_once('-'))
+                .is_some_and(|(stem, _)| stem == name)
         };
         let found = files.iter().find(of_this).cloned();
-        found.ok_or_else(|| Error::new(format!("there is no image {name}: run `cargo xtask images`")))
+        found.ok_or_else(|| {
+            Error::new(format!(
+                "there is no image {name}: run `cargo xtask images`"
+            ))
+        })
     };
     IMAGES.into_iter().map(find).collect()
 }

@@ -1,5 +1,5 @@
-//! A cluster that is up: where its files are, how to talk to it, and what can be done to its nodes. How it gets up and down
-//! is in `up` and `down`.
+//! A cluster that is up: where its files are, how to talk to it, and what can be done to its nodes.
+//! How it gets up and down is in `up` and `down`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -37,7 +37,12 @@ pub struct Options {
 impl Options {
     /// Two nodes in one zone, no fake ones.
     pub fn new(name: Name) -> Self {
-        Self { name, nodes: 2, zones: vec!["a".to_owned()], fake_nodes: 0 }
+        Self {
+            name,
+            nodes: 2,
+            zones: vec!["a".to_owned()],
+            fake_nodes: 0,
+        }
     }
 
     /// How many real nodes.
@@ -98,13 +103,21 @@ pub struct Status {
 
 /// The clusters of this user on this machine.
 pub fn list() -> Result<Vec<Status>> {
-    let entries = fs::read_dir(paths::clusters()?).into_iter().flatten().flatten();
+    let entries = fs::read_dir(paths::clusters()?)
+        .into_iter()
+        .flatten()
+        .flatten();
     let names = entries.filter_map(|entry| Name::new(&entry.file_name().to_string_lossy()).ok());
     let mut found = Vec::new();
     for name in names {
         let folder = paths::clusters()?.join(name.as_str());
-        let Some(state) = State::read(&folder)? else { continue };
-        let dead = state.processes.iter().filter(|(_, process)| !process.alive());
+        let Some(state) = State::read(&folder)? else {
+            continue;
+        };
+        let dead = state
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.alive());
         found.push(Status {
             name: name.to_string(),
             engine: state.engine,
@@ -118,7 +131,8 @@ pub fn list() -> Result<Vec<Status>> {
 }
 
 impl Cluster {
-    /// Brings a cluster up. What a crashed run of the same name left is removed first; a running one is replaced.
+    /// Brings a cluster up. What a crashed run of the same name left is removed first; a running
+    /// one is replaced.
     pub fn up(options: &Options, progress: Progress<'_>) -> Result<Self> {
         up::up(options, progress)
     }
@@ -128,7 +142,9 @@ impl Cluster {
         let folder = paths::clusters()?.join(name.as_str());
         let state = State::read(&folder)?.filter(|state| state.ready);
         let Some(state) = state else {
-            return Err(Error::new(format!("there is no cluster {name}: `cargo xtask cluster up --name {name}`")));
+            return Err(Error::new(format!(
+                "there is no cluster {name}: `cargo xtask cluster up --name {name}`"
+            )));
         };
         let tools = match state.engine {
             Engine::Native => Tools::built(&Module::REAL_NODES)?,
@@ -145,7 +161,8 @@ impl Cluster {
         })
     }
 
-    /// Removes every trace of a cluster, also of one that never came up. Says whether there was any.
+    /// Removes every trace of a cluster, also of one that never came up. Says whether there was
+    /// any.
     pub fn down(name: &Name) -> Result<bool> {
         down::down(name)
     }
@@ -175,13 +192,17 @@ impl Cluster {
         control::audit_log(&self.folder)
     }
 
-    /// The folder that every node sees as `/var/lib/demo-shared`: volume N of class `demo-shared` is its folder `NN`.
+    /// The folder that every node sees as `/var/lib/demo-shared`: volume N of class `demo-shared`
+    /// is its folder `NN`.
     pub fn shared(&self) -> PathBuf {
         self.folder.join("shared")
     }
 
     /// `kubectl` with this cluster's kubeconfig.
-    pub fn kubectl<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<Command> {
+    pub fn kubectl<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<Command> {
         let mut command = Command::new(self.tools.program("kubectl")?);
         command.env("KUBECONFIG", self.kubeconfig()).args(arguments);
         Ok(command)
@@ -193,7 +214,8 @@ impl Cluster {
         command::run_with_input(&mut command, yaml.as_bytes()).map(|_| ())
     }
 
-    /// The API server's address inside the cluster's network, where simulated nodes and their agents live.
+    /// The API server's address inside the cluster's network, where simulated nodes and their
+    /// agents live.
     pub fn control_plane_address(&self) -> Ipv4Addr {
         self.layout.control_address()
     }
@@ -203,7 +225,8 @@ impl Cluster {
         self.pki.path("admin.kubeconfig")
     }
 
-    /// A command that runs a program inside the control plane's network. On kind there is no such place.
+    /// A command that runs a program inside the control plane's network. On kind there is no such
+    /// place.
     pub fn in_control_plane(&self, program: impl AsRef<OsStr>) -> Result<Command> {
         match self.engine {
             Engine::Native => {
@@ -211,30 +234,50 @@ impl Cluster {
                 command.arg(program);
                 Ok(command)
             }
-            Engine::Kind => Err(Error::new("a cluster of kind has no network namespace of its own")),
+            Engine::Kind => Err(Error::new(
+                "a cluster of kind has no network namespace of its own",
+            )),
         }
     }
 
     /// All real nodes, dead ones too.
     pub fn nodes(&self) -> impl Iterator<Item = Node<'_>> {
-        (0..self.nodes.len()).map(|index| Node { cluster: self, index })
+        (0..self.nodes.len()).map(|index| Node {
+            cluster: self,
+            index,
+        })
     }
 
     /// A real node by its Kubernetes name.
     pub fn node(&self, name: &str) -> Result<Node<'_>> {
         match self.nodes.iter().position(|node| node.name == name) {
-            Some(index) => Ok(Node { cluster: self, index }),
-            None => Err(Error::new(format!("the cluster {} has no node {name:?}", self.name()))),
+            Some(index) => Ok(Node {
+                cluster: self,
+                index,
+            }),
+            None => Err(Error::new(format!(
+                "the cluster {} has no node {name:?}",
+                self.name()
+            ))),
         }
     }
 
     /// Waits until all real nodes that run are Ready.
     pub fn wait_ready(&self, limit: Duration) -> Result<()> {
-        let alive = self.nodes().map(|node| Ok((node.name(), node.alive()?))).collect::<Result<Vec<_>>>()?;
-        let wanted: Vec<_> = alive.iter().filter(|(_, alive)| *alive).map(|(name, _)| *name).collect();
+        let alive = self
+            .nodes()
+            .map(|node| Ok((node.name(), node.alive()?)))
+            .collect::<Result<Vec<_>>>()?;
+        let wanted: Vec<_> = alive
+            .iter()
+            .filter(|(_, alive)| *alive)
+            .map(|(name, _)| *name)
+            .collect();
         until("all nodes Ready", limit, || {
             let ready = self.ready_nodes()?;
-            let missing = wanted.iter().find(|name| !ready.iter().any(|node| node == *name));
+            let missing = wanted
+                .iter()
+                .find(|name| !ready.iter().any(|node| node == *name));
             match missing {
                 None => Ok(Some(())),
                 Some(name) => Err(Error::new(format!("{name} is not Ready"))),
@@ -242,21 +285,25 @@ impl Cluster {
         })
     }
 
-    /// Gives images to all nodes that run, at once. A node that has an archive already is left alone.
+    /// Gives images to all nodes that run, at once. A node that has an archive already is left
+    /// alone.
     pub fn import(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<()> {
         thread::scope(|scope| {
             let workers: Vec<_> = self
                 .nodes()
                 .map(|node| scope.spawn(move || node.import(archives, progress)))
                 .collect();
-            workers.into_iter().try_for_each(|worker| match worker.join() {
-                Ok(result) => result,
-                Err(_) => Err(Error::new("an import thread panicked")),
-            })
+            workers
+                .into_iter()
+                .try_for_each(|worker| match worker.join() {
+                    Ok(result) => result,
+                    Err(_) => Err(Error::new("an import thread panicked")),
+                })
         })
     }
 
-    /// Adds simulated nodes `fake-1`..=`fake-N` in these zones, 40 to a leaf, and waits until they are Ready.
+    /// Adds simulated nodes `fake-1`..=`fake-N` in these zones, 40 to a leaf, and waits until they
+    /// are Ready.
     pub fn add_fake_nodes(&self, count: usize, zones: &[String]) -> Result<()> {
         fake::add(self, count, zones)
     }
@@ -265,24 +312,38 @@ impl Cluster {
         let conditions = r#"{.status.conditions[?(@.type=="Ready")].status}"#;
         let path = format!("jsonpath={{range .items[*]}}{{.metadata.name}}={conditions} {{end}}");
         let listed = command::run(&mut self.kubectl(["get", "nodes", "-o", &path])?)?;
-        let ready = listed.split_whitespace().filter_map(|node| node.strip_suffix("=True"));
+        let ready = listed
+            .split_whitespace()
+            .filter_map(|node| node.strip_suffix("=True"));
         Ok(ready.map(str::to_owned).collect())
     }
 
     pub(crate) fn site(&self) -> Site<'_> {
-        Site { layout: &self.layout, folder: &self.folder, pki: &self.pki, tools: &self.tools }
+        Site {
+            layout: &self.layout,
+            folder: &self.folder,
+            pki: &self.pki,
+            tools: &self.tools,
+        }
     }
 
     pub(crate) fn native(&self, index: usize) -> NativeNode<'_> {
         let zone = self.nodes.get(index).map_or("", |node| node.zone.as_str());
-        NativeNode { site: self.site(), number: index + 1, zone }
+        NativeNode {
+            site: self.site(),
+            number: index + 1,
+            zone,
+        }
     }
 }
 
 impl<'a> Node<'a> {
     /// Its Kubernetes name.
     pub fn name(&self) -> &'a str {
-        self.cluster.nodes.get(self.index).map_or("", |node| node.name.as_str())
+        self.cluster
+            .nodes
+            .get(self.index)
+            .map_or("", |node| node.name.as_str())
     }
 
     /// False between [`Node::kill`] and [`Node::restart`].
@@ -301,7 +362,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Starts it again over the disk that it had, killing it first when it lives. Does not wait for Ready.
+    /// Starts it again over the disk that it had, killing it first when it lives. Does not wait for
+    /// Ready.
     pub fn restart(&self) -> Result<()> {
         self.kill()?;
         match self.cluster.engine {
@@ -330,11 +392,14 @@ impl<'a> Node<'a> {
     pub fn restart_kubelet(&self) -> Result<()> {
         match self.cluster.engine {
             Engine::Native => self.native().signal("kubelet", "KILL"),
-            Engine::Kind => kind::inside(self.name(), &["systemctl", "restart", "kubelet"]).map(|_| ()),
+            Engine::Kind => {
+                kind::inside(self.name(), &["systemctl", "restart", "kubelet"]).map(|_| ())
+            }
         }
     }
 
-    /// Runs a program inside the node, with its file systems and its network, and returns what it prints.
+    /// Runs a program inside the node, with its file systems and its network, and returns what it
+    /// prints.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         match self.cluster.engine {
             Engine::Native => command::run(self.native().inside()?.args(arguments)),
@@ -370,6 +435,10 @@ pub(crate) fn kubeconfig(folder: &Path) -> PathBuf {
 
 /// `trainer` of `.../trainer-0123456789abcdef.tar`.
 fn archive_name(archive: &Path) -> String {
-    let stem = archive.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    stem.rsplit_once('-').map_or(stem.clone(), |(name, _)| name.to_owned())
+    let stem = archive
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    stem.rsplit_once('-')
+        .map_or(stem.clone(), |(name, _)| name.to_owned())
 }

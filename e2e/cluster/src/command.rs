@@ -1,4 +1,5 @@
-//! Running other programs: to their end with their error text kept, or in the background with a log file.
+//! Running other programs: to their end with their error text kept, or in the background with a log
+//! file.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 use crate::error::{Context, Error, Result};
 
-/// Runs a program to its end and returns what it wrote to stdout; its stderr becomes part of the error.
+/// Runs a program to its end and returns what it wrote to stdout; its stderr becomes part of the
+/// error.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -18,20 +20,28 @@ pub fn run(command: &mut Command) -> Result<String> {
 
 /// Like [`run`], with `input` on the program's stdin.
 pub fn run_with_input(command: &mut Command, input: &[u8]) -> Result<String> {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().context(|| format!("failed to start {}", line(command)))?;
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .context(|| format!("failed to start {}", line(command)))?;
     // Programs given input here read all of it before they write more than a pipe holds.
     let written = match child.stdin.take() {
         Some(mut stdin) => stdin.write_all(input),
         None => Ok(()),
     };
-    let output = child.wait_with_output().context(|| format!("failed to run {}", line(command)))?;
+    let output = child
+        .wait_with_output()
+        .context(|| format!("failed to run {}", line(command)))?;
     let text = finished(command, &output)?;
     written.context(|| format!("failed to write to {}", line(command)))?;
     Ok(text)
 }
 
-/// Starts a program that outlives us: a session of its own, no stdin, its output appended to `log`. Returns its pid.
+/// Starts a program that outlives us: a session of its own, no stdin, its output appended to `log`.
+/// Returns its pid.
 ///
 /// `setsid` runs the program in its own place, so the pid stays the one that was started.
 pub(crate) fn start(command: &Command, log: &Path, stdin: Stdio) -> Result<u32> {
@@ -40,7 +50,9 @@ pub(crate) fn start(command: &Command, log: &Path, stdin: Stdio) -> Result<u32> 
         .append(true)
         .open(log)
         .context(|| format!("failed to open the log {}", log.display()))?;
-    let copy = file.try_clone().context(|| format!("failed to share the log {}", log.display()))?;
+    let copy = file
+        .try_clone()
+        .context(|| format!("failed to share the log {}", log.display()))?;
     let mut session = Command::new("setsid");
     session.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -77,7 +89,8 @@ fn finished(command: &Command, output: &Output) -> Result<String> {
         let message = format!("{}: {}: {}", line(command), output.status, stderr.trim());
         return Err(Error::new(message));
     }
-    String::from_utf8(output.stdout.clone()).context(|| format!("{} did not print text", line(command)))
+    String::from_utf8(output.stdout.clone())
+        .context(|| format!("{} did not print text", line(command)))
 }
 
 #[cfg(test)]
@@ -88,7 +101,8 @@ mod tests {
 
     #[test]
     fn a_failure_carries_the_command_its_status_and_its_words() {
-        let error = run(Command::new("sh").args(["-c", "echo no such luck >&2; exit 3"])).unwrap_err();
+        let error =
+            run(Command::new("sh").args(["-c", "echo no such luck >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("sh -c"), "{text}");
         assert!(text.contains("exit status: 3"), "{text}");
@@ -97,6 +111,9 @@ mod tests {
 
     #[test]
     fn input_reaches_the_program() {
-        assert_eq!(run_with_input(&mut Command::new("cat"), b"hello").unwrap(), "hello");
+        assert_eq!(
+            run_with_input(&mut Command::new("cat"), b"hello").unwrap(),
+            "hello"
+        );
     }
 }

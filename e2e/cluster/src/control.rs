@@ -1,5 +1,6 @@
-//! The control plane of the native cluster: etcd, API server, controller manager, scheduler, the forwarder that makes the
-//! API reachable from the machine's own network, and kwok for simulated nodes.
+//! The control plane of the native cluster: etcd, API server, controller manager, scheduler, the
+//! forwarder that makes the API reachable from the machine's own network, and kwok for simulated
+//! nodes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -37,9 +38,17 @@ pub(crate) fn issue(layout: &Layout, pki: &Pki) -> Result<()> {
         layout.control_address(),
         layout.api_service()
     );
-    let client = |file, subject| Identity { file, subject, names: "" };
+    let client = |file, subject| Identity {
+        file,
+        subject,
+        names: "",
+    };
     let identities = [
-        Identity { file: "apiserver", subject: "/CN=kube-apiserver", names: &names },
+        Identity {
+            file: "apiserver",
+            subject: "/CN=kube-apiserver",
+            names: &names,
+        },
         client("kubelet-client", "/CN=kube-apiserver-kubelet-client"),
         client("admin", "/O=system:masters/CN=admin"),
         client("controller-manager", "/CN=system:kube-controller-manager"),
@@ -58,57 +67,84 @@ pub(crate) fn issue(layout: &Layout, pki: &Pki) -> Result<()> {
 
 /// Starts etcd and the API server. The rest must wait until it answers.
 pub(crate) fn start_api(site: Site<'_>) -> Result<()> {
-    let Site { layout, folder, pki, .. } = site;
+    let Site {
+        layout,
+        folder,
+        pki,
+        ..
+    } = site;
     let etcd = folder.join("etcd");
-    run(site, "etcd", &[
-        format!("--data-dir={}", etcd.display()),
-        // A test cluster does not outlive its machine, so it need not wait for the disk.
-        "--unsafe-no-fsync".into(),
-        "--listen-client-urls=http://127.0.0.1:2379".into(),
-        "--advertise-client-urls=http://127.0.0.1:2379".into(),
-        "--listen-peer-urls=http://127.0.0.1:2380".into(),
-    ])?;
+    run(
+        site,
+        "etcd",
+        &[
+            format!("--data-dir={}", etcd.display()),
+            // A test cluster does not outlive its machine, so it need not wait for the disk.
+            "--unsafe-no-fsync".into(),
+            "--listen-client-urls=http://127.0.0.1:2379".into(),
+            "--advertise-client-urls=http://127.0.0.1:2379".into(),
+            "--listen-peer-urls=http://127.0.0.1:2380".into(),
+        ],
+    )?;
     let policy = folder.join("audit.yaml");
     template::write(&policy, template::AUDIT)?;
     let file = |name: &str| pki.path(name).display().to_string();
-    run(site, "kube-apiserver", &[
-        "--etcd-servers=http://127.0.0.1:2379".into(),
-        format!("--advertise-address={}", layout.control_address()),
-        format!("--secure-port={API_PORT}"),
-        format!("--tls-cert-file={}", file("apiserver.crt")),
-        format!("--tls-private-key-file={}", file("apiserver.key")),
-        format!("--client-ca-file={}", file("ca.crt")),
-        "--authorization-mode=Node,RBAC".into(),
-        "--enable-admission-plugins=NodeRestriction".into(),
-        "--allow-privileged=true".into(),
-        format!("--service-cluster-ip-range={}", layout.services()),
-        "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
-        format!("--service-account-key-file={}", file("sa.pub")),
-        format!("--service-account-signing-key-file={}", file("sa.key")),
-        format!("--kubelet-client-certificate={}", file("kubelet-client.crt")),
-        format!("--kubelet-client-key={}", file("kubelet-client.key")),
-        format!("--kubelet-certificate-authority={}", file("ca.crt")),
-        "--kubelet-preferred-address-types=InternalIP".into(),
-        // Webhooks are dialled by endpoint: there is no kube-proxy in the control plane's namespace.
-        "--enable-aggregator-routing=true".into(),
-        format!("--audit-policy-file={}", policy.display()),
-        format!("--audit-log-path={}", audit_log(folder).display()),
-    ])
+    run(
+        site,
+        "kube-apiserver",
+        &[
+            "--etcd-servers=http://127.0.0.1:2379".into(),
+            format!("--advertise-address={}", layout.control_address()),
+            format!("--secure-port={API_PORT}"),
+            format!("--tls-cert-file={}", file("apiserver.crt")),
+            format!("--tls-private-key-file={}", file("apiserver.key")),
+            format!("--client-ca-file={}", file("ca.crt")),
+            "--authorization-mode=Node,RBAC".into(),
+            "--enable-admission-plugins=NodeRestriction".into(),
+            "--allow-privileged=true".into(),
+            format!("--service-cluster-ip-range={}", layout.services()),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+            format!("--service-account-key-file={}", file("sa.pub")),
+            format!("--service-account-signing-key-file={}", file("sa.key")),
+            format!(
+                "--kubelet-client-certificate={}",
+                file("kubelet-client.crt")
+            ),
+            format!("--kubelet-client-key={}", file("kubelet-client.key")),
+            format!("--kubelet-certificate-authority={}", file("ca.crt")),
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            // Webhooks are dialled by endpoint: there is no kube-proxy in the control plane's
+            // namespace.
+            "--enable-aggregator-routing=true".into(),
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", audit_log(folder).display()),
+        ],
+    )
 }
 
 /// Starts the controller manager and the scheduler, once the API server answers.
 pub(crate) fn start_controllers(site: Site<'_>) -> Result<()> {
     let pki = site.pki;
     let kubeconfigs = |name: &str| {
-        let path = pki.path(&format!("{name}.kubeconfig")).display().to_string();
-        ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]
-            .map(|flag| format!("--{flag}={path}"))
-            .to_vec()
+        let path = pki
+            .path(&format!("{name}.kubeconfig"))
+            .display()
+            .to_string();
+        [
+            "kubeconfig",
+            "authentication-kubeconfig",
+            "authorization-kubeconfig",
+        ]
+        .map(|flag| format!("--{flag}={path}"))
+        .to_vec()
     };
     let mut manager = kubeconfigs("controller-manager");
     manager.extend([
         "--use-service-account-credentials".into(),
-        format!("--service-account-private-key-file={}", pki.path("sa.key").display()),
+        format!(
+            "--service-account-private-key-file={}",
+            pki.path("sa.key").display()
+        ),
         format!("--root-ca-file={}", pki.path("ca.crt").display()),
         "--leader-elect=false".into(),
         "--bind-address=127.0.0.1".into(),
@@ -123,7 +159,10 @@ pub(crate) fn start_controllers(site: Site<'_>) -> Result<()> {
     ]);
     run(site, "kube-controller-manager", &manager)?;
     let mut scheduler = kubeconfigs("scheduler");
-    scheduler.extend(["--leader-elect=false".into(), "--bind-address=127.0.0.1".into()]);
+    scheduler.extend([
+        "--leader-elect=false".into(),
+        "--bind-address=127.0.0.1".into(),
+    ]);
     run(site, "kube-scheduler", &scheduler)
 }
 
@@ -131,22 +170,29 @@ pub(crate) fn start_controllers(site: Site<'_>) -> Result<()> {
 pub(crate) fn start_kwok(site: Site<'_>) -> Result<()> {
     let stages = site.folder.join("stages.yaml");
     template::write(&stages, template::STAGES)?;
-    run(site, "kwok", &[
-        format!("--kubeconfig={}", site.pki.path("kwok.kubeconfig").display()),
-        format!("--config={}", stages.display()),
-        "--manage-all-nodes=false".into(),
-        "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".into(),
-        format!("--node-lease-duration-seconds={LEASE_SECONDS}"),
-        format!("--cidr={}", site.layout.fake_pods()),
-        format!("--node-ip={}", site.layout.control_address()),
-        "--server-address=127.0.0.1:10247".into(),
-    ])
+    run(
+        site,
+        "kwok",
+        &[
+            format!(
+                "--kubeconfig={}",
+                site.pki.path("kwok.kubeconfig").display()
+            ),
+            format!("--config={}", stages.display()),
+            "--manage-all-nodes=false".into(),
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".into(),
+            format!("--node-lease-duration-seconds={LEASE_SECONDS}"),
+            format!("--cidr={}", site.layout.fake_pods()),
+            format!("--node-ip={}", site.layout.control_address()),
+            "--server-address=127.0.0.1:10247".into(),
+        ],
+    )
 }
 
 /// Forwards a free loopback port of the machine to the API server, and returns the port.
 ///
-/// The listener is made here, in the machine's network, and handed down the way systemd would; the proxy itself runs in
-/// the control plane's namespace. So the port is never anybody else's.
+/// The listener is made here, in the machine's network, and handed down the way systemd would; the
+/// proxy itself runs in the control plane's namespace. So the port is never anybody else's.
 pub(crate) fn start_forwarder(site: Site<'_>) -> Result<u16> {
     let program = forwarder()?;
     let doing = || "failed to listen on a loopback port".to_owned();
@@ -160,11 +206,17 @@ pub(crate) fn start_forwarder(site: Site<'_>) -> Result<u16> {
     );
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]);
-    record(site, "forwarder", &shell, Stdio::from(OwnedFd::from(listener)))?;
+    record(
+        site,
+        "forwarder",
+        &shell,
+        Stdio::from(OwnedFd::from(listener)),
+    )?;
     Ok(port)
 }
 
-/// The program that forwards connections; in Debian's package `systemd`, but it needs no systemd to run.
+/// The program that forwards connections; in Debian's package `systemd`, but it needs no systemd to
+/// run.
 pub(crate) fn forwarder() -> Result<PathBuf> {
     FORWARDER_FOLDERS
         .map(|folder| Path::new(folder).join("systemd-socket-proxyd"))

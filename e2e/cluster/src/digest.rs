@@ -1,4 +1,5 @@
-//! SHA-256 of files and bytes, by the machine's `sha256sum`: the processor's instructions for it, without a crate.
+//! SHA-256 of files and bytes, by the machine's `sha256sum`: the processor's instructions for it,
+//! without a crate.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,17 +9,25 @@ use crate::error::{Error, Result};
 
 /// The digest of a file, as 64 hexadecimal digits.
 pub fn file(path: &Path) -> Result<String> {
-    parse(&command::run(Command::new("sha256sum").arg("--").arg(path))?)
+    parse(&command::run(
+        Command::new("sha256sum").arg("--").arg(path),
+    )?)
 }
 
 /// The digest of some bytes, as 64 hexadecimal digits.
 pub fn bytes(bytes: &[u8]) -> Result<String> {
-    parse(&command::run_with_input(&mut Command::new("sha256sum"), bytes)?)
+    parse(&command::run_with_input(
+        &mut Command::new("sha256sum"),
+        bytes,
+    )?)
 }
 
 fn parse(output: &str) -> Result<String> {
     // A leading backslash says that the file name is escaped; the digest is the same.
-    let digest = output.trim_start_matches('\\').get(..64).unwrap_or_default();
+    let digest = output
+        .trim_start_matches('\\')
+        .get(..64)
+        .unwrap_or_default();
     if digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(digest.to_owned());
     }

@@ -1,5 +1,6 @@
-//! Taking a cluster down: every process, namespace, cgroup and file that bears its name. Works from the state file and from
-//! the names alone, because a run that crashed may have recorded less than it started.
+//! Taking a cluster down: every process, namespace, cgroup and file that bears its name. Works from
+//! the state file and from the names alone, because a run that crashed may have recorded less than
+//! it started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,9 @@ pub(crate) fn down(name: &Name) -> Result<bool> {
 
 /// Refuses while another process is bringing the cluster up.
 pub(crate) fn refuse_while_owned(name: &Name, state: Option<&State>) -> Result<()> {
-    let owner = state.and_then(|state| state.owner).filter(|owner| owner.alive());
+    let owner = state
+        .and_then(|state| state.owner)
+        .filter(|owner| owner.alive());
     match owner {
         Some(owner) if owner.pid != std::process::id() => Err(Error::new(format!(
             "process {} is bringing the cluster {name} up right now: wait for it or end it",
@@ -41,7 +44,8 @@ pub(crate) fn refuse_while_owned(name: &Name, state: Option<&State>) -> Result<(
     }
 }
 
-/// The state of a cluster; one that cannot be read counts as none, since the names are enough to clean up.
+/// The state of a cluster; one that cannot be read counts as none, since the names are enough to
+/// clean up.
 pub(crate) fn read(folder: &Path) -> Result<Option<State>> {
     if !folder.exists() {
         return Ok(None);
@@ -59,14 +63,19 @@ pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Resul
     let namespaces = network::namespaces(name);
     let mut dying: Vec<Process> = Vec::new();
     for process in state.iter().flat_map(|state| state.processes.values()) {
-        // A node's init is the child of the process that we recorded, and the rest of the node dies with it.
+        // A node's init is the child of the process that we recorded, and the rest of the node dies
+        // with it.
         if process.alive() {
             dying.extend(process.children()?);
             dying.push(*process);
         }
     }
     for namespace in &namespaces {
-        dying.extend(process::in_namespace(&network::path(namespace))?.into_iter().map(|(process, _)| process));
+        dying.extend(
+            process::in_namespace(&network::path(namespace))?
+                .into_iter()
+                .map(|(process, _)| process),
+        );
     }
     process::kill_all(&dying, KILL_LIMIT)?;
     let prefix = name.prefix();
@@ -82,7 +91,11 @@ fn remove_folder(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());
     }
-    let gone = PathBuf::from(format!("{}.removed-{}", folder.display(), std::process::id()));
+    let gone = PathBuf::from(format!(
+        "{}.removed-{}",
+        folder.display(),
+        std::process::id()
+    ));
     let removed = fs::rename(folder, &gone).and_then(|()| fs::remove_dir_all(&gone));
     removed.context(|| format!("failed to remove {}", folder.display()))
 }

@@ -1,5 +1,5 @@
-//! The crate's one error: what was being done, and what came of it. It has no variants because nobody who brings a test
-//! cluster up can do better than read it.
+//! The crate's one error: what was being done, and what came of it. It has no variants because
+//! nobody who brings a test cluster up can do better than read it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -17,7 +17,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error that has no deeper cause.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { doing: message.into(), source: None }
+        Self {
+            doing: message.into(),
+            source: None,
+        }
     }
 }
 
@@ -29,7 +32,9 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
     }
 }
 
@@ -41,6 +46,9 @@ pub trait Context<T> {
 
 impl<T, E: StdError + Send + Sync + 'static> Context<T> for std::result::Result<T, E> {
     fn context(self, doing: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error { doing: doing(), source: Some(Box::new(source)) })
+        self.map_err(|source| Error {
+            doing: doing(),
+            source: Some(Box::new(source)),
+        })
     }
 }

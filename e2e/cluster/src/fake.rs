@@ -1,5 +1,5 @@
-//! Simulated nodes: Node objects that kwok keeps Ready, for tests of scale. They are tainted, so that only pods which
-//! tolerate `kwok.x-k8s.io/node` land there.
+//! Simulated nodes: Node objects that kwok keeps Ready, for tests of scale. They are tainted, so
+//! that only pods which tolerate `kwok.x-k8s.io/node` land there.
 
 use std::time::Duration;
 
@@ -17,20 +17,27 @@ use crate::wait::until;
 const NODES_PER_LEAF: usize = 40;
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// Adds nodes `fake-1`..=`fake-COUNT`, divided into the zones in blocks, and waits until they are Ready.
+/// Adds nodes `fake-1`..=`fake-COUNT`, divided into the zones in blocks, and waits until they are
+/// Ready.
 pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<()> {
     if cluster.engine == Engine::Kind {
         return Err(Error::new("simulated nodes are not supported on kind"));
     }
     let (Some(last), true) = (zones.last(), count > 0) else {
-        return Err(Error::new("simulated nodes need a count above 0 and a zone"));
+        return Err(Error::new(
+            "simulated nodes need a count above 0 and a zone",
+        ));
     };
-    let running = State::read(&cluster.folder)?.and_then(|state| state.processes.get("kwok").copied());
+    let running =
+        State::read(&cluster.folder)?.and_then(|state| state.processes.get("kwok").copied());
     if !running.is_some_and(|process| process.alive()) {
         cluster.apply(KWOK)?;
         let quiet = |_: &str, _: Outcome, _: Duration| {};
         let tools = Tools::build(&[Module::Kwok], &quiet)?;
-        control::start_kwok(crate::node::Site { tools: &tools, ..cluster.site() })?;
+        control::start_kwok(crate::node::Site {
+            tools: &tools,
+            ..cluster.site()
+        })?;
     }
     let per_zone = count.div_ceil(zones.len());
     let mut yaml = String::new();
@@ -38,13 +45,19 @@ pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<(
         let zone = zones.get(index / per_zone).unwrap_or(last);
         let leaf = format!("{zone}-{}", index % per_zone / NODES_PER_LEAF);
         let name = format!("fake-{}", index + 1);
-        yaml += &render(FAKE_NODE, &[("NAME", &name), ("ZONE", zone), ("LEAF", &leaf)]);
+        yaml += &render(
+            FAKE_NODE,
+            &[("NAME", &name), ("ZONE", zone), ("LEAF", &leaf)],
+        );
     }
     let mut create = cluster.kubectl(["create", "--validate=false", "-f", "-"])?;
     command::run_with_input(&mut create, yaml.as_bytes())?;
     until("all fake nodes Ready", READY_LIMIT, || {
         let ready = cluster.ready_nodes()?;
-        let fake = ready.iter().filter(|name| name.starts_with("fake-")).count();
+        let fake = ready
+            .iter()
+            .filter(|name| name.starts_with("fake-"))
+            .count();
         Ok((fake >= count).then_some(()))
     })
 }

@@ -1,5 +1,6 @@
-//! Container images without a container engine: an [`Image`] is a list of files and a configuration, from which an archive
-//! that containerd imports is written here. Which images there are, and their Containerfiles, is the business of `xtask`.
+//! Container images without a container engine: an [`Image`] is a list of files and a
+//! configuration, from which an archive that containerd imports is written here. Which images there
+//! are, and their Containerfiles, is the business of `xtask`.
 
 mod archive;
 mod tar;
@@ -103,8 +104,12 @@ impl Image {
         let mut content = format!("{:?}", self.config);
         for entry in &self.entries {
             content += &match entry {
-                Entry::File { path, source, mode } => format!("\n{path} {mode:o} {}", digest::file(source)?),
-                Entry::Folder { .. } | Entry::Text { .. } | Entry::Link { .. } => format!("\n{entry:?}"),
+                Entry::File { path, source, mode } => {
+                    format!("\n{path} {mode:o} {}", digest::file(source)?)
+                }
+                Entry::Folder { .. } | Entry::Text { .. } | Entry::Link { .. } => {
+                    format!("\n{entry:?}")
+                }
             };
         }
         short_key(content.as_bytes())
@@ -125,15 +130,28 @@ pub fn images_folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Removes the older archives of an image, which nobody asks for again once its content has changed.
+/// Removes the older archives of an image, which nobody asks for again once its content has
+/// changed.
 pub fn forget_others(archive: &Path, name: &str) -> Result<()> {
     const KEY_DIGITS: usize = 16;
     let folder = images_folder()?;
-    let entries = fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
-    for path in entries.flatten().map(|entry| entry.path()).filter(|path| path != archive) {
-        let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let key = file.strip_prefix(name).and_then(|tail| tail.strip_prefix('-')?.strip_suffix(".tar"));
-        if key.is_some_and(|key| key.len() == KEY_DIGITS && key.bytes().all(|b| b.is_ascii_hexdigit())) {
+    let entries =
+        fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
+    for path in entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path != archive)
+    {
+        let file = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let key = file
+            .strip_prefix(name)
+            .and_then(|tail| tail.strip_prefix('-')?.strip_suffix(".tar"));
+        if key.is_some_and(|key| {
+            key.len() == KEY_DIGITS && key.bytes().all(|b| b.is_ascii_hexdigit())
+        }) {
             fs::remove_file(&path).context(|| format!("failed to remove {}", path.display()))?;
         }
     }
@@ -145,7 +163,8 @@ pub fn reference(name: &str) -> String {
     format!("localhost/fireflyer/{name}:{VERSION}")
 }
 
-/// The folder of our release programs, which `cargo xtask images` builds for an explicit target: see there.
+/// The folder of our release programs, which `cargo xtask images` builds for an explicit target:
+/// see there.
 pub fn release_folder() -> Result<PathBuf> {
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| paths::repository().join("target"));
@@ -158,14 +177,18 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
-    Err(Error::new(format!("{} is not built: run `cargo xtask images`", path.display())))
+    Err(Error::new(format!(
+        "{} is not built: run `cargo xtask images`",
+        path.display()
+    )))
 }
 
 /// The target that rustc builds for when it is not told.
 pub fn host() -> Result<String> {
     let text = command::run(Command::new("rustc").arg("-vV"))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| Error::new("`rustc -vV` names no host"))
+    host.map(str::to_owned)
+        .ok_or_else(|| Error::new("`rustc -vV` names no host"))
 }
 
 /// busybox with all its commands, for jobs that only smoke.
@@ -173,14 +196,27 @@ pub fn busybox() -> Result<Image> {
     let program = busybox_program()?;
     let listed = command::run(Command::new(&program).arg("--list"))?;
     let mut entries = vec![
-        Entry::File { path: "/bin/busybox".into(), source: program, mode: 0o755 },
-        Entry::Folder { path: "/tmp".into(), mode: 0o1777 },
-        Entry::Text { path: "/etc/passwd".into(), text: "root:x:0:0:root:/:/bin/sh\n".into() },
+        Entry::File {
+            path: "/bin/busybox".into(),
+            source: program,
+            mode: 0o755,
+        },
+        Entry::Folder {
+            path: "/tmp".into(),
+            mode: 0o1777,
+        },
+        Entry::Text {
+            path: "/etc/passwd".into(),
+            text: "root:x:0:0:root:/:/bin/sh\n".into(),
+        },
     ];
-    let commands = listed.lines().filter(|name| !name.is_empty() && *name != "busybox");
-    entries.extend(
-        commands.map(|name| Entry::Link { path: format!("/bin/{name}"), target: "busybox".into() }),
-    );
+    let commands = listed
+        .lines()
+        .filter(|name| !name.is_empty() && *name != "busybox");
+    entries.extend(commands.map(|name| Entry::Link {
+        path: format!("/bin/{name}"),
+        target: "busybox".into(),
+    }));
     let config = Config {
         reference: reference("busybox"),
         entrypoint: vec!["/bin/sh".into()],
@@ -199,7 +235,11 @@ pub fn pause() -> Result<Image> {
         environment: Vec::new(),
         user: Some(65_532),
     };
-    let entries = vec![Entry::File { path: "/busybox".into(), source, mode: 0o755 }];
+    let entries = vec![Entry::File {
+        path: "/busybox".into(),
+        source,
+        mode: 0o755,
+    }];
     Ok(Image { config, entries })
 }
 

@@ -1,4 +1,5 @@
-//! The same cluster by kind, where Docker answers. Nodes are containers, so killing a node is killing its container.
+//! The same cluster by kind, where Docker answers. Nodes are containers, so killing a node is
+//! killing its container.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,8 +33,12 @@ pub(crate) fn node_name(name: &Name, number: usize) -> String {
 pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
     let folder = &cluster.folder;
     let template_path = paths::repository().join("e2e/kind.yaml");
-    let template = std::fs::read_to_string(&template_path)
-        .map_err(|error| Error::new(format!("failed to read {}: {error}", template_path.display())))?;
+    let template = std::fs::read_to_string(&template_path).map_err(|error| {
+        Error::new(format!(
+            "failed to read {}: {error}",
+            template_path.display()
+        ))
+    })?;
     let (head, worker) = template
         .split_once("# One for each node:\n")
         .ok_or_else(|| Error::new("e2e/kind.yaml has no line \"# One for each node:\""))?;
@@ -47,14 +52,25 @@ pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
     template::write(&path, &config)?;
     step(progress, "kind create cluster", || {
         let mut kind = Command::new("kind");
-        kind.args(["create", "cluster", "--name", cluster.name(), "--wait", "120s"]);
-        kind.arg("--config").arg(&path).arg("--kubeconfig").arg(kubeconfig(folder));
+        kind.args([
+            "create",
+            "cluster",
+            "--name",
+            cluster.name(),
+            "--wait",
+            "120s",
+        ]);
+        kind.arg("--config")
+            .arg(&path)
+            .arg("--kubeconfig")
+            .arg(kubeconfig(folder));
         Ok((command::run(&mut kind).map(|_| ())?, Outcome::Done))
     })
 }
 
 pub(crate) fn delete(name: &Name) -> Result<()> {
-    command::run(Command::new("kind").args(["delete", "cluster", "--name", name.as_str()])).map(|_| ())
+    command::run(Command::new("kind").args(["delete", "cluster", "--name", name.as_str()]))
+        .map(|_| ())
 }
 
 pub(crate) fn alive(node: &str) -> Result<bool> {
@@ -63,7 +79,11 @@ pub(crate) fn alive(node: &str) -> Result<bool> {
 }
 
 pub(crate) fn kill(node: &str) -> Result<()> {
-    if alive(node)? { docker(&["kill", node]).map(|_| ()) } else { Ok(()) }
+    if alive(node)? {
+        docker(&["kill", node]).map(|_| ())
+    } else {
+        Ok(())
+    }
 }
 
 pub(crate) fn start(node: &str) -> Result<()> {
@@ -83,7 +103,8 @@ pub(crate) fn inside(node: &str, arguments: &[&str]) -> Result<String> {
 /// Gives a node an image. kind compares what the node has by itself, so this always counts as new.
 pub(crate) fn import(cluster: &str, node: &str, archive: &Path) -> Result<bool> {
     let mut load = Command::new("kind");
-    load.args(["load", "image-archive", "--name", cluster, "--nodes", node]).arg(archive);
+    load.args(["load", "image-archive", "--name", cluster, "--nodes", node])
+        .arg(archive);
     command::run(&mut load).map(|_| true)
 }
 

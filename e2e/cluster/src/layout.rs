@@ -1,4 +1,5 @@
-//! A cluster's name and everything that follows from it: namespaces, cgroups, addresses. Pure: it asks nobody.
+//! A cluster's name and everything that follows from it: namespaces, cgroups, addresses. Pure: it
+//! asks nobody.
 //!
 //! Several clusters share a machine because each has an index, and the index picks its subnets:
 //!
@@ -19,7 +20,8 @@ pub(crate) const MAX_CLUSTERS: u8 = 32;
 /// Node addresses end in 11..=110.
 pub(crate) const MAX_NODES: usize = 100;
 
-/// The name of a cluster: a DNS label of at most 30 characters, so that `NAME-100` is a node name anywhere.
+/// The name of a cluster: a DNS label of at most 30 characters, so that `NAME-100` is a node name
+/// anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name(String);
 
@@ -48,7 +50,8 @@ impl Name {
         &self.0
     }
 
-    /// What the names of all this cluster's namespaces and cgroups start with. The dots keep `dev` and `dev-1` apart.
+    /// What the names of all this cluster's namespaces and cgroups start with. The dots keep `dev`
+    /// and `dev-1` apart.
     pub(crate) fn prefix(&self) -> String {
         format!("ff.{}.", self.0)
     }
@@ -71,7 +74,9 @@ impl Layout {
     /// The index must be one that [`free_index`] gave.
     pub(crate) fn new(name: Name, index: u8) -> Result<Self> {
         if index >= MAX_CLUSTERS {
-            return Err(Error::new(format!("cluster index {index} is not below {MAX_CLUSTERS}")));
+            return Err(Error::new(format!(
+                "cluster index {index} is not below {MAX_CLUSTERS}"
+            )));
         }
         Ok(Self { name, index })
     }
@@ -148,7 +153,17 @@ mod tests {
         for good in ["dev", "a", "demo-2", "x0"] {
             Name::new(good).unwrap();
         }
-        for bad in ["", "-a", "a-", "A", "1a", "a.b", "a/b", "..", &"a".repeat(31)] {
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "A",
+            "1a",
+            "a.b",
+            "a/b",
+            "..",
+            &"a".repeat(31),
+        ] {
             assert!(Name::new(bad).is_err(), "{bad}");
         }
     }

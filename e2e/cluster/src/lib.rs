@@ -1,8 +1,10 @@
-//! A real Kubernetes cluster for the demo and the end-to-end tests, brought up and taken down by code.
+//! A real Kubernetes cluster for the demo and the end-to-end tests, brought up and taken down by
+//! code.
 //!
-//! Where Docker answers it is one of kind's; otherwise the cluster is made here, of the real programs in namespaces of this
-//! machine: an API server with its own certificate authority, and nodes with a kubelet and containerd each, whose whole life
-//! hangs on one process, so that a test can end a node like a power cut. What the cluster is used for is not known here.
+//! Where Docker answers it is one of kind's; otherwise the cluster is made here, of the real
+//! programs in namespaces of this machine: an API server with its own certificate authority, and
+//! nodes with a kubelet and containerd each, whose whole life hangs on one process, so that a test
+//! can end a node like a power cut. What the cluster is used for is not known here.
 //!
 //! ```no_run
 //! use cluster::{Cluster, Name, Options};

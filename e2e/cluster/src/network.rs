@@ -1,5 +1,6 @@
-//! The network of a cluster: one namespace holds a bridge, one is the control plane's, one is each node's, all joined by
-//! veth pairs that are made inside them. The machine's own namespace gets no interface, address or route.
+//! The network of a cluster: one namespace holds a bridge, one is the control plane's, one is each
+//! node's, all joined by veth pairs that are made inside them. The machine's own namespace gets no
+//! interface, address or route.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,12 +20,18 @@ pub(crate) fn create(layout: &Layout) -> Result<()> {
     ip(&["netns", "add", &switch])?;
     ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"])?;
     ip(&["-n", &switch, "link", "set", "bridge", "up"])?;
-    join(layout, &control, "control", &format!("{}/24", layout.control_address()))?;
+    join(
+        layout,
+        &control,
+        "control",
+        &format!("{}/24", layout.control_address()),
+    )?;
     // The control plane is every node's default route, so it forwards.
     forward(&control)
 }
 
-/// Makes the namespace of a node, with routes to the pods of the `others` and from the control plane to its own.
+/// Makes the namespace of a node, with routes to the pods of the `others` and from the control
+/// plane to its own.
 pub(crate) fn add_node(layout: &Layout, number: usize, nodes: usize) -> Result<()> {
     let namespace = layout.node_namespace(number);
     let address = layout.node_address(number).to_string();
@@ -33,7 +40,11 @@ pub(crate) fn add_node(layout: &Layout, number: usize, nodes: usize) -> Result<(
     let control = layout.control_address().to_string();
     let mut routes = format!("route add default via {control}\n");
     for other in (1..=nodes).filter(|other| *other != number) {
-        routes += &format!("route add {} via {}\n", layout.node_pods(other), layout.node_address(other));
+        routes += &format!(
+            "route add {} via {}\n",
+            layout.node_pods(other),
+            layout.node_address(other)
+        );
     }
     batch(&namespace, &routes)?;
     let route = format!("route add {} via {address}\n", layout.node_pods(number));
@@ -44,7 +55,14 @@ pub(crate) fn add_node(layout: &Layout, number: usize, nodes: usize) -> Result<(
 /// Cuts a node off, or joins it again: the cable, not the machine.
 pub(crate) fn connect(layout: &Layout, number: usize, connected: bool) -> Result<()> {
     let state = if connected { "up" } else { "down" };
-    ip(&["-n", &layout.switch_namespace(), "link", "set", &port(number), state])
+    ip(&[
+        "-n",
+        &layout.switch_namespace(),
+        "link",
+        "set",
+        &port(number),
+        state,
+    ])
 }
 
 /// The cluster's namespaces that exist, also those of a crashed run that kept no state.
@@ -52,7 +70,9 @@ pub(crate) fn namespaces(name: &Name) -> Vec<String> {
     let prefix = name.prefix();
     let entries = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|namespace| namespace.starts_with(&prefix)).collect()
+    names
+        .filter(|namespace| namespace.starts_with(&prefix))
+        .collect()
 }
 
 /// Removes a namespace; its interfaces go with it.
@@ -65,7 +85,8 @@ pub(crate) fn path(namespace: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(namespace)
 }
 
-/// A command that runs a program inside a namespace. Not `ip netns exec`, which would hide the cgroups behind a new /sys.
+/// A command that runs a program inside a namespace. Not `ip netns exec`, which would hide the
+/// cgroups behind a new /sys.
 pub(crate) fn inside(namespace: &str) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", path(namespace).display()));
@@ -83,7 +104,8 @@ fn join(layout: &Layout, namespace: &str, port: &str, address: &str) -> Result<(
         "link add {port} type veth peer name {INTERFACE} netns {namespace}\nlink set {port} master bridge up\n"
     );
     batch(&switch, &pair)?;
-    let interface = format!("link set lo up\naddr add {address} dev {INTERFACE}\nlink set {INTERFACE} up\n");
+    let interface =
+        format!("link set lo up\naddr add {address} dev {INTERFACE}\nlink set {INTERFACE} up\n");
     batch(namespace, &interface)
 }
 

@@ -1,4 +1,5 @@
-//! One node of the native cluster: a tree of processes in namespaces of its own under an init that can be killed.
+//! One node of the native cluster: a tree of processes in namespaces of its own under an init that
+//! can be killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use crate::state::State;
 use crate::template::{self, CNI, CONTAINERD, INIT, KUBELET, render};
 use crate::tools::{Module, Tools};
 
-/// A node is called lost when its lease is this old. Short, so that tests of node loss need not wait.
+/// A node is called lost when its lease is this old. Short, so that tests of node loss need not
+/// wait.
 pub(crate) const LEASE_SECONDS: u32 = 8;
 
 /// A whole node dies with its init; only what the kernel holds back takes time.
@@ -61,7 +63,9 @@ impl NativeNode<'_> {
 
     /// Writes its configuration and its certificate: once, before the first start.
     pub(crate) fn prepare(&self, server: &str) -> Result<()> {
-        let Site { layout, pki, tools, .. } = self.site;
+        let Site {
+            layout, pki, tools, ..
+        } = self.site;
         let (name, folder) = (self.name(), self.folder());
         for part in ["lib", "log", "etc", "images"] {
             let part = folder.join(part);
@@ -72,7 +76,11 @@ impl NativeNode<'_> {
 
         let subject = format!("/O=system:nodes/CN=system:node:{name}");
         let names = format!("DNS:{name},IP:{}", layout.node_address(self.number));
-        pki.issue(&Identity { file: &name, subject: &subject, names: &names })?;
+        pki.issue(&Identity {
+            file: &name,
+            subject: &subject,
+            names: &names,
+        })?;
         pki.kubeconfig(&name, server)?;
 
         let cgroup = layout.node_namespace(self.number);
@@ -92,7 +100,10 @@ impl NativeNode<'_> {
         );
         template::write(&folder.join("etc/kubelet.yaml"), &kubelet)?;
         let plugins = tools.folder(Module::Cni)?.display().to_string();
-        let containerd = render(CONTAINERD, &[("PAUSE", &image::reference("pause")), ("CNI", &plugins)]);
+        let containerd = render(
+            CONTAINERD,
+            &[("PAUSE", &image::reference("pause")), ("CNI", &plugins)],
+        );
         template::write(&folder.join("etc/containerd.toml"), &containerd)?;
         let cni = render(CNI, &[("PODS", &layout.node_pods(self.number))]);
         template::write(&folder.join("etc/cni.conflist"), &cni)
@@ -100,7 +111,12 @@ impl NativeNode<'_> {
 
     /// Starts the node, over the state that an earlier life of it may have left.
     pub(crate) fn start(&self) -> Result<()> {
-        let Site { layout, folder, pki, tools } = self.site;
+        let Site {
+            layout,
+            folder,
+            pki,
+            tools,
+        } = self.site;
         let namespace = layout.node_namespace(self.number);
         cgroup::remove(|cgroup| cgroup == namespace)?;
         cgroup::create(&namespace)?;
@@ -109,22 +125,32 @@ impl NativeNode<'_> {
         let (pause, _) = image::pause()?.build()?;
         let name = self.name();
         let mut init = network::inside(&namespace);
-        init.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash"])
-            .arg(&script)
-            .env("PATH", tools.search_path())
-            .env("NODE", &name)
-            .env("ADDRESS", layout.node_address(self.number).to_string())
-            .env("FOLDER", self.folder())
-            .env("LOGS", self.logs())
-            .env("SHARED", folder.join("shared"))
-            .env("PODS", layout.all_pods())
-            .env("IMAGES", pause)
-            .env("KUBECONFIG", pki.path(&format!("{name}.kubeconfig")))
-            .env("PROXY_KUBECONFIG", pki.path("proxy.kubeconfig"))
-            .env(
-                "LABELS",
-                format!("fireflyer.dev/node-class=a100,topology.fireflyer.dev/zone={}", self.zone),
-            );
+        init.args([
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "bash",
+        ])
+        .arg(&script)
+        .env("PATH", tools.search_path())
+        .env("NODE", &name)
+        .env("ADDRESS", layout.node_address(self.number).to_string())
+        .env("FOLDER", self.folder())
+        .env("LOGS", self.logs())
+        .env("SHARED", folder.join("shared"))
+        .env("PODS", layout.all_pods())
+        .env("IMAGES", pause)
+        .env("KUBECONFIG", pki.path(&format!("{name}.kubeconfig")))
+        .env("PROXY_KUBECONFIG", pki.path("proxy.kubeconfig"))
+        .env(
+            "LABELS",
+            format!(
+                "fireflyer.dev/node-class=a100,topology.fireflyer.dev/zone={}",
+                self.zone
+            ),
+        );
         let pid = command::start(&init, &self.logs().join("init.log"), Stdio::null())?;
         let process = Process::of(pid)?;
         State::update(folder, |state| {
@@ -134,11 +160,17 @@ impl NativeNode<'_> {
 
     /// Kills its init: kubelet, containerd and every pod die at once, as when the power goes.
     pub(crate) fn kill(&self) -> Result<()> {
-        let Some(outer) = self.outer()?.filter(|outer| outer.alive()) else { return Ok(()) };
+        let Some(outer) = self.outer()?.filter(|outer| outer.alive()) else {
+            return Ok(());
+        };
         let mut dying = outer.children()?;
         dying.push(outer);
         let namespace = network::path(&self.site.layout.node_namespace(self.number));
-        dying.extend(process::in_namespace(&namespace)?.into_iter().map(|(process, _)| process));
+        dying.extend(
+            process::in_namespace(&namespace)?
+                .into_iter()
+                .map(|(process, _)| process),
+        );
         process::kill_all(&dying, KILL_LIMIT)
     }
 
@@ -146,25 +178,42 @@ impl NativeNode<'_> {
         Ok(self.outer()?.is_some_and(Process::alive))
     }
 
-    /// Sends a signal to its processes of that program name; they are started again if it ends them.
+    /// Sends a signal to its processes of that program name; they are started again if it ends
+    /// them.
     pub(crate) fn signal(&self, program: &str, signal: &str) -> Result<()> {
         let namespace = network::path(&self.site.layout.node_namespace(self.number));
         let mut found = false;
-        for (process, _) in process::in_namespace(&namespace)?.iter().filter(|(_, name)| name == program) {
+        for (process, _) in process::in_namespace(&namespace)?
+            .iter()
+            .filter(|(_, name)| name == program)
+        {
             process.signal(signal)?;
             found = true;
         }
-        if found { Ok(()) } else { Err(Error::new(format!("{} runs no {program}", self.name()))) }
+        if found {
+            Ok(())
+        } else {
+            Err(Error::new(format!("{} runs no {program}", self.name())))
+        }
     }
 
     /// A command that runs a program inside the node, with its file systems and its network.
     pub(crate) fn inside(&self) -> Result<Command> {
-        let init = self.outer()?.filter(|outer| outer.alive()).map(Process::children).transpose()?;
+        let init = self
+            .outer()?
+            .filter(|outer| outer.alive())
+            .map(Process::children)
+            .transpose()?;
         let Some(init) = init.and_then(|children| children.first().copied()) else {
             return Err(Error::new(format!("the node {} does not run", self.name())));
         };
         let mut command = Command::new("nsenter");
-        command.args(["--mount", "--net", "--pid", &format!("--target={}", init.pid)]);
+        command.args([
+            "--mount",
+            "--net",
+            "--pid",
+            &format!("--target={}", init.pid),
+        ]);
         command.env("PATH", self.site.tools.search_path());
         Ok(command)
     }
@@ -177,7 +226,9 @@ impl NativeNode<'_> {
             return Ok(false);
         }
         let mut import = self.inside()?;
-        import.args(["ctr", "--namespace", "k8s.io", "images", "import"]).arg(archive);
+        import
+            .args(["ctr", "--namespace", "k8s.io", "images", "import"])
+            .arg(archive);
         command::run(&mut import)?;
         fs::write(&mark, "").context(|| format!("failed to write {}", mark.display()))?;
         Ok(true)

@@ -1,4 +1,5 @@
-//! Where things live outside the clone: what may be thrown away (cache) and what a running cluster needs (state).
+//! Where things live outside the clone: what may be thrown away (cache) and what a running cluster
+//! needs (state).
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ pub fn cache() -> Result<PathBuf> {
     folder("XDG_CACHE_HOME", ".cache")
 }
 
-/// The folders of the clusters: `$XDG_STATE_HOME/fireflyer/clusters`, by default below `~/.local/state`.
+/// The folders of the clusters: `$XDG_STATE_HOME/fireflyer/clusters`, by default below
+/// `~/.local/state`.
 pub fn clusters() -> Result<PathBuf> {
     Ok(folder("XDG_STATE_HOME", ".local/state")?.join("clusters"))
 }
@@ -22,10 +24,16 @@ pub fn repository() -> PathBuf {
 }
 
 fn folder(variable: &str, below_home: &str) -> Result<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     let base = absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)));
     match base {
         Some(base) => Ok(base.join("fireflyer")),
-        None => Err(Error::new(format!("neither ${variable} nor $HOME is an absolute path: set one"))),
+        None => Err(Error::new(format!(
+            "neither ${variable} nor $HOME is an absolute path: set one"
+        ))),
     }
 }

@@ -1,4 +1,5 @@
-//! Keys, certificates and kubeconfigs of a cluster: its own CA, one identity for each component, made by openssl.
+//! Keys, certificates and kubeconfigs of a cluster: its own CA, one identity for each component,
+//! made by openssl.
 
 use std::fs;
 use std::io::Read;
@@ -38,8 +39,19 @@ impl Pki {
             .create(&folder)
             .context(|| format!("failed to make {}", folder.display()))?;
         let pki = Self { folder };
-        pki.openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "ca.key"])?;
-        let extensions = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"];
+        pki.openssl(&[
+            "ecparam",
+            "-name",
+            "prime256v1",
+            "-genkey",
+            "-noout",
+            "-out",
+            "ca.key",
+        ])?;
+        let extensions = [
+            "basicConstraints=critical,CA:TRUE",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        ];
         let mut request = vec!["req", "-x509", "-new", "-key", "ca.key", "-out", "ca.crt"];
         request.extend(["-subj", "/CN=fireflyer-cluster", "-days", VALID_DAYS]);
         for extension in extensions {
@@ -66,7 +78,11 @@ impl Pki {
 
     /// Makes `FILE.key` and `FILE.crt`, signed by the CA.
     pub(crate) fn issue(&self, identity: &Identity<'_>) -> Result<()> {
-        let Identity { file, subject, names } = *identity;
+        let Identity {
+            file,
+            subject,
+            names,
+        } = *identity;
         let (key, request, certificate, extensions) = (
             format!("{file}.key"),
             format!("{file}.csr"),
@@ -82,12 +98,32 @@ impl Pki {
             lines.push(format!("subjectAltName={names}"));
         }
         let path = self.path(&extensions);
-        fs::write(&path, lines.join("\n")).context(|| format!("failed to write {}", path.display()))?;
-        self.openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &key])?;
-        self.openssl(&["req", "-new", "-key", &key, "-subj", subject, "-out", &request])?;
+        fs::write(&path, lines.join("\n"))
+            .context(|| format!("failed to write {}", path.display()))?;
+        self.openssl(&[
+            "ecparam",
+            "-name",
+            "prime256v1",
+            "-genkey",
+            "-noout",
+            "-out",
+            &key,
+        ])?;
+        self.openssl(&[
+            "req", "-new", "-key", &key, "-subj", subject, "-out", &request,
+        ])?;
         let serial = format!("0x{}", random_serial()?);
-        let mut sign = vec!["x509", "-req", "-in", &request, "-CA", "ca.crt", "-CAkey", "ca.key"];
-        sign.extend(["-set_serial", &serial, "-days", VALID_DAYS, "-extfile", &extensions]);
+        let mut sign = vec![
+            "x509", "-req", "-in", &request, "-CA", "ca.crt", "-CAkey", "ca.key",
+        ];
+        sign.extend([
+            "-set_serial",
+            &serial,
+            "-days",
+            VALID_DAYS,
+            "-extfile",
+            &extensions,
+        ]);
         sign.extend(["-out", &certificate]);
         self.openssl(&sign)?;
         for leftover in [request, extensions] {
@@ -96,7 +132,8 @@ impl Pki {
         Ok(())
     }
 
-    /// Writes a kubeconfig for an identity beside its files, which it names relatively, and returns its path.
+    /// Writes a kubeconfig for an identity beside its files, which it names relatively, and returns
+    /// its path.
     pub(crate) fn kubeconfig(&self, file: &str, server: &str) -> Result<PathBuf> {
         let path = self.path(&format!("{file}.kubeconfig"));
         fs::write(&path, kubeconfig(file, server, ""))
@@ -106,13 +143,22 @@ impl Pki {
 
     /// Writes the administrator's kubeconfig one folder up, where people look for it.
     pub(crate) fn admin_kubeconfig(&self, path: &Path, server: &str) -> Result<()> {
-        let folder = self.folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let folder = self
+            .folder
+            .file_name()
+            .map(|name| name.to_string_lossy())
+            .unwrap_or_default();
         fs::write(path, kubeconfig("admin", server, &format!("{folder}/")))
             .context(|| format!("failed to write {}", path.display()))
     }
 
     fn openssl(&self, arguments: &[&str]) -> Result<()> {
-        command::run(Command::new("openssl").current_dir(&self.folder).args(arguments)).map(|_| ())
+        command::run(
+            Command::new("openssl")
+                .current_dir(&self.folder)
+                .args(arguments),
+        )
+        .map(|_| ())
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the machine must have: the programs of Debian packages that the native cluster and the images are made with. Only
-//! looks; installing is the caller's decision.
+//! What the machine must have: the programs of Debian packages that the native cluster and the
+//! images are made with. Only looks; installing is the caller's decision.
 
 use std::env;
 use std::path::Path;
@@ -39,7 +39,11 @@ pub fn missing_for_cluster() -> Vec<Requirement> {
     if kind::available() {
         return Vec::new();
     }
-    let mut missing: Vec<_> = NATIVE.iter().copied().filter(|need| !found(need.program)).collect();
+    let mut missing: Vec<_> = NATIVE
+        .iter()
+        .copied()
+        .filter(|need| !found(need.program))
+        .collect();
     if !found(BUSYBOX.program) {
         missing.push(BUSYBOX);
     }
@@ -51,18 +55,25 @@ pub fn missing_for_cluster() -> Vec<Requirement> {
 
 /// The packages that images are made with and that are missing.
 pub fn missing_for_images() -> Vec<Requirement> {
-    [BUSYBOX, requirement("tar", "tar"), requirement("sha256sum", "coreutils")]
-        .into_iter()
-        .filter(|need| !found(need.program))
-        .collect()
+    [
+        BUSYBOX,
+        requirement("tar", "tar"),
+        requirement("sha256sum", "coreutils"),
+    ]
+    .into_iter()
+    .filter(|need| !found(need.program))
+    .collect()
 }
 
 /// The packages that the trainer's image is made with besides, and that are missing.
 pub fn missing_for_trainer() -> Vec<Requirement> {
-    [requirement("mmdebstrap", "mmdebstrap"), requirement("python3", "python3")]
-        .into_iter()
-        .filter(|need| !found(need.program))
-        .collect()
+    [
+        requirement("mmdebstrap", "mmdebstrap"),
+        requirement("python3", "python3"),
+    ]
+    .into_iter()
+    .filter(|need| !found(need.program))
+    .collect()
 }
 
 /// True when bringing a cluster up needs root and we are not.
@@ -73,7 +84,9 @@ pub fn needs_root() -> bool {
 /// True when `program` can be run.
 pub fn found(program: &str) -> bool {
     let path = env::var("PATH").unwrap_or_default();
-    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|folder| Path::new(folder).join(program).is_file())
+    path.split(':')
+        .chain(["/usr/sbin", "/sbin"])
+        .any(|folder| Path::new(folder).join(program).is_file())
 }
 
 #[cfg(test)]

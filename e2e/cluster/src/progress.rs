@@ -33,7 +33,11 @@ impl fmt::Display for Outcome {
 pub type Progress<'a> = &'a (dyn Fn(&str, Outcome, Duration) + Sync);
 
 /// Runs a step and reports it.
-pub fn step<T>(progress: Progress<'_>, name: &str, work: impl FnOnce() -> Result<(T, Outcome)>) -> Result<T> {
+pub fn step<T>(
+    progress: Progress<'_>,
+    name: &str,
+    work: impl FnOnce() -> Result<(T, Outcome)>,
+) -> Result<T> {
     let start = Instant::now();
     match work() {
         Ok((value, outcome)) => {

@@ -1,5 +1,6 @@
-//! The state file of a cluster: what it is made of and which processes belong to it. A text file, so that a person can
-//! finish by hand what a crash left behind. Every change is read, change, replace under a lock.
+//! The state file of a cluster: what it is made of and which processes belong to it. A text file,
+//! so that a person can finish by hand what a crash left behind. Every change is read, change,
+//! replace under a lock.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -61,7 +62,9 @@ impl State {
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         match fs::read_to_string(&path) {
-            Ok(text) => parse(&text).context(|| format!("failed to read {}", path.display())).map(Some),
+            Ok(text) => parse(&text)
+                .context(|| format!("failed to read {}", path.display()))
+                .map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).context(|| format!("failed to read {}", path.display())),
         }
@@ -79,7 +82,10 @@ impl State {
     pub(crate) fn update(folder: &Path, change: impl FnOnce(&mut Self)) -> Result<()> {
         let _lock = lock(folder)?;
         let Some(mut state) = Self::read(folder)? else {
-            return Err(Error::new(format!("{} holds no cluster any more", folder.display())));
+            return Err(Error::new(format!(
+                "{} holds no cluster any more",
+                folder.display()
+            )));
         };
         change(&mut state);
         state.write(folder)
@@ -100,17 +106,23 @@ impl State {
         if self.ready {
             lines.push("ready".to_owned());
         }
-        lines.extend(self.nodes.iter().map(|node| format!("node {} {}", node.name, node.zone)));
+        lines.extend(
+            self.nodes
+                .iter()
+                .map(|node| format!("node {} {}", node.name, node.zone)),
+        );
         let processes = self.processes.iter();
         lines.extend(processes.map(|(role, p)| format!("process {role} {} {}", p.pid, p.start)));
         lines.join("\n") + "\n"
     }
 }
 
-/// Locks a folder against other runs of ours until the returned file is dropped; the lock leaves no trace.
+/// Locks a folder against other runs of ours until the returned file is dropped; the lock leaves no
+/// trace.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let file = File::open(folder).context(|| format!("failed to open {}", folder.display()))?;
-    file.lock().context(|| format!("failed to lock {}", folder.display()))?;
+    file.lock()
+        .context(|| format!("failed to lock {}", folder.display()))?;
     Ok(file)
 }
 
@@ -134,7 +146,10 @@ fn parse(text: &str) -> Result<State> {
 fn parse_line(state: &mut State, line: &str) -> Option<()> {
     let words: Vec<&str> = line.split(' ').collect();
     let process = |pid: &str, start: &str| {
-        Some(Process { pid: pid.parse().ok()?, start: start.parse().ok()? })
+        Some(Process {
+            pid: pid.parse().ok()?,
+            start: start.parse().ok()?,
+        })
     };
     match *words.as_slice() {
         ["index", index] => state.index = index.parse().ok()?,
@@ -144,10 +159,15 @@ fn parse_line(state: &mut State, line: &str) -> Option<()> {
         ["port", port] => state.port = Some(port.parse().ok()?),
         ["ready"] => state.ready = true,
         ["node", name, zone] => {
-            state.nodes.push(NodeState { name: name.to_owned(), zone: zone.to_owned() });
+            state.nodes.push(NodeState {
+                name: name.to_owned(),
+                zone: zone.to_owned(),
+            });
         }
         ["process", role, pid, start] => {
-            state.processes.insert(role.to_owned(), process(pid, start)?);
+            state
+                .processes
+                .insert(role.to_owned(), process(pid, start)?);
         }
         _ => return None,
     }
@@ -164,10 +184,17 @@ mod tests {
         state.port = Some(40_123);
         state.ready = true;
         for (name, zone) in [("dev-1", "a"), ("dev-2", "b")] {
-            state.nodes.push(NodeState { name: name.into(), zone: zone.into() });
+            state.nodes.push(NodeState {
+                name: name.into(),
+                zone: zone.into(),
+            });
         }
-        state.processes.insert("etcd".into(), Process { pid: 9, start: 90 });
-        state.processes.insert("node-1".into(), Process { pid: 10, start: 91 });
+        state
+            .processes
+            .insert("etcd".into(), Process { pid: 9, start: 90 });
+        state
+            .processes
+            .insert("node-1".into(), Process { pid: 10, start: 91 });
         state
     }
 
@@ -182,10 +209,24 @@ mod tests {
     fn a_file_that_is_not_ours_or_is_damaged_is_refused() {
         assert!(parse("").is_err());
         assert!(parse("fireflyer-cluster 2\nindex 0\n").is_err());
-        assert!(parse(&format!("{HEADER}\n")).unwrap_err().to_string().contains("index"));
-        for line in ["process etcd 12", "port 70000", "node onlyname", "what", "index -1"] {
+        assert!(
+            parse(&format!("{HEADER}\n"))
+                .unwrap_err()
+                .to_string()
+                .contains("index")
+        );
+        for line in [
+            "process etcd 12",
+            "port 70000",
+            "node onlyname",
+            "what",
+            "index -1",
+        ] {
             let text = format!("{HEADER}\nindex 0\n{line}\n");
-            assert!(parse(&text).unwrap_err().to_string().contains(line), "{line}");
+            assert!(
+                parse(&text).unwrap_err().to_string().contains(line),
+                "{line}"
+            );
         }
     }
 }

@@ -36,14 +36,27 @@ mod tests {
 
     #[test]
     fn every_place_of_a_value_is_filled() {
-        assert_eq!(render("a: @A@, @A@\nb: @B@", &[("A", "1"), ("B", "2")]), "a: 1, 1\nb: 2");
+        assert_eq!(
+            render("a: @A@, @A@\nb: @B@", &[("A", "1"), ("B", "2")]),
+            "a: 1, 1\nb: 2"
+        );
     }
 
     #[test]
     fn templates_name_only_values_that_are_given() {
         let known = [
-            "CGROUP", "CGROUP_V1", "PKI", "NODE", "LEASE_SECONDS", "PAUSE", "CNI", "PODS", "NUMBER", "NAME",
-            "ZONE", "LEAF",
+            "CGROUP",
+            "CGROUP_V1",
+            "PKI",
+            "NODE",
+            "LEASE_SECONDS",
+            "PAUSE",
+            "CNI",
+            "PODS",
+            "NUMBER",
+            "NAME",
+            "ZONE",
+            "LEAF",
         ];
         let values: Vec<_> = known.iter().map(|name| (*name, "x")).collect();
         for template in [KUBELET, CONTAINERD, CNI, VOLUME, FAKE_NODE] {

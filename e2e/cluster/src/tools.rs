@@ -1,5 +1,5 @@
-//! The cluster's programs, built from the Go modules in `e2e/tools`, which pin their versions. A module is built once per
-//! content of its `go.mod`, `go.sum` and flags, into the cache.
+//! The cluster's programs, built from the Go modules in `e2e/tools`, which pin their versions. A
+//! module is built once per content of its `go.mod`, `go.sum` and flags, into the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,14 @@ pub enum Module {
 
 impl Module {
     /// Every module.
-    pub const ALL: [Self; 6] =
-        [Self::Kubernetes, Self::Etcd, Self::Containerd, Self::Cni, Self::Kwok, Self::Helm];
+    pub const ALL: [Self; 6] = [
+        Self::Kubernetes,
+        Self::Etcd,
+        Self::Containerd,
+        Self::Cni,
+        Self::Kwok,
+        Self::Helm,
+    ];
 
     /// What a cluster of real nodes needs.
     pub const REAL_NODES: [Self; 4] = [Self::Kubernetes, Self::Etcd, Self::Containerd, Self::Cni];
@@ -52,7 +58,10 @@ impl Module {
         match self {
             Self::Kubernetes => &[
                 ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver"),
-                ("k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager"),
+                (
+                    "k8s.io/kubernetes/cmd/kube-controller-manager",
+                    "kube-controller-manager",
+                ),
                 ("k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler"),
                 ("k8s.io/kubernetes/cmd/kube-proxy", "kube-proxy"),
                 ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
@@ -60,7 +69,10 @@ impl Module {
             ],
             Self::Etcd => &[("go.etcd.io/etcd/server/v3", "etcd")],
             Self::Containerd => &[
-                ("github.com/containerd/containerd/v2/cmd/containerd", "containerd"),
+                (
+                    "github.com/containerd/containerd/v2/cmd/containerd",
+                    "containerd",
+                ),
                 (
                     "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
                     "containerd-shim-runc-v2",
@@ -68,10 +80,22 @@ impl Module {
                 ("github.com/containerd/containerd/v2/cmd/ctr", "ctr"),
             ],
             Self::Cni => &[
-                ("github.com/containernetworking/plugins/plugins/main/ptp", "ptp"),
-                ("github.com/containernetworking/plugins/plugins/main/loopback", "loopback"),
-                ("github.com/containernetworking/plugins/plugins/ipam/host-local", "host-local"),
-                ("github.com/containernetworking/plugins/plugins/meta/portmap", "portmap"),
+                (
+                    "github.com/containernetworking/plugins/plugins/main/ptp",
+                    "ptp",
+                ),
+                (
+                    "github.com/containernetworking/plugins/plugins/main/loopback",
+                    "loopback",
+                ),
+                (
+                    "github.com/containernetworking/plugins/plugins/ipam/host-local",
+                    "host-local",
+                ),
+                (
+                    "github.com/containernetworking/plugins/plugins/meta/portmap",
+                    "portmap",
+                ),
             ],
             Self::Kwok => &[("sigs.k8s.io/kwok/cmd/kwok", "kwok")],
             Self::Helm => &[("helm.sh/helm/v3/cmd/helm", "helm")],
@@ -88,7 +112,10 @@ impl Module {
         if self == Self::Kubernetes {
             let version = required_version(go_mod, "k8s.io/kubernetes")?;
             let mut numbers = version.trim_start_matches('v').split('.');
-            let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+            let (major, minor) = (
+                numbers.next().unwrap_or_default(),
+                numbers.next().unwrap_or_default(),
+            );
             let package = "-X k8s.io/component-base/version.";
             linker = format!(
                 "{linker} {package}gitVersion={version} {package}gitMajor={major} {package}gitMinor={minor}"
@@ -119,14 +146,18 @@ impl Tools {
         Ok(Self { folders })
     }
 
-    /// The programs of these modules where they were built before; an error names the first that is missing.
+    /// The programs of these modules where they were built before; an error names the first that is
+    /// missing.
     pub fn built(modules: &[Module]) -> Result<Self> {
         let cache = paths::cache()?.join("tools");
         let mut folders = Vec::new();
         for &module in modules {
             let folder = cache.join(Recipe::read(module)?.key);
             if !folder.is_dir() {
-                return Err(Error::new(format!("the tools of {} are not built", module.folder())));
+                return Err(Error::new(format!(
+                    "the tools of {} are not built",
+                    module.folder()
+                )));
             }
             folders.push((module, folder));
         }
@@ -136,25 +167,41 @@ impl Tools {
     /// The path of a program by its file name.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         for (module, folder) in &self.folders {
-            if module.programs().iter().any(|(_, program)| *program == name) {
+            if module
+                .programs()
+                .iter()
+                .any(|(_, program)| *program == name)
+            {
                 return Ok(folder.join(name));
             }
         }
-        Err(Error::new(format!("no module that was built has a program {name}")))
+        Err(Error::new(format!(
+            "no module that was built has a program {name}"
+        )))
     }
 
     /// The folder of a module.
     pub fn folder(&self, module: Module) -> Result<&Path> {
         match self.folders.iter().find(|(built, _)| *built == module) {
             Some((_, folder)) => Ok(folder),
-            None => Err(Error::new(format!("the tools of {} were not built", module.folder()))),
+            None => Err(Error::new(format!(
+                "the tools of {} were not built",
+                module.folder()
+            ))),
         }
     }
 
     /// The folders as a `PATH`, before the machine's own.
     pub fn search_path(&self) -> String {
-        let folders: Vec<_> = self.folders.iter().map(|(_, folder)| folder.display().to_string()).collect();
-        format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", folders.join(":"))
+        let folders: Vec<_> = self
+            .folders
+            .iter()
+            .map(|(_, folder)| folder.display().to_string())
+            .collect();
+        format!(
+            "{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            folders.join(":")
+        )
     }
 }
 
@@ -174,10 +221,18 @@ impl Recipe {
         };
         let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
         let flags = module.flags(&go_mod)?;
-        let packages: Vec<_> = module.programs().iter().map(|(package, _)| *package).collect();
+        let packages: Vec<_> = module
+            .programs()
+            .iter()
+            .map(|(package, _)| *package)
+            .collect();
         let content = [go_mod, go_sum, flags.join(" "), packages.join(" ")].join("\0");
         let digest = digest::bytes(content.as_bytes())?;
-        let key = format!("{}-{}", module.folder(), digest.get(..16).unwrap_or(&digest));
+        let key = format!(
+            "{}-{}",
+            module.folder(),
+            digest.get(..16).unwrap_or(&digest)
+        );
         Ok(Self { source, flags, key })
     }
 }
@@ -188,13 +243,15 @@ fn build_module(module: Module, cache: &Path) -> Result<(PathBuf, Outcome)> {
     if folder.is_dir() {
         return Ok((folder, Outcome::Cached));
     }
-    // Built aside and renamed when whole: two builders at once, or a broken one, leave nothing half done.
+    // Built aside and renamed when whole: two builders at once, or a broken one, leave nothing half
+    // done.
     let fresh = cache.join(format!("{}.{}", recipe.key, std::process::id()));
     fs::create_dir_all(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
     let mut packages = Vec::new();
     let mut target = format!("{}/", fresh.display());
     match module.programs() {
-        // The last element of this package's path is a version, so the program's name has to be given.
+        // The last element of this package's path is a version, so the program's name has to be
+        // given.
         [(package, name)] => {
             packages.push(*package);
             target.push_str(name);
@@ -223,12 +280,22 @@ fn build_module(module: Module, cache: &Path) -> Result<(PathBuf, Outcome)> {
 /// The version that a `go.mod` requires of a module.
 fn required_version<'a>(go_mod: &'a str, module: &str) -> Result<&'a str> {
     let versions = go_mod.lines().filter_map(|line| {
-        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some(module)).then(|| words.next()).flatten()
+        let mut words = line
+            .trim()
+            .trim_start_matches("require ")
+            .split_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next())
+            .flatten()
     });
-    match versions.into_iter().find(|version| version.starts_with('v')) {
+    match versions
+        .into_iter()
+        .find(|version| version.starts_with('v'))
+    {
         Some(version) => Ok(version),
-        None => Err(Error::new(format!("go.mod requires no version of {module}"))),
+        None => Err(Error::new(format!(
+            "go.mod requires no version of {module}"
+        ))),
     }
 }
 
@@ -239,10 +306,16 @@ mod tests {
     #[test]
     fn the_version_is_the_required_one_and_not_a_longer_path() {
         let go_mod = "module m\n\nrequire (\n\tk8s.io/kubernetes/x v1.0.0 // indirect\n\tk8s.io/kubernetes v1.36.3\n)\n";
-        assert_eq!(required_version(go_mod, "k8s.io/kubernetes").unwrap(), "v1.36.3");
+        assert_eq!(
+            required_version(go_mod, "k8s.io/kubernetes").unwrap(),
+            "v1.36.3"
+        );
         assert!(required_version(go_mod, "k8s.io/api").is_err());
         let single = "require k8s.io/kubernetes v1.2.3\n";
-        assert_eq!(required_version(single, "k8s.io/kubernetes").unwrap(), "v1.2.3");
+        assert_eq!(
+            required_version(single, "k8s.io/kubernetes").unwrap(),
+            "v1.2.3"
+        );
     }
 
     #[test]
@@ -252,8 +325,14 @@ mod tests {
             assert!(recipe.key.starts_with(module.folder()), "{}", recipe.key);
             let go_mod = std::fs::read_to_string(recipe.source.join("go.mod")).unwrap();
             for (package, _) in module.programs() {
-                let listed = go_mod.lines().any(|line| line.trim().trim_start_matches("tool ") == *package);
-                assert!(listed, "{package} is not a tool in {}", recipe.source.display());
+                let listed = go_mod
+                    .lines()
+                    .any(|line| line.trim().trim_start_matches("tool ") == *package);
+                assert!(
+                    listed,
+                    "{package} is not a tool in {}",
+                    recipe.source.display()
+                );
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Bringing a cluster up: reserve its name and subnets, make certificates and network, start the control plane and the
-//! nodes at once, and wait until the nodes are Ready and pods can be created.
+//! Bringing a cluster up: reserve its name and subnets, make certificates and network, start the
+//! control plane and the nodes at once, and wait until the nodes are Ready and pods can be created.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -24,7 +24,8 @@ use crate::template::{STORAGE, VOLUME, render};
 use crate::tools::{Module, Tools};
 use crate::wait::until;
 
-/// Volumes of class `demo-shared`. They are not used twice, since nobody empties them, so there are plenty.
+/// Volumes of class `demo-shared`. They are not used twice, since nobody empties them, so there are
+/// plenty.
 const VOLUMES: usize = 32;
 /// A machine that is busy building takes four times as long as an idle one.
 const API_LIMIT: Duration = Duration::from_secs(90);
@@ -32,17 +33,26 @@ const NODES_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
     check(options)?;
-    let engine = if kind::available() { Engine::Kind } else { Engine::Native };
+    let engine = if kind::available() {
+        Engine::Kind
+    } else {
+        Engine::Native
+    };
     let tools = Tools::build(&modules(engine, options), progress)?;
     let mut cluster = reserve(options, engine, tools, progress)?;
     match engine {
         Engine::Kind => kind::create(&cluster, progress)?,
         Engine::Native => start(&mut cluster, progress)?,
     }
-    step(progress, "storage", || Ok((make_storage(&cluster)?, Outcome::Done)))?;
+    step(progress, "storage", || {
+        Ok((make_storage(&cluster)?, Outcome::Done))
+    })?;
     if options.fake_nodes > 0 {
         step(progress, "fake nodes", || {
-            Ok((cluster.add_fake_nodes(options.fake_nodes, &options.zones)?, Outcome::Done))
+            Ok((
+                cluster.add_fake_nodes(options.fake_nodes, &options.zones)?,
+                Outcome::Done,
+            ))
         })?;
     }
     State::update(&cluster.folder, |state| {
@@ -54,10 +64,15 @@ pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
 
 fn check(options: &Options) -> Result<()> {
     if options.nodes == 0 || options.nodes > MAX_NODES {
-        return Err(Error::new(format!("{} nodes: a cluster has 1 to {MAX_NODES}", options.nodes)));
+        return Err(Error::new(format!(
+            "{} nodes: a cluster has 1 to {MAX_NODES}",
+            options.nodes
+        )));
     }
     if options.zones.is_empty() {
-        return Err(Error::new("no zone is given: a node is in one, whatever it is called"));
+        return Err(Error::new(
+            "no zone is given: a node is in one, whatever it is called",
+        ));
     }
     for zone in &options.zones {
         // The same alphabet keeps them good as label values and as words of the state file.
@@ -78,7 +93,12 @@ fn modules(engine: Engine, options: &Options) -> Vec<Module> {
 }
 
 /// Removes what an earlier cluster of the name left and takes the name and the lowest free index.
-fn reserve(options: &Options, engine: Engine, tools: Tools, progress: Progress<'_>) -> Result<Cluster> {
+fn reserve(
+    options: &Options,
+    engine: Engine,
+    tools: Tools,
+    progress: Progress<'_>,
+) -> Result<Cluster> {
     let clusters = paths::clusters()?;
     refuse_hidden(&clusters)?;
     fs::create_dir_all(&clusters).context(|| format!("failed to make {}", clusters.display()))?;
@@ -87,19 +107,28 @@ fn reserve(options: &Options, engine: Engine, tools: Tools, progress: Progress<'
     down::refuse_while_owned(&options.name, old.as_ref())?;
     if old.is_some() || folder.exists() || !network::namespaces(&options.name).is_empty() {
         step(progress, "remove the old cluster", || {
-            Ok((down::remove(&options.name, &folder, old.as_ref())?, Outcome::Done))
+            Ok((
+                down::remove(&options.name, &folder, old.as_ref())?,
+                Outcome::Done,
+            ))
         })?;
     }
 
     let _lock = lock(&clusters)?;
     let index = free_index(&taken(&clusters)).ok_or_else(|| {
-        Error::new(format!("{MAX_CLUSTERS} clusters are up: take one down, see `cargo xtask cluster status`"))
+        Error::new(format!(
+            "{MAX_CLUSTERS} clusters are up: take one down, see `cargo xtask cluster status`"
+        ))
     })?;
     let layout = Layout::new(options.name.clone(), index)?;
     let mut state = State::new(index, engine);
     state.owner = Some(Process::of(std::process::id())?);
     for number in 1..=options.nodes {
-        let zone = options.zones.get((number - 1) % options.zones.len()).cloned().unwrap_or_default();
+        let zone = options
+            .zones
+            .get((number - 1) % options.zones.len())
+            .cloned()
+            .unwrap_or_default();
         let name = match engine {
             Engine::Native => layout.node_name(number),
             Engine::Kind => kind::node_name(&options.name, number),
@@ -112,7 +141,15 @@ fn reserve(options: &Options, engine: Engine, tools: Tools, progress: Progress<'
     }
     state.write(&folder)?;
     let nodes = state.nodes;
-    Ok(Cluster { layout, pki: Pki::open(folder.join("pki")), folder, engine, nodes, tools, port: None })
+    Ok(Cluster {
+        layout,
+        pki: Pki::open(folder.join("pki")),
+        folder,
+        engine,
+        nodes,
+        tools,
+        port: None,
+    })
 }
 
 fn taken(clusters: &Path) -> Vec<u8> {
@@ -152,16 +189,24 @@ fn start(cluster: &mut Cluster, progress: Progress<'_>) -> Result<()> {
         thread::scope(|scope| {
             let network = scope.spawn(|| make_network(layout, cluster.nodes.len()));
             Pki::create(pki).and_then(|pki| control::issue(layout, &pki))?;
-            network.join().unwrap_or_else(|_| Err(Error::new("the network thread panicked")))
+            network
+                .join()
+                .unwrap_or_else(|_| Err(Error::new("the network thread panicked")))
         })?;
         Ok(((), Outcome::Done))
     })?;
-    let port = step(progress, "API server", || Ok((start_api_and_nodes(cluster)?, Outcome::Done)))?;
+    let port = step(progress, "API server", || {
+        Ok((start_api_and_nodes(cluster)?, Outcome::Done))
+    })?;
     cluster.port = Some(port);
     step(progress, "nodes Ready", || {
-        // Until it exists the API server may not ask kubelets for logs; a kubelet that once refused it does so for 30 s.
+        // Until it exists the API server may not ask kubelets for logs; a kubelet that once refused
+        // it does so for 30 s.
         let binding = ["create", "clusterrolebinding", "apiserver-kubelet"];
-        let role = ["--clusterrole=system:kubelet-api-admin", "--user=kube-apiserver-kubelet-client"];
+        let role = [
+            "--clusterrole=system:kubelet-api-admin",
+            "--user=kube-apiserver-kubelet-client",
+        ];
         command::run(&mut cluster.kubectl(binding.into_iter().chain(role))?)?;
         control::start_controllers(cluster.site())?;
         cluster.wait_ready(NODES_LIMIT)?;
@@ -178,12 +223,15 @@ fn make_network(layout: &Layout, nodes: usize) -> Result<()> {
     (1..=nodes).try_for_each(|number| network::add_node(layout, number, nodes))
 }
 
-/// Starts the API server and all nodes, which ask for it until it is there, and waits for it. Returns its loopback port.
+/// Starts the API server and all nodes, which ask for it until it is there, and waits for it.
+/// Returns its loopback port.
 fn start_api_and_nodes(cluster: &Cluster) -> Result<u16> {
     control::start_api(cluster.site())?;
     let port = control::start_forwarder(cluster.site())?;
     let server = format!("https://127.0.0.1:{port}");
-    cluster.pki.admin_kubeconfig(&kubeconfig(&cluster.folder), &server)?;
+    cluster
+        .pki
+        .admin_kubeconfig(&kubeconfig(&cluster.folder), &server)?;
     State::update(&cluster.folder, |state| state.port = Some(port))?;
     let inside = control::server(&cluster.layout);
     for index in 0..cluster.nodes.len() {
@@ -197,7 +245,9 @@ fn start_api_and_nodes(cluster: &Cluster) -> Result<u16> {
             let process = state.and_then(|state| state.processes.get(role).copied());
             if !process.is_some_and(Process::alive) {
                 let tail = control::log_tail(&control::log(&cluster.folder, role));
-                return Err(Error::new(format!("{role} ended; its log ends with\n{tail}")));
+                return Err(Error::new(format!(
+                    "{role} ended; its log ends with\n{tail}"
+                )));
             }
         }
         command::run(&mut cluster.kubectl(["get", "--raw", "/readyz"])?).map(Some)

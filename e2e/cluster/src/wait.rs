@@ -7,8 +7,13 @@ use crate::error::{Error, Result};
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Asks until there is an answer. At the deadline the error says what was waited for and what the last try said.
-pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+/// Asks until there is an answer. At the deadline the error says what was waited for and what the
+/// last try said.
+pub fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
         let answer = ask();
@@ -16,8 +21,14 @@ pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Opt
             return Ok(value);
         }
         if Instant::now() > deadline {
-            let last = answer.err().map(|error| format!(": {error}")).unwrap_or_default();
-            return Err(Error::new(format!("{what}: not within {} s{last}", limit.as_secs())));
+            let last = answer
+                .err()
+                .map(|error| format!(": {error}"))
+                .unwrap_or_default();
+            return Err(Error::new(format!(
+                "{what}: not within {} s{last}",
+                limit.as_secs()
+            )));
         }
         thread::sleep(POLL);
     }
@@ -42,7 +53,8 @@ mod tests {
 
     #[test]
     fn the_error_tells_what_the_last_try_said() {
-        let error = until::<()>("the moon", Duration::ZERO, || Err(Error::new("cloudy"))).unwrap_err();
+        let error =
+            until::<()>("the moon", Duration::ZERO, || Err(Error::new("cloudy"))).unwrap_err();
         assert_eq!(error.to_string(), "the moon: not within 0 s: cloudy");
     }
 }

@@ -1,5 +1,6 @@
-//! The native cluster itself, on this machine: up, a node lost and back, cut off and back, down without a trace. Ignored by
-//! default because it needs root, the tools and half a minute: `cargo test -p cluster -- --ignored`.
+//! The native cluster itself, on this machine: up, a node lost and back, cut off and back, down
+//! without a trace. Ignored by default because it needs root, the tools and half a minute: `cargo
+//! test -p cluster -- --ignored`.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -15,23 +16,35 @@ fn quiet(_: &str, _: Outcome, _: Duration) {}
 
 fn ready(cluster: &Cluster, node: &str) -> bool {
     let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
-    command::run(&mut cluster.kubectl(["get", "node", node, "-o", path]).unwrap()).unwrap() == "True"
+    command::run(&mut cluster.kubectl(["get", "node", node, "-o", path]).unwrap()).unwrap()
+        == "True"
 }
 
 fn wait(cluster: &Cluster, node: &str, wanted: bool) {
     let what = format!("{node} Ready={wanted}");
-    until(&what, LIMIT, || Ok((ready(cluster, node) == wanted).then_some(()))).unwrap();
+    until(&what, LIMIT, || {
+        Ok((ready(cluster, node) == wanted).then_some(()))
+    })
+    .unwrap();
 }
 
 /// Everything on this machine that bears the cluster's name.
 fn traces(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     let (prefix, folder) = (format!("ff.{name}."), format!("clusters/{name}/"));
-    let list = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let list = |path: &Path| {
+        fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+    };
     let mut parents = vec![PathBuf::from("/run/netns"), PathBuf::from("/sys/fs/cgroup")];
     parents.extend(list(Path::new("/sys/fs/cgroup")));
     for path in parents.iter().flat_map(|parent| list(parent)) {
-        let named = path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&prefix));
+        let named = path
+            .file_name()
+            .is_some_and(|file| file.to_string_lossy().starts_with(&prefix));
         found.extend(named.then(|| path.display().to_string()));
     }
     for process in list(Path::new("/proc")) {
@@ -40,7 +53,12 @@ fn traces(name: &str) -> Vec<String> {
         found.extend(line.contains(&folder).then_some(line));
     }
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    found.extend(mounts.lines().filter(|mount| mount.contains(&folder)).map(str::to_owned));
+    found.extend(
+        mounts
+            .lines()
+            .filter(|mount| mount.contains(&folder))
+            .map(str::to_owned),
+    );
     found
 }
 
@@ -66,7 +84,9 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     assert!(ready(&cluster, "lifecycle-1"));
     node.restart().unwrap();
     wait(&cluster, lost, true);
-    let images = node.run(&["ctr", "--namespace", "k8s.io", "images", "ls", "-q"]).unwrap();
+    let images = node
+        .run(&["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])
+        .unwrap();
     assert!(images.contains("fireflyer/busybox"), "{images}");
 
     // A cut cable: what runs there runs on.
@@ -76,10 +96,21 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     wait(&cluster, lost, false);
     node.heal().unwrap();
     wait(&cluster, lost, true);
-    assert_eq!(start(&node.run(&["cat", "/proc/1/stat"]).unwrap()), start(&boot));
+    assert_eq!(
+        start(&node.run(&["cat", "/proc/1/stat"]).unwrap()),
+        start(&boot)
+    );
 
     // The kubelet comes back by itself: its lease goes on.
-    let lease = ["get", "lease", lost, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"];
+    let lease = [
+        "get",
+        "lease",
+        lost,
+        "-n",
+        "kube-node-lease",
+        "-o",
+        "jsonpath={.spec.renewTime}",
+    ];
     node.restart_kubelet().unwrap();
     let before = command::run(&mut cluster.kubectl(lease).unwrap()).unwrap();
     until("a newer lease", LIMIT, || {
@@ -88,12 +119,24 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     .unwrap();
 
     let audit = fs::read_to_string(cluster.audit_log()).unwrap();
-    assert!(audit.lines().any(|line| line.contains(r#""verb":"create""#)));
+    assert!(
+        audit
+            .lines()
+            .any(|line| line.contains(r#""verb":"create""#))
+    );
     assert!(!audit.lines().any(|line| line.contains(r#""verb":"get""#)));
 
     // A second handle sees the same cluster, and an index that is in use is not given away.
-    assert_eq!(Cluster::attach(&name).unwrap().kubeconfig(), cluster.kubeconfig());
-    assert!(list().unwrap().iter().any(|status| status.name == "lifecycle" && status.ready));
+    assert_eq!(
+        Cluster::attach(&name).unwrap().kubeconfig(),
+        cluster.kubeconfig()
+    );
+    assert!(
+        list()
+            .unwrap()
+            .iter()
+            .any(|status| status.name == "lifecycle" && status.ready)
+    );
     assert!(!traces("lifecycle").is_empty());
     assert!(Cluster::down(&name).unwrap());
     assert_eq!(traces("lifecycle"), Vec::<String>::new());

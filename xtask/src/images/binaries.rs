@@ -23,7 +23,8 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         target.to_uppercase().replace('-', "_")
     );
     let mut cargo = Command::new(env!("CARGO"));
-    // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the flags' reach.
+    // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
+    // flags' reach.
     cargo
         .current_dir(root())
         .env(variable, "-C target-feature=+crt-static");

@@ -1,5 +1,5 @@
-//! The Containerfiles, for people who build images with Docker or buildah: made from the table, committed beside the
-//! component, compared by `--check`.
+//! The Containerfiles, for people who build images with Docker or buildah: made from the table,
+//! committed beside the component, compared by `--check`.
 
 use std::fs;
 use std::process::ExitCode;
@@ -90,8 +90,8 @@ ENV PATH=/usr/bin
 fn of_trainer(rust: &str) -> String {
     format!(
         "{HEADER}
-# From the root of the clone: docker build --file python/Containerfile .
-# Any image with PyTorch will do instead of this base: the wheel and the example are all that is ours.
+# From the root of the clone: docker build --file python/Containerfile . Any image with PyTorch will
+# do instead of this base: the wheel and the example are all that is ours.
 FROM rust:{rust} AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv
 RUN python3 -m venv /venv && /venv/bin/pip install maturin

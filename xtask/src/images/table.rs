@@ -1,4 +1,5 @@
-//! What is in each image of ours. The archives and the Containerfiles are both made from this table.
+//! What is in each image of ours. The archives and the Containerfiles are both made from this
+//! table.
 
 use std::path::Path;
 
@@ -34,7 +35,8 @@ pub(crate) const IMAGES: &[Recipe] = &[
         }],
         user: Some(NOBODY),
     },
-    // The launcher travels with the sidecar, which puts it into the pod: so any trainer image will do.
+    // The launcher travels with the sidecar, which puts it into the pod: so any trainer image will
+    // do.
     Recipe {
         name: "hfreduce-sidecar",
         binaries: &[
@@ -90,7 +92,8 @@ impl Recipe {
     }
 }
 
-/// The trainer's base: a Debian with a real PyTorch that needs no GPU. The wheel and the examples come on top.
+/// The trainer's base: a Debian with a real PyTorch that needs no GPU. The wheel and the examples
+/// come on top.
 pub(crate) const TRAINER_SUITE: &str = "trixie";
 pub(crate) const TRAINER_PACKAGES: &[&str] = &["python3-torch", "python3-numpy", "python3-sklearn"];
 /// Where Debian's Python looks for packages that Debian installed, and now for ours.

@@ -1,5 +1,5 @@
-//! The trainer's image: a Debian root with PyTorch as the lower layer, kept as long as the list of packages stays the same,
-//! and our wheel with the examples as the upper one.
+//! The trainer's image: a Debian root with PyTorch as the lower layer, kept as long as the list of
+//! packages stays the same, and our wheel with the examples as the upper one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use crate::report;
 /// Where apt keeps the machine's mirrors.
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
 
-/// What running Python programs does not need: manuals, translations, tests of the packages, another language. 330 MB.
+/// What running Python programs does not need: manuals, translations, tests of the packages,
+/// another language. 330 MB.
 const TRIMMED: &[&str] = &[
     "./usr/share/doc",
     "./usr/share/man",
@@ -31,7 +32,8 @@ const TRIMMED: &[&str] = &[
     "./usr/lib/python3/dist-packages/scipy/*tests",
     "./usr/lib/python3/dist-packages/sklearn/*tests",
     "./usr/lib/python3/dist-packages/sympy/*tests",
-    "./usr/lib/python3/dist-packages/torch/bin",
+    "./usr/lib/python3/dist-packages/torch/bin/*[tT]est*",
+    "./usr/lib/python3/dist-packages/torch/bin/tutorial_*",
     "./usr/include",
     "./var/cache",
     "./var/lib/apt",
@@ -60,7 +62,8 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
             "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
             "PYTHONDONTWRITEBYTECODE=1".to_owned(),
             "PYTHONUNBUFFERED=1".to_owned(),
-            // The user has no entry in /etc/passwd; libraries ask for a name and a home all the same.
+            // The user has no entry in /etc/passwd; libraries ask for a name and a home all the
+            // same.
             "USER=fireflyer".to_owned(),
             "HOME=/tmp".to_owned(),
         ],
@@ -75,8 +78,8 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
 pub(crate) fn base() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
     let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRIMMED:?}");
-    let folder = paths::cache()?.join("trainer");
-    fs::create_dir_all(&folder).context("failed to make the trainer's cache")?;
+    let folder = cache()?;
+    let _alone = lock(&folder)?;
     let key = short_key(recipe.as_bytes())?;
     let layer = folder.join(format!("base-{key}.tar"));
     let outcome = if layer.exists() {
@@ -103,9 +106,23 @@ pub(crate) fn base() -> anyhow::Result<PathBuf> {
     Ok(layer)
 }
 
+/// Where the base and the wheel are kept.
+fn cache() -> anyhow::Result<PathBuf> {
+    let folder = paths::cache()?.join("trainer");
+    fs::create_dir_all(&folder).context("failed to make the trainer's cache")?;
+    Ok(folder)
+}
+
+/// One builder at a time, until the returned file is dropped.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let file = File::open(folder).context("failed to open the trainer's cache")?;
+    file.lock().context("failed to lock the trainer's cache")?;
+    Ok(file)
+}
+
 /// Copies a root without what is not needed.
 fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
-    let folder = layer.with_extension("root");
+    let folder = layer.with_extension("trim");
     let fresh = layer.with_extension("new");
     fs::create_dir_all(&folder).context("failed to make a folder for the root")?;
     let mut unpack = Command::new("tar");
@@ -117,7 +134,7 @@ fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
         .arg(&folder);
     // Device nodes: containers get their own.
     unpack.args(["--numeric-owner", "--wildcards", "--exclude=./dev/*"]);
-    unpack.args(TRIMMED.iter().map(|path| format!("--exclude={path}/*")));
+    unpack.args(TRIMMED.iter().map(|path| format!("--exclude={path}")));
     command::run(&mut unpack)?;
     let mut pack = reproducible_tar(&fresh);
     pack.arg("--directory").arg(&folder).arg(".");
@@ -166,18 +183,16 @@ fn mirror_in(text: &str) -> Option<String> {
     addresses.into_iter().find(debian).map(str::to_owned)
 }
 
-/// Builds the wheel with maturin, which lives in an environment of its own in the cache, and unpacks it.
+/// Builds the wheel with maturin, which lives in an environment of its own in the cache, and
+/// unpacks it.
 pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
-    let folder = paths::cache()?.join("trainer");
+    let folder = cache()?;
+    let _alone = lock(&folder)?;
     let maturin = maturin()?;
     let wheels = folder.join("wheel");
-    let site = folder.join("site");
-    for old in [&wheels, &site] {
-        if old.exists() {
-            fs::remove_dir_all(old)
-                .with_context(|| format!("failed to remove {}", old.display()))?;
-        }
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels).context("failed to remove the last wheel")?;
     }
     let mut build = Command::new(maturin);
     build
@@ -192,12 +207,20 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
         .flatten()
         .next();
     let built = built.context("maturin built no wheel")?.path();
-    let mut unpack = Command::new("python3");
-    unpack
-        .args(["-m", "zipfile", "--extract"])
-        .arg(built)
-        .arg(&site);
-    command::run(&mut unpack)?;
+    // A folder of its own for each wheel: one that is in use does not change.
+    let mut digest = digest::file(&built)?;
+    digest.truncate(16);
+    let site = folder.join(format!("site-{digest}"));
+    if !site.exists() {
+        let fresh = folder.join("site.new");
+        let mut unpack = Command::new("python3");
+        unpack
+            .args(["-m", "zipfile", "--extract"])
+            .arg(built)
+            .arg(&fresh);
+        command::run(&mut unpack)?;
+        fs::rename(&fresh, &site).context("failed to keep the unpacked wheel")?;
+    }
     report::line("python wheel", Outcome::Built, start.elapsed());
     Ok(site)
 }

@@ -1,5 +1,5 @@
-//! The archive that `docker save` would write and `ctr images import` reads: layers, a configuration that names them by
-//! digest, a manifest.
+//! The archive that `docker save` would write and `ctr images import` reads: layers, a
+//! configuration that names them by digest, a manifest.
 
 use std::env::consts::ARCH;
 use std::fs::{self, File};
@@ -11,17 +11,28 @@ use super::tar::Tar;
 use crate::digest;
 use crate::error::{Context, Result};
 
-/// Writes an archive of an image with these layers, lowest first. It appears under its name only when it is whole.
+/// Writes an archive of an image with these layers, lowest first. It appears under its name only
+/// when it is whole.
 pub fn write(target: &Path, config: &Config, layers: &[PathBuf]) -> Result<()> {
-    let digests = layers.iter().map(|layer| digest::file(layer)).collect::<Result<Vec<_>>>()?;
+    let digests = layers
+        .iter()
+        .map(|layer| digest::file(layer))
+        .collect::<Result<Vec<_>>>()?;
     let config_text = config_json(config, &digests);
     let config_name = format!("{}.json", digest::bytes(config_text.as_bytes())?);
-    let layer_names: Vec<_> = digests.iter().map(|digest| format!("{digest}.tar")).collect();
+    let layer_names: Vec<_> = digests
+        .iter()
+        .map(|digest| format!("{digest}.tar"))
+        .collect();
 
     let fresh = target.with_extension(format!("{}", std::process::id()));
     let file = File::create(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
     let mut tar = Tar::new(BufWriter::new(file));
-    tar.bytes("manifest.json", 0o644, manifest_json(config, &config_name, &layer_names).as_bytes())?;
+    tar.bytes(
+        "manifest.json",
+        0o644,
+        manifest_json(config, &config_name, &layer_names).as_bytes(),
+    )?;
     tar.bytes(&config_name, 0o644, config_text.as_bytes())?;
     for (name, layer) in layer_names.iter().zip(layers) {
         tar.file(name, 0o644, layer)?;
@@ -36,8 +47,14 @@ fn config_json(config: &Config, digests: &[String]) -> String {
         "aarch64" => "arm64",
         other => other,
     };
-    let user = config.user.map(|user| format!("{user}:{user}")).unwrap_or_default();
-    let layers: Vec<_> = digests.iter().map(|digest| format!("sha256:{digest}")).collect();
+    let user = config
+        .user
+        .map(|user| format!("{user}:{user}"))
+        .unwrap_or_default();
+    let layers: Vec<_> = digests
+        .iter()
+        .map(|digest| format!("sha256:{digest}"))
+        .collect();
     format!(
         "{{\"architecture\":{},\"os\":\"linux\",\"config\":{{\"Entrypoint\":{},\"Env\":{},\"User\":{},\
          \"WorkingDir\":\"/\"}},\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":{}}}}}",
@@ -101,7 +118,8 @@ mod tests {
     #[test]
     fn the_manifest_carries_the_full_name() {
         let text = manifest_json(&config(), "c.json", &["l.tar".into()]);
-        let expected = r#"[{"Config":"c.json","RepoTags":["localhost/fireflyer/x:1"],"Layers":["l.tar"]}]"#;
+        let expected =
+            r#"[{"Config":"c.json","RepoTags":["localhost/fireflyer/x:1"],"Layers":["l.tar"]}]"#;
         assert_eq!(text, expected);
     }
 

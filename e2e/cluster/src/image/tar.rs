@@ -1,5 +1,6 @@
-//! Tar files as far as images need them: folders, files, symbolic links, all owned by root and as old as the epoch, so that
-//! the same content gives the same bytes. The `ustar` format of POSIX, without its split of long names.
+//! Tar files as far as images need them: folders, files, symbolic links, all owned by root and as
+//! old as the epoch, so that the same content gives the same bytes. The `ustar` format of POSIX,
+//! without its split of long names.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -51,7 +52,9 @@ impl<W: Write> Tar<W> {
     /// Writes the two empty blocks that end a tar file.
     pub(super) fn finish(mut self) -> Result<()> {
         self.write(&[0; 2 * BLOCK])?;
-        self.out.flush().context(|| "failed to write a tar file".to_owned())
+        self.out
+            .flush()
+            .context(|| "failed to write a tar file".to_owned())
     }
 
     fn stream(&mut self, path: &str, mode: u32, size: u64, content: impl Read) -> Result<()> {
@@ -59,18 +62,23 @@ impl<W: Write> Tar<W> {
         let doing = || format!("failed to write {path} to a tar file");
         let copied = io::copy(&mut content.take(size), &mut self.out).context(doing)?;
         if copied != size {
-            return Err(Error::new(format!("{path} shrank from {size} to {copied} bytes while it was read")));
+            return Err(Error::new(format!(
+                "{path} shrank from {size} to {copied} bytes while it was read"
+            )));
         }
         let padding = (BLOCK - (size % BLOCK as u64) as usize) % BLOCK;
         self.write(&[0; BLOCK][..padding])
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).context(|| "failed to write a tar file".to_owned())
+        self.out
+            .write_all(bytes)
+            .context(|| "failed to write a tar file".to_owned())
     }
 }
 
-/// Writes the layer of an image: its entries in their order, each parent folder before its first child.
+/// Writes the layer of an image: its entries in their order, each parent folder before its first
+/// child.
 pub(super) fn write_layer(target: &Path, entries: &[Entry]) -> Result<()> {
     let file = File::create(target).context(|| format!("failed to make {}", target.display()))?;
     let mut tar = Tar::new(BufWriter::new(file));
@@ -102,13 +110,18 @@ pub(super) fn write_layer(target: &Path, entries: &[Entry]) -> Result<()> {
 
 fn header(name: &str, kind: u8, mode: u32, size: u64, target: &str) -> Result<[u8; BLOCK]> {
     if name.len() > MAX_NAME || target.len() > MAX_NAME || name.contains('\0') {
-        return Err(Error::new(format!("{name:?} -> {target:?} does not fit into a tar header")));
+        return Err(Error::new(format!(
+            "{name:?} -> {target:?} does not fit into a tar header"
+        )));
     }
     if size > MAX_SIZE {
-        return Err(Error::new(format!("{name} has {size} bytes: too large for a tar header")));
+        return Err(Error::new(format!(
+            "{name} has {size} bytes: too large for a tar header"
+        )));
     }
     let mut block = [0; BLOCK];
-    let mut put = |offset: usize, bytes: &[u8]| block[offset..offset + bytes.len()].copy_from_slice(bytes);
+    let mut put =
+        |offset: usize, bytes: &[u8]| block[offset..offset + bytes.len()].copy_from_slice(bytes);
     put(0, name.as_bytes());
     put(100, format!("{mode:07o}").as_bytes());
     put(108, b"0000000");
@@ -168,17 +181,44 @@ mod tests {
         let layer = folder.join("layer.tar");
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let entries = [
-            Entry::File { path: "/usr/bin/x".into(), source, mode: 0o755 },
-            Entry::Link { path: "/usr/bin/y".into(), target: "x".into() },
-            Entry::Folder { path: "/tmp".into(), mode: 0o1777 },
-            Entry::Text { path: "/etc/passwd".into(), text: "root".into() },
+            Entry::File {
+                path: "/usr/bin/x".into(),
+                source,
+                mode: 0o755,
+            },
+            Entry::Link {
+                path: "/usr/bin/y".into(),
+                target: "x".into(),
+            },
+            Entry::Folder {
+                path: "/tmp".into(),
+                mode: 0o1777,
+            },
+            Entry::Text {
+                path: "/etc/passwd".into(),
+                text: "root".into(),
+            },
         ];
         write_layer(&layer, &entries).unwrap();
         let listed = command::run(Command::new("tar").arg("-tvf").arg(&layer)).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        let lines: Vec<_> = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        let lines: Vec<_> = listed
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .collect();
         let names: Vec<_> = lines.iter().map(|words| words[5]).collect();
-        assert_eq!(names, ["usr/", "usr/bin/", "usr/bin/x", "usr/bin/y", "tmp/", "etc/", "etc/passwd"]);
+        assert_eq!(
+            names,
+            [
+                "usr/",
+                "usr/bin/",
+                "usr/bin/x",
+                "usr/bin/y",
+                "tmp/",
+                "etc/",
+                "etc/passwd"
+            ]
+        );
         assert_eq!(lines[2][0], "-rwxr-xr-x");
         assert_eq!(lines[3][6..], ["->", "x"]);
         assert_eq!(lines[4][0], "drwxrwxrwt");

@@ -1,8 +1,9 @@
 #!/bin/bash
-# PID 1 of a node: gives it file systems of its own at the standard paths, then keeps containerd, kubelet and kube-proxy
-# running. It lives in the node's own network, mount and PID namespaces; when it is killed, the whole node dies with it.
-# All it needs comes in the environment: NODE, ADDRESS, FOLDER (the node's own), PODS (the pod range of the cluster),
-# KUBECONFIG of the kubelet and PROXY_KUBECONFIG, IMAGES to import first, LOGS, SHARED, and a PATH with the tools.
+# PID 1 of a node: gives it file systems of its own at the standard paths, then keeps containerd,
+# kubelet and kube-proxy running. It lives in the node's own network, mount and PID namespaces; when
+# it is killed, the whole node dies with it. All it needs comes in the environment: NODE, ADDRESS,
+# FOLDER (the node's own), PODS (the pod range of the cluster), KUBECONFIG of the kubelet and
+# PROXY_KUBECONFIG, IMAGES to import first, LOGS, SHARED, and a PATH with the tools.
 set -eu
 
 mount -t proc proc /proc
@@ -14,7 +15,8 @@ mkdir -p /run/cni/net.d /run/sysctl /var/lib/demo-shared /var/lib/kubelet
 cp "$FOLDER/etc/cni.conflist" /run/cni/net.d/10-pods.conflist
 mount --bind "$SHARED" /var/lib/demo-shared
 
-# The kubelet insists on these values. They belong to the whole machine, so it is shown files that already have them.
+# The kubelet insists on these values. They belong to the whole machine, so it is shown files that
+# already have them.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
     kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
     name=${setting%=*}
