@@ -3,8 +3,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    TextEncoder,
+    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, TextEncoder,
 };
 
 /// Why a metric could not be declared.
@@ -73,6 +73,11 @@ impl Registry {
     /// Declares a gauge with labels.
     pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
         self.register(name, IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Declares a gauge of floating-point values with labels.
+    pub fn floats(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
+        self.register(name, GaugeVec::new(Opts::new(name, help), labels))
     }
 
     /// Declares a histogram with the given upper bounds, with labels (possibly none).

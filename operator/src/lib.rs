@@ -1,1 +1,15 @@
-//! (to be written)
+//! The operator: watches jobs and nodes, lets `scheduler` decide, writes what it decided, and serves
+//! the rendezvous of running gangs. What a good plan is, and what a gang's messages mean, is decided
+//! in `core/`; here is everything that touches a network.
+
+pub mod args;
+pub mod bootstrap;
+pub mod cluster;
+pub mod leader;
+pub mod metrics;
+pub mod mirror;
+pub mod rendezvous;
+pub mod run;
+pub mod training_job;
+pub mod views;
+pub mod watch;

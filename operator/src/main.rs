@@ -1,2 +1,9 @@
-//! (to be written)
-fn main() {}
+//! Entry of the operator's process: parse, run, tell why it ended.
+
+use clap::Parser;
+use operator::args::Cli;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    operator::run::run(Cli::parse()).await
+}

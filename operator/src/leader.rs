@@ -1,0 +1,227 @@
+//! Leader election by a Lease: one replica plans and writes, the others stand by with warm mirrors.
+//! Whether a Lease is stale is judged by our own clock since we saw it change, never by the times
+//! inside it: skewed clocks cannot make two leaders. What a deposed leader still sends is stopped
+//! by resourceVersions, see `scheduler::Action::Record`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff;
+use kube::Client;
+use kube::api::{Api, ObjectMeta, PostParams};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::watch::chain;
+
+/// Name of the Lease.
+pub const LEASE: &str = "fireflyer-operator";
+/// A holder that has not renewed for so long is given up.
+const DURATION: Duration = Duration::from_secs(15);
+/// A leader that could not renew for so long steps down: 5 s before anybody takes over.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// How often the holder renews and the others look.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// What this replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It plans and writes.
+    Leading,
+    /// Another replica leads, or none does yet.
+    Standby {
+        /// Where the leader's rendezvous service is.
+        leader: Option<SocketAddr>,
+    },
+}
+
+/// The Lease as last seen, and since when it has not changed.
+#[derive(Debug)]
+struct Seen {
+    version: Option<String>,
+    since: Instant,
+}
+
+/// Takes part in the election.
+#[derive(Debug)]
+pub struct Elector {
+    api: Api<Lease>,
+    identity: String,
+    rendezvous_port: u16,
+    seen: Option<Seen>,
+}
+
+/// `<pod>_<ip>`: tells the others where to send sidecars.
+pub fn identity(pod_name: &str, pod_ip: IpAddr) -> String {
+    format!("{pod_name}_{pod_ip}")
+}
+
+/// The address inside an identity.
+fn address(identity: &str, port: u16) -> Option<SocketAddr> {
+    let (_, ip) = identity.rsplit_once('_')?;
+    Some(SocketAddr::new(ip.parse().ok()?, port))
+}
+
+impl Elector {
+    /// A candidate of this identity.
+    pub fn new(client: Client, namespace: &str, identity: String, rendezvous_port: u16) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            identity,
+            rendezvous_port,
+            seen: None,
+        }
+    }
+
+    /// Takes part until the token is cancelled; then gives the Lease back if it holds it.
+    pub async fn run(mut self, role: watch::Sender<Role>, stop: CancellationToken) {
+        let mut renewed: Option<Instant> = None;
+        let mut period = tokio::time::interval(PERIOD);
+        period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = period.tick() => {}
+            }
+            let started = Instant::now();
+            let within = renewed.map_or(RENEW_DEADLINE, |at| {
+                (at + RENEW_DEADLINE).saturating_duration_since(started)
+            });
+            let now = match tokio::time::timeout(within, self.attempt()).await {
+                Ok(Ok(now)) => Some(now),
+                Ok(Err(error)) => {
+                    warn!(error = %chain(&error), "failed to renew or read the Lease");
+                    None
+                }
+                Err(_elapsed) => None,
+            };
+            match now {
+                Some(Role::Leading) => renewed = Some(started),
+                Some(Role::Standby { .. }) => renewed = None,
+                None if renewed.is_some_and(|at| at.elapsed() < RENEW_DEADLINE) => continue,
+                None => renewed = None,
+            }
+            let now = now.unwrap_or(Role::Standby { leader: None });
+            role.send_if_modified(|role| {
+                let changed = *role != now;
+                if changed {
+                    info!(role = ?now, "role");
+                    *role = now;
+                }
+                changed
+            });
+        }
+        let led = *role.borrow() == Role::Leading;
+        role.send_replace(Role::Standby { leader: None });
+        if led {
+            self.release().await;
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Role, kube::Error> {
+        let Some(mut lease) = self.api.get_opt(LEASE).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(LEASE.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(self.held(0, now())),
+            };
+            return self.settle(self.api.create(&PostParams::default(), &lease).await);
+        };
+        let version = lease.metadata.resource_version.clone();
+        let since = match &self.seen {
+            Some(seen) if seen.version == version => seen.since,
+            Some(_) | None => {
+                let since = Instant::now();
+                self.seen = Some(Seen { version, since });
+                since
+            }
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let transitions = spec.lease_transitions.unwrap_or(0);
+        if holder == self.identity {
+            let acquired = spec.acquire_time.unwrap_or_else(now);
+            lease.spec = Some(self.held(transitions, acquired));
+        } else if holder.is_empty() || since.elapsed() >= DURATION {
+            lease.spec = Some(self.held(transitions.saturating_add(1), now()));
+        } else {
+            return Ok(Role::Standby {
+                leader: address(holder, self.rendezvous_port),
+            });
+        }
+        self.settle(
+            self.api
+                .replace(LEASE, &PostParams::default(), &lease)
+                .await,
+        )
+    }
+
+    /// A conflict means that another candidate was faster.
+    fn settle(&self, written: Result<Lease, kube::Error>) -> Result<Role, kube::Error> {
+        match written {
+            Ok(_) => Ok(Role::Leading),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                debug!("another candidate was faster");
+                Ok(Role::Standby { leader: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn held(&self, transitions: i32, acquired: MicroTime) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            acquire_time: Some(acquired),
+            renew_time: Some(now()),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Lets another replica lead at once instead of after the Lease has run out.
+    async fn release(&self) {
+        let released = async {
+            let Some(mut lease) = self.api.get_opt(LEASE).await? else {
+                return Ok(());
+            };
+            if let Some(spec) = &mut lease.spec
+                && spec.holder_identity.as_ref() == Some(&self.identity)
+            {
+                spec.holder_identity = Some(String::new());
+                spec.lease_duration_seconds = Some(1);
+                self.api
+                    .replace(LEASE, &PostParams::default(), &lease)
+                    .await?;
+            }
+            Ok::<(), kube::Error>(())
+        };
+        match tokio::time::timeout(PERIOD, released).await {
+            Ok(Ok(())) => info!("gave the Lease back"),
+            Ok(Err(error)) => warn!(error = %chain(&error), "failed to give the Lease back"),
+            Err(_elapsed) => warn!("failed to give the Lease back in time"),
+        }
+    }
+}
+
+fn now() -> MicroTime {
+    MicroTime(jiff::Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leaders_address_is_in_its_identity() {
+        let identity = identity("fireflyer-operator-7d_x", "10.98.0.3".parse().unwrap());
+        assert_eq!(address(&identity, 9443), "10.98.0.3:9443".parse().ok());
+        assert_eq!(address("nobody", 9443), None);
+    }
+}

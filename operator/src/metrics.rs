@@ -1,0 +1,105 @@
+//! Every metric of the operator, declared once.
+
+use daemon::{Registry, metrics::Error};
+use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+
+/// Upper bounds for the planner's time: its goal is 10 ms at 1,250 nodes.
+const PLAN_SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0];
+/// Upper bounds for carrying out a plan: one write is some milliseconds, 1,250 pods ten seconds.
+const APPLY_SECONDS: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
+
+/// The operator's metrics.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Time to make and check a plan.
+    pub plan_seconds: HistogramVec,
+    /// Time to carry out a plan.
+    pub apply_seconds: HistogramVec,
+    /// Planned actions by kind.
+    pub actions: IntCounterVec,
+    /// Plans that broke an invariant.
+    pub violations: IntCounterVec,
+    /// Jobs whose actions stopped early, by reason.
+    pub stopped: IntCounterVec,
+    /// Jobs by phase.
+    pub jobs: IntGaugeVec,
+    /// Nodes by state.
+    pub nodes: IntGaugeVec,
+    /// Writes to the API server.
+    pub writes: IntCounterVec,
+    /// Whether this replica leads.
+    pub leader: IntGauge,
+    /// Sidecars connected to the rendezvous service.
+    pub connections: IntGauge,
+    /// Handshakes that failed.
+    pub refused: IntCounter,
+    /// Training step of each running job.
+    pub job_step: IntGaugeVec,
+    /// Loss of each running job.
+    pub job_loss: GaugeVec,
+}
+
+impl Metrics {
+    /// Declares them all.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        Ok(Self {
+            plan_seconds: registry.histograms(
+                "fireflyer_plan_seconds",
+                "Time to make and check a plan.",
+                &[],
+                &PLAN_SECONDS,
+            )?,
+            apply_seconds: registry.histograms(
+                "fireflyer_apply_seconds",
+                "Time to carry out a plan that writes.",
+                &[],
+                &APPLY_SECONDS,
+            )?,
+            actions: registry.counters(
+                "fireflyer_plan_actions_total",
+                "Planned actions by kind.",
+                &["kind"],
+            )?,
+            violations: registry.counters(
+                "fireflyer_plan_violations_total",
+                "Plans that were discarded because they broke an invariant. Always a bug.",
+                &["invariant"],
+            )?,
+            stopped: registry.counters(
+                "fireflyer_apply_stopped_total",
+                "Jobs whose actions stopped early: stale (somebody else wrote), refused or failed.",
+                &["reason"],
+            )?,
+            jobs: registry.gauges("fireflyer_jobs", "TrainingJobs by phase.", &["phase"])?,
+            nodes: registry.gauges(
+                "fireflyer_nodes",
+                "Nodes with a class by state: usable, cordoned, suspect, unready.",
+                &["class", "state"],
+            )?,
+            writes: registry.counters(
+                "fireflyer_api_writes_total",
+                "Writes to the API server.",
+                &["verb", "kind", "outcome"],
+            )?,
+            leader: registry.gauge("fireflyer_leader", "1 while this replica leads.")?,
+            connections: registry.gauge(
+                "fireflyer_rendezvous_connections",
+                "Sidecars connected to this replica's rendezvous service.",
+            )?,
+            refused: registry.counter(
+                "fireflyer_rendezvous_refused_total",
+                "Connections to the rendezvous service that did not authenticate.",
+            )?,
+            job_step: registry.gauges(
+                "fireflyer_job_step",
+                "Last training step that a running job reported.",
+                &["namespace", "job"],
+            )?,
+            job_loss: registry.floats(
+                "fireflyer_job_loss",
+                "Last loss that a running job reported.",
+                &["namespace", "job"],
+            )?,
+        })
+    }
+}

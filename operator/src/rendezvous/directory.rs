@@ -1,0 +1,113 @@
+//! Which gangs there are, as far as the rendezvous must know: whose attempt is current, who its
+//! nodes are, and by which key it authenticates.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crds::training_job::{Phase, TrainingJob};
+use scheduler::JobKey;
+use topology::NodeName;
+use wire::handshake::{JobId, Key};
+
+use crate::cluster::Cluster;
+use crate::training_job::observe;
+
+/// A gang that may meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gang {
+    /// Its job.
+    pub job: JobKey,
+    /// Its current attempt.
+    pub attempt: u32,
+    /// The attempt's nodes in rank order.
+    pub nodes: Vec<NodeName>,
+}
+
+/// Knows the gangs.
+pub trait Directory: Send + Sync + 'static {
+    /// The key by which an attempt of a job authenticates; none when the job is unknown.
+    fn key(&self, job: JobId, attempt: u32) -> Option<Key>;
+    /// The gang that may meet now; else why not.
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, String>;
+}
+
+/// The directory of a cluster: what the mirrors say.
+#[derive(Debug)]
+pub struct ClusterDirectory {
+    cluster: Arc<Cluster>,
+    master: Arc<[u8]>,
+    /// Jobs by the hash of their uid. Rebuilt when one is not found: never larger than the mirror.
+    ids: Mutex<BTreeMap<JobId, JobKey>>,
+}
+
+impl ClusterDirectory {
+    /// A directory over these mirrors and this master key.
+    pub fn new(cluster: Arc<Cluster>, master: Arc<[u8]>) -> Self {
+        Self {
+            cluster,
+            master,
+            ids: Mutex::default(),
+        }
+    }
+
+    fn job(&self, id: JobId) -> Option<(JobKey, Arc<TrainingJob>)> {
+        let mirrors = self.cluster.mirrors();
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |ids: &BTreeMap<JobId, JobKey>| {
+            let key = ids.get(&id)?;
+            Some((key.clone(), Arc::clone(mirrors.job(key)?)))
+        };
+        if let Some(found) = known(&ids) {
+            return Some(found);
+        }
+        let jobs = mirrors.jobs.values().filter_map(|job| observe::key(job));
+        *ids = jobs.map(|key| (JobId::new(&key.uid), key)).collect();
+        known(&ids)
+    }
+}
+
+impl Directory for ClusterDirectory {
+    fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
+        let (key, _) = self.job(job)?;
+        Some(Key::derive(&self.master, &key.uid, attempt))
+    }
+
+    fn gang(&self, id: JobId, attempt: u32) -> Result<Gang, String> {
+        let (key, job) = self.job(id).ok_or("the job is gone")?;
+        let status = job.status.clone().unwrap_or_default();
+        if attempt < status.attempt {
+            return Err(format!(
+                "attempt {attempt} is void, the job is at {}",
+                status.attempt
+            ));
+        }
+        if !holds_nodes(status.phase) || attempt > status.attempt {
+            return Err(format!(
+                "the job is {:?} and has no attempt {attempt}",
+                status.phase
+            ));
+        }
+        let mirrors = self.cluster.mirrors();
+        let name = crds::names::attempt_name(&key.name, attempt);
+        let kept = mirrors.attempts.get(&key.namespace, &name);
+        match kept.filter(|kept| kept.attempt.job == key) {
+            Some(kept) => Ok(Gang {
+                nodes: kept.attempt.nodes.clone(),
+                attempt,
+                job: key,
+            }),
+            None => Err(format!(
+                "the assignment of attempt {attempt} is not known yet"
+            )),
+        }
+    }
+}
+
+fn holds_nodes(phase: Phase) -> bool {
+    match phase {
+        Phase::Assigned | Phase::Starting | Phase::Running | Phase::Interrupting => true,
+        Phase::Queued | Phase::Restarting | Phase::Suspended | Phase::Succeeded | Phase::Failed => {
+            false
+        }
+    }
+}

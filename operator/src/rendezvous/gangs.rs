@@ -1,0 +1,332 @@
+//! All gangs of this leader: one task owns their membership machines, feeds them what the sidecars
+//! say, sends what they answer, and publishes what the planner must know.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use collective::membership::{
+    Checkpoint, Connection, Effect, Event, Membership, Message, Progress, View,
+};
+use scheduler::{JobKey, Report, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use topology::NodeName;
+use tracing::{debug, info};
+use wire::handshake::JobId;
+use wire::rendezvous::{Peer, ToSidecar};
+
+use crate::metrics::Metrics;
+use crate::rendezvous::directory::{Directory, Gang};
+use crate::training_job::observe::Reports;
+
+/// Inputs that wait for their turn: one heartbeat of each of 10,000 nodes, and room.
+const INPUTS: usize = 16_384;
+/// How long a node that peers gave up gets no new work, unless its Lease runs out before: by then
+/// every kubelet that died has been noticed.
+const SUSPICION: Duration = Duration::from_secs(60);
+/// How often gangs that have ended are forgotten and suspicions run out.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// What happens to gangs.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A sidecar said hello.
+    Connected {
+        gang: Gang,
+        connection: Connection,
+        outbox: mpsc::Sender<ToSidecar>,
+        hello: Event,
+    },
+    /// A sidecar said something else, or left.
+    Event { gang: Gang, event: Event },
+    /// How far training is, for people.
+    Progress {
+        gang: Gang,
+        progress: wire::run_dir::Progress,
+    },
+}
+
+/// Hands inputs to the gangs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    inputs: mpsc::Sender<Input>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// A number for a new connection.
+    pub(super) fn connection(&self) -> Connection {
+        Connection(self.connections.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Passes an input on. When the gangs are gone the process is ending.
+    pub(super) async fn send(&self, input: Input) {
+        let _ending = self.inputs.send(input).await;
+    }
+}
+
+/// What the planner calls progress.
+pub(super) fn progress(progress: &wire::run_dir::Progress) -> Progress {
+    Progress {
+        step: progress.step,
+        checkpoint: progress.checkpoint.as_ref().map(|checkpoint| Checkpoint {
+            attempt: checkpoint.attempt,
+            step: checkpoint.step,
+            digest: checkpoint.digest.clone(),
+        }),
+    }
+}
+
+/// Makes the handle and the task behind it.
+pub(super) fn start(
+    directory: Arc<dyn Directory>,
+    reports: watch::Sender<Reports>,
+    metrics: Metrics,
+) -> (Handle, impl Future<Output = ()> + Send) {
+    let (sender, inputs) = mpsc::channel(INPUTS);
+    let handle = Handle {
+        inputs: sender,
+        connections: Arc::default(),
+    };
+    let gangs = Gangs {
+        directory,
+        reports,
+        metrics,
+        started: Instant::now(),
+        gangs: BTreeMap::new(),
+        suspects: BTreeMap::new(),
+    };
+    (handle, gangs.run(inputs))
+}
+
+struct Meeting {
+    gang: Gang,
+    membership: Membership,
+    outboxes: BTreeMap<Connection, mpsc::Sender<ToSidecar>>,
+}
+
+struct Gangs {
+    directory: Arc<dyn Directory>,
+    reports: watch::Sender<Reports>,
+    metrics: Metrics,
+    started: Instant,
+    gangs: BTreeMap<(JobKey, u32), Meeting>,
+    suspects: BTreeMap<NodeName, Timestamp>,
+}
+
+impl Gangs {
+    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let wake = self.wake_at();
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input),
+                    None => return,
+                },
+                () = tokio::time::sleep_until(wake) => self.tick(),
+                _ = sweep.tick() => self.sweep(),
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let due = self
+            .gangs
+            .values()
+            .filter_map(|meeting| meeting.membership.wake_at())
+            .min();
+        due.map_or_else(|| Instant::now() + SWEEP, |due| self.started + due)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Connected {
+                gang,
+                connection,
+                outbox,
+                hello,
+            } => {
+                let meeting = self
+                    .gangs
+                    .entry((gang.job.clone(), gang.attempt))
+                    .or_insert_with(|| {
+                        let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
+                        Meeting {
+                            membership: Membership::new(nodes),
+                            outboxes: BTreeMap::new(),
+                            gang: gang.clone(),
+                        }
+                    });
+                meeting.outboxes.insert(connection, outbox);
+                self.handle(&(gang.job, gang.attempt), hello);
+            }
+            Input::Event { gang, event } => {
+                let left = match event {
+                    Event::Disconnected { connection } => Some(connection),
+                    Event::Hello { .. }
+                    | Event::Joined { .. }
+                    | Event::Heartbeat { .. }
+                    | Event::Suspect { .. }
+                    | Event::Bye { .. }
+                    | Event::Tick => None,
+                };
+                let key = (gang.job, gang.attempt);
+                self.handle(&key, event);
+                if let (Some(connection), Some(meeting)) = (left, self.gangs.get_mut(&key)) {
+                    meeting.outboxes.remove(&connection);
+                }
+            }
+            Input::Progress { gang, progress } => self.show(&gang, &progress),
+        }
+    }
+
+    fn show(&self, gang: &Gang, progress: &wire::run_dir::Progress) {
+        let labels = [&*gang.job.namespace, &*gang.job.name];
+        let step = i64::try_from(progress.step).unwrap_or(i64::MAX);
+        self.metrics.job_step.with_label_values(&labels).set(step);
+        if let Some(loss) = progress.loss {
+            self.metrics.job_loss.with_label_values(&labels).set(loss);
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.started.elapsed();
+        let due = |meeting: &Meeting| meeting.membership.wake_at().is_some_and(|at| at <= now);
+        let due: Vec<_> = self
+            .gangs
+            .iter()
+            .filter(|(_, meeting)| due(meeting))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in due {
+            self.handle(&key, Event::Tick);
+        }
+    }
+
+    fn handle(&mut self, key: &(JobKey, u32), event: Event) {
+        let now = self.started.elapsed();
+        let Some(meeting) = self.gangs.get_mut(key) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        meeting.membership.handle(now, event, &mut effects);
+        let mut changed = false;
+        for effect in effects {
+            match effect {
+                Effect::Send {
+                    connection,
+                    message,
+                } => meeting.send(connection, message),
+                Effect::Changed => changed = true,
+            }
+        }
+        if changed {
+            let view = meeting.membership.view();
+            debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
+            let nodes = meeting.gang.nodes.clone();
+            self.note_suspects(&view, &nodes);
+            self.publish();
+        }
+    }
+
+    fn note_suspects(&mut self, view: &View, nodes: &[NodeName]) {
+        let until = wall_clock(SUSPICION);
+        for suspicion in &view.suspects {
+            let Some(node) = usize::try_from(suspicion.rank)
+                .ok()
+                .and_then(|rank| nodes.get(rank))
+            else {
+                continue;
+            };
+            if self.suspects.insert(node.clone(), until).is_none() {
+                info!(%node, reason = ?suspicion.reason, by = suspicion.by, "suspect node");
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let now = wall_clock(Duration::ZERO);
+        self.suspects.retain(|_, until| now < *until);
+        let directory = Arc::clone(&self.directory);
+        let metrics = self.metrics.clone();
+        self.gangs.retain(|(job, attempt), meeting| {
+            let current = directory.gang(JobId::new(&job.uid), *attempt).is_ok();
+            if !current {
+                let labels = [&*job.namespace, &*job.name];
+                // That it was never shown is fine.
+                let _unknown = metrics.job_step.remove_label_values(&labels);
+                let _unknown = metrics.job_loss.remove_label_values(&labels);
+            }
+            current || !meeting.outboxes.is_empty()
+        });
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let checkpoints = self.gangs.iter().filter_map(|((job, _), meeting)| {
+            let checkpoint = meeting.membership.view().progress.checkpoint?;
+            let checkpoint = scheduler::Checkpoint {
+                attempt: checkpoint.attempt,
+                step: checkpoint.step,
+                digest: checkpoint.digest,
+            };
+            Some(Report {
+                job: job.clone(),
+                checkpoint,
+            })
+        });
+        let reports = Reports {
+            checkpoints: checkpoints.collect(),
+            suspects: self.suspects.clone(),
+        };
+        self.reports.send_if_modified(|known| {
+            let news = *known != reports;
+            if news {
+                *known = reports;
+            }
+            news
+        });
+    }
+}
+
+impl Meeting {
+    fn send(&mut self, connection: Connection, message: Message) {
+        let refused = matches!(message, Message::Refused(_));
+        let message = match message {
+            Message::Roster { epoch, endpoints } => {
+                let nodes = endpoints.iter().zip(0..).map(|(endpoint, rank)| Peer {
+                    rank,
+                    address: endpoint.address,
+                    port: endpoint.port,
+                });
+                ToSidecar::Roster {
+                    epoch,
+                    nodes: nodes.collect(),
+                }
+            }
+            Message::Go { epoch } => ToSidecar::Go { epoch },
+            Message::Refused(refusal) => ToSidecar::Refused {
+                reason: refusal.to_string(),
+            },
+        };
+        let sent = self
+            .outboxes
+            .get(&connection)
+            .is_some_and(|outbox| outbox.try_send(message).is_ok());
+        if refused || !sent {
+            // Without its outbox the session ends: the sidecar was told, or does not read.
+            self.outboxes.remove(&connection);
+        }
+    }
+}
+
+fn wall_clock(later: Duration) -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)) + later
+}

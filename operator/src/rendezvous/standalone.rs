@@ -1,0 +1,121 @@
+//! The rendezvous of one attempt without a cluster: the same service over a directory of two files.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use scheduler::JobKey;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use wire::assignment::{self, Assignment};
+use wire::handshake::{JobId, KEY_BYTES, Key};
+
+use crate::args::StandaloneArgs;
+use crate::leader::Role;
+use crate::metrics::Metrics;
+use crate::rendezvous::directory::{Directory, Gang};
+use crate::training_job::observe::Reports;
+
+/// Why the attempt could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("failed to read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    /// The assignment is not one.
+    #[error("failed to read the assignment {path}")]
+    Assignment {
+        path: PathBuf,
+        source: assignment::Error,
+    },
+    /// The key is not one.
+    #[error("failed to read the key {path}: it has {found} bytes, expected {KEY_BYTES}")]
+    Key { path: PathBuf, found: usize },
+    /// The address cannot be had.
+    #[error("failed to listen on {address}")]
+    Listen {
+        address: std::net::SocketAddr,
+        source: io::Error,
+    },
+}
+
+/// One attempt, known beforehand.
+#[derive(Debug)]
+pub(super) struct OneGang {
+    pub(super) gang: Gang,
+    pub(super) key: Key,
+}
+
+impl Directory for OneGang {
+    fn key(&self, job: JobId, _attempt: u32) -> Option<Key> {
+        (job == JobId::new(&self.gang.job.uid)).then(|| self.key.clone())
+    }
+
+    fn gang(&self, _job: JobId, attempt: u32) -> Result<Gang, String> {
+        if attempt == self.gang.attempt {
+            Ok(self.gang.clone())
+        } else {
+            Err(format!(
+                "attempt {attempt} is not served, {} is",
+                self.gang.attempt
+            ))
+        }
+    }
+}
+
+impl OneGang {
+    fn read(args: &StandaloneArgs) -> Result<Self, Error> {
+        let read = |path: &PathBuf| {
+            fs::read(path).map_err(|source| Error::Read {
+                path: path.clone(),
+                source,
+            })
+        };
+        let assignment = Assignment::from_gz(&read(&args.assignment)?, assignment::LIMIT_BYTES)
+            .map_err(|source| Error::Assignment {
+                path: args.assignment.clone(),
+                source,
+            })?;
+        let key = read(&args.key)?;
+        let key: [u8; KEY_BYTES] = key.try_into().map_err(|key: Vec<u8>| Error::Key {
+            path: args.key.clone(),
+            found: key.len(),
+        })?;
+        let job = assignment.job;
+        Ok(Self {
+            gang: Gang {
+                job: JobKey {
+                    namespace: job.namespace.into(),
+                    name: job.name.into(),
+                    uid: job.uid.into(),
+                },
+                attempt: assignment.attempt,
+                nodes: assignment
+                    .nodes
+                    .into_iter()
+                    .map(|node| node.name.into())
+                    .collect(),
+            },
+            key: Key::new(key),
+        })
+    }
+}
+
+/// Serves one attempt until the token is cancelled.
+pub async fn serve(
+    args: &StandaloneArgs,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let directory = Arc::new(OneGang::read(args)?);
+    let address = args.listen;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })?;
+    let (_leading, role) = watch::channel(Role::Leading);
+    let (reports, _nobody_plans) = watch::channel(Reports::default());
+    super::serve(listener, directory, role, reports, metrics, shutdown).await;
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! The rendezvous service over loopback, with clients that speak as sidecars do.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use daemon::Registry;
+use scheduler::JobKey;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wire::handshake::{
+    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
+};
+use wire::rendezvous::{Decoder, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::run_dir::{CheckpointRef, Progress};
+
+use super::standalone::OneGang;
+use super::*;
+
+const UID: &str = "u-1";
+const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A directory whose gang may be replaced while the service runs.
+struct Changing(Mutex<OneGang>);
+
+impl Directory for Changing {
+    fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
+        self.0.lock().ok()?.key(job, attempt)
+    }
+
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, String> {
+        let gangs = self.0.lock().map_err(|error| error.to_string())?;
+        gangs.gang(job, attempt)
+    }
+}
+
+fn gang(attempt: u32, nodes: usize) -> OneGang {
+    let job = JobKey {
+        namespace: "team".into(),
+        name: "digits".into(),
+        uid: UID.into(),
+    };
+    let nodes = (0..nodes).map(|node| format!("n{node}").into()).collect();
+    OneGang {
+        gang: Gang {
+            job,
+            attempt,
+            nodes,
+        },
+        key: Key::new(KEY),
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    directory: Arc<Changing>,
+    role: watch::Sender<Role>,
+    reports: watch::Receiver<Reports>,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn start(role: Role, address: Option<SocketAddr>) -> Running {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = TcpListener::bind(address.unwrap_or(any)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let directory = Arc::new(Changing(Mutex::new(gang(1, 2))));
+    let (role, role_receiver) = watch::channel(role);
+    let (reports_sender, reports) = watch::channel(Reports::default());
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(serve(
+        listener,
+        Arc::clone(&directory) as Arc<dyn Directory>,
+        role_receiver,
+        reports_sender,
+        Metrics::new(&Registry::new("0").unwrap()).unwrap(),
+        shutdown.clone(),
+    ));
+    Running {
+        address,
+        directory,
+        role,
+        reports,
+        shutdown,
+        task,
+    }
+}
+
+/// What a sidecar does on its control stream.
+struct Sidecar {
+    stream: TcpStream,
+    decoder: Decoder<ToSidecar>,
+}
+
+impl Sidecar {
+    async fn dial(
+        address: SocketAddr,
+        rank: u32,
+        attempt: u32,
+        key: [u8; KEY_BYTES],
+    ) -> Option<Self> {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let identity = Identity {
+            job: JobId::new(UID),
+            attempt,
+            party: Party::Sidecar { rank },
+        };
+        let nonce = [u8::try_from(rank).unwrap(); NONCE_BYTES];
+        let (initiator, hello) = Initiator::new(Key::new(key), identity, nonce);
+        stream.write_all(&hello).await.unwrap();
+        let mut challenge = [0; CHALLENGE_BYTES];
+        stream.read_exact(&mut challenge).await.ok()?;
+        let (_operator, proof) = initiator.finish(&challenge).ok()?;
+        stream.write_all(&proof).await.unwrap();
+        Some(Self {
+            stream,
+            decoder: Decoder::default(),
+        })
+    }
+
+    /// Dials as `rank` of attempt 1 and says hello.
+    async fn hello(address: SocketAddr, rank: u32, joined_epoch: Option<u64>) -> Self {
+        let mut sidecar = Self::dial(address, rank, 1, KEY).await.unwrap();
+        sidecar.say_hello(rank, joined_epoch).await;
+        sidecar
+    }
+
+    async fn say_hello(&mut self, rank: u32, joined_epoch: Option<u64>) {
+        let last = u8::try_from(rank).unwrap() + 1;
+        let address = IpAddr::from([10, 0, 0, last]);
+        let version = "test".to_owned();
+        self.say(&ToOperator::Hello {
+            version,
+            address,
+            port: 9404,
+            joined_epoch,
+        })
+        .await;
+    }
+
+    async fn say(&mut self, message: &ToOperator) {
+        self.stream
+            .write_all(&encode(message).unwrap())
+            .await
+            .unwrap();
+    }
+
+    /// The next message; none when the service closed the connection.
+    async fn hear(&mut self) -> Option<ToSidecar> {
+        let heard = async {
+            loop {
+                if let Some(message) = self.decoder.next().unwrap() {
+                    return Some(message);
+                }
+                let mut buffer = [0; 4096];
+                match self.stream.read(&mut buffer).await {
+                    Ok(read @ 1..) => self.decoder.push(&buffer[..read]),
+                    Ok(0) | Err(_) => return None,
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, heard).await.unwrap()
+    }
+}
+
+async fn until(
+    reports: &mut watch::Receiver<Reports>,
+    holds: impl FnMut(&Reports) -> bool,
+) -> Reports {
+    tokio::time::timeout(DEADLINE, reports.wait_for(holds))
+        .await
+        .unwrap()
+        .unwrap()
+        .clone()
+}
+
+/// Two sidecars of a service that is leading, both joined and going.
+async fn going(address: SocketAddr) -> [Sidecar; 2] {
+    let mut sidecars = [
+        Sidecar::hello(address, 0, None).await,
+        Sidecar::hello(address, 1, None).await,
+    ];
+    for sidecar in &mut sidecars {
+        let Some(ToSidecar::Roster { epoch: 1, nodes }) = sidecar.hear().await else {
+            panic!("no roster");
+        };
+        let addresses: Vec<_> = nodes
+            .iter()
+            .map(|peer| (peer.rank, peer.address.to_string()))
+            .collect();
+        assert_eq!(
+            addresses,
+            [(0, "10.0.0.1".to_owned()), (1, "10.0.0.2".to_owned())]
+        );
+    }
+    for sidecar in &mut sidecars {
+        sidecar.say(&ToOperator::Joined { epoch: 1 }).await;
+    }
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    }
+    sidecars
+}
+
+// GANG-2: the trainer's startup waits for this go.
+#[tokio::test]
+async fn nobody_goes_before_everybody_has_joined() {
+    let running = start(Role::Leading, None).await;
+    let mut first = Sidecar::hello(running.address, 0, None).await;
+    let mut second = Sidecar::hello(running.address, 1, None).await;
+    assert!(matches!(first.hear().await, Some(ToSidecar::Roster { .. })));
+    assert!(matches!(
+        second.hear().await,
+        Some(ToSidecar::Roster { .. })
+    ));
+    first.say(&ToOperator::Joined { epoch: 1 }).await;
+    let early = tokio::time::timeout(Duration::from_millis(200), first.hear()).await;
+    assert!(early.is_err(), "{early:?}");
+    second.say(&ToOperator::Joined { epoch: 1 }).await;
+    assert_eq!(first.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(second.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+}
+
+#[tokio::test]
+async fn a_wrong_key_learns_nothing() {
+    let running = start(Role::Leading, None).await;
+    // The service proves itself first, so the sidecar with the wrong key notices.
+    assert!(
+        Sidecar::dial(running.address, 0, 1, [8; KEY_BYTES])
+            .await
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn a_stale_attempt_is_refused_with_the_reason() {
+    let running = start(Role::Leading, None).await;
+    let mut stale = Sidecar::dial(running.address, 0, 9, KEY).await.unwrap();
+    let Some(ToSidecar::Refused { reason }) = stale.hear().await else {
+        panic!("not refused")
+    };
+    assert!(reason.contains("attempt 9"), "{reason}");
+    assert_eq!(stale.hear().await, None);
+}
+
+#[tokio::test]
+async fn a_standby_sends_sidecars_to_the_leader() {
+    let leader: SocketAddr = "10.0.0.9:9443".parse().unwrap();
+    let running = start(
+        Role::Standby {
+            leader: Some(leader),
+        },
+        None,
+    )
+    .await;
+    let mut sidecar = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    assert_eq!(
+        sidecar.hear().await,
+        Some(ToSidecar::Redirect { address: leader })
+    );
+    assert_eq!(sidecar.hear().await, None);
+}
+
+#[tokio::test]
+async fn a_deposed_leader_lets_its_sidecars_go() {
+    let running = start(Role::Leading, None).await;
+    let [mut first, _second] = going(running.address).await;
+    running.role.send_replace(Role::Standby { leader: None });
+    assert_eq!(first.hear().await, None);
+}
+
+#[tokio::test]
+async fn after_a_restart_sidecars_dial_again_and_go_on() {
+    let running = start(Role::Leading, None).await;
+    let [mut first, _second] = going(running.address).await;
+    running.shutdown.cancel();
+    assert_eq!(first.hear().await, None);
+    running.task.await.unwrap();
+
+    let again = start(Role::Leading, Some(running.address)).await;
+    let mut first = Sidecar::hello(again.address, 0, Some(1)).await;
+    let mut second = Sidecar::hello(again.address, 1, Some(1)).await;
+    assert_eq!(second.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(first.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+}
+
+#[tokio::test]
+async fn checkpoints_and_suspects_reach_the_planner() {
+    let mut running = start(Role::Leading, None).await;
+    let [mut first, _second] = going(running.address).await;
+    let checkpoint = CheckpointRef {
+        attempt: 1,
+        step: 120,
+        digest: "ab".to_owned(),
+    };
+    let progress = Progress {
+        step: 130,
+        loss: Some(0.5),
+        checkpoint: Some(checkpoint),
+    };
+    first
+        .say(&ToOperator::Heartbeat {
+            progress: Some(progress),
+        })
+        .await;
+    let reports = until(&mut running.reports, |reports| {
+        !reports.checkpoints.is_empty()
+    })
+    .await;
+    assert_eq!(reports.checkpoints[0].checkpoint.step, 120);
+    assert_eq!(&*reports.checkpoints[0].job.name, "digits");
+
+    let (reason, detail) = (SuspectReason::Dead, "its link closed".to_owned());
+    first
+        .say(&ToOperator::Suspect {
+            epoch: 1,
+            rank: 1,
+            reason,
+            detail,
+        })
+        .await;
+    let reports = until(&mut running.reports, |reports| !reports.suspects.is_empty()).await;
+    assert_eq!(
+        reports
+            .suspects
+            .keys()
+            .map(|node| node.as_str())
+            .collect::<Vec<_>>(),
+        ["n1"]
+    );
+}
+
+#[tokio::test]
+async fn a_sidecar_that_talks_nonsense_is_cut_off() {
+    let running = start(Role::Leading, None).await;
+    let mut sidecar = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    sidecar
+        .stream
+        .write_all(&u32::MAX.to_le_bytes())
+        .await
+        .unwrap();
+    assert_eq!(sidecar.hear().await, None);
+    *running.directory.0.lock().unwrap() = gang(2, 2);
+    let mut stale = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    assert!(matches!(
+        stale.hear().await,
+        Some(ToSidecar::Refused { .. })
+    ));
+}

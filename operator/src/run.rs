@@ -1,0 +1,204 @@
+//! Starts and stops the operator's parts in order. Stopping interrupts no job: planning ends, the
+//! Lease goes to another replica, and sidecars find it by dialling again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use daemon::endpoints::Endpoints;
+use daemon::{CancellationToken, Readiness, Registry};
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::args::{Cli, Command, OperatorArgs, StandaloneArgs};
+use crate::cluster::Cluster;
+use crate::leader::{self, Elector, Role};
+use crate::metrics::Metrics;
+use crate::rendezvous::{self, ClusterDirectory};
+use crate::training_job::apply::Applier;
+use crate::training_job::observe::Reports;
+use crate::training_job::pod::Settings;
+use crate::training_job::reconcile::Reconciler;
+use crate::training_job::write::Writer;
+use crate::{bootstrap, watch as watches};
+
+/// Port of health and metrics.
+const METRICS_PORT: u16 = 9400;
+/// How often the first listings are looked at.
+const SYNC_PERIOD: Duration = Duration::from_millis(20);
+/// Before another try to reach the API server at start.
+const START_RETRY: Duration = Duration::from_secs(2);
+
+/// Runs the command until the process is told to stop.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    let Cli {
+        command,
+        daemon,
+        operator,
+    } = cli;
+    daemon::logs::init(&daemon)?;
+    let shutdown = daemon::shutdown::token().context("failed to listen for signals")?;
+    let registry = Registry::new(env!("CARGO_PKG_VERSION"))?;
+    let metrics = Metrics::new(&registry)?;
+    let address = daemon.metrics_address(METRICS_PORT);
+    let readiness = Readiness::default();
+    let endpoints = Endpoints::bind(address, registry, readiness.clone()).await?;
+    // Until the end of the process: a probe is answered also while the parts stop.
+    let stopped = CancellationToken::new();
+    let serving = tokio::spawn(endpoints.serve(stopped.clone()));
+    let result = match command {
+        None => operate(operator, &readiness, metrics, shutdown).await,
+        Some(Command::Rendezvous(args)) => standalone(&args, metrics, shutdown).await,
+    };
+    stopped.cancel();
+    serving
+        .await
+        .context("failed to join the health endpoints")??;
+    result
+}
+
+async fn standalone(
+    args: &StandaloneArgs,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    info!(?args, "configuration");
+    Ok(rendezvous::serve_standalone(args, metrics, shutdown).await?)
+}
+
+async fn operate(
+    args: OperatorArgs,
+    readiness: &Readiness,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    info!(version = env!("CARGO_PKG_VERSION"), ?args, "configuration");
+    let rendezvous = args.rendezvous()?;
+    let OperatorArgs {
+        namespace,
+        pod_name,
+        pod_ip,
+        rendezvous_service: _,
+        rendezvous_service_host: _,
+        rendezvous_service_port: _,
+        rendezvous_listen,
+        sidecar_image,
+        default_fabric,
+        dedicated_taints,
+    } = args;
+    let default_fabric = bootstrap::default_fabric(default_fabric.as_deref())?;
+    let lists = readiness.gate("first lists");
+    let listener = TcpListener::bind(rendezvous_listen)
+        .await
+        .with_context(|| format!("failed to listen on {rendezvous_listen}"))?;
+    let client = Client::try_default()
+        .await
+        .context("failed to set up the API client")?;
+    let writer = Writer::new(client.clone(), metrics.writes.clone());
+    let Some(master) = master(&writer, &namespace, &shutdown).await? else {
+        return Ok(());
+    };
+
+    let cluster = Arc::new(Cluster::default());
+    let mut watching = watches::start(&client, &cluster, &dedicated_taints, &shutdown);
+    if !synced(&cluster, &shutdown).await {
+        return Ok(());
+    }
+    lists.open();
+
+    let (role_sender, role) = watch::channel(Role::Standby { leader: None });
+    let (reports_sender, reports) = watch::channel(Reports::default());
+    let directory = ClusterDirectory::new(Arc::clone(&cluster), Arc::clone(&master));
+    let serving = tokio::spawn(rendezvous::serve(
+        listener,
+        Arc::new(directory),
+        role.clone(),
+        reports_sender,
+        metrics.clone(),
+        shutdown.clone(),
+    ));
+    let identity = leader::identity(&pod_name, pod_ip);
+    let elector = Elector::new(client, &namespace, identity, rendezvous_listen.port());
+    let elected = CancellationToken::new();
+    let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
+
+    let settings = Settings {
+        sidecar_image,
+        rendezvous,
+        dedicated_taints,
+    };
+    let applier = Applier {
+        writer,
+        cluster: Arc::clone(&cluster),
+        settings,
+        master,
+        instance: pod_name,
+    };
+    let reconciler = Reconciler::new(cluster, applier, default_fabric, reports, metrics.clone());
+    lead(reconciler, role, &metrics, &shutdown).await;
+
+    // In this order: nothing is planned any more, so another replica may begin.
+    elected.cancel();
+    electing.await.context("failed to join the election")?;
+    serving
+        .await
+        .context("failed to join the rendezvous service")?;
+    watching.shutdown().await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Plans whenever this replica leads.
+async fn lead(
+    mut reconciler: Reconciler,
+    mut role: watch::Receiver<Role>,
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            leads = role.wait_for(|role| *role == Role::Leading) => if leads.is_err() { return },
+        }
+        metrics.leader.set(1);
+        let leading = shutdown.child_token();
+        tokio::select! {
+            () = reconciler.lead(&leading) => {}
+            _ = role.wait_for(|role| *role != Role::Leading) => {}
+        }
+        metrics.leader.set(0);
+    }
+}
+
+/// The master key; tried until the API server answers, so that a start during its outage works.
+async fn master(
+    writer: &Writer,
+    namespace: &str,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Option<Arc<[u8]>>> {
+    loop {
+        let error = match bootstrap::master(writer, namespace).await {
+            Ok(master) => return Ok(Some(master)),
+            Err(error @ bootstrap::Error::Write(_)) => error,
+            Err(error) => return Err(error.into()),
+        };
+        warn!(%error, "failed to get the master key, trying again");
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(None),
+            () = tokio::time::sleep(START_RETRY) => {}
+        }
+    }
+}
+
+/// Waits for the first listing of every kind; false when told to stop before.
+async fn synced(cluster: &Cluster, shutdown: &CancellationToken) -> bool {
+    while !cluster.mirrors().is_synced() {
+        tokio::select! {
+            () = shutdown.cancelled() => return false,
+            () = tokio::time::sleep(SYNC_PERIOD) => {}
+        }
+    }
+    true
+}

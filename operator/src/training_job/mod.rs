@@ -1,0 +1,10 @@
+//! TrainingJobs: observe, plan, apply. What to do is decided by `scheduler`; here is what it sees
+//! and what carries it out.
+
+pub mod apply;
+pub mod observe;
+pub mod pod;
+pub mod reconcile;
+pub mod status;
+pub mod translate;
+pub mod write;

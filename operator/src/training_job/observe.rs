@@ -1,0 +1,273 @@
+//! Makes the planner's snapshot from the mirrors and from what the gangs reported. Pure but for the
+//! lock that the caller holds: one moment, plain values.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crds::fabric::{FabricSpec, NodeClass};
+use crds::training_job::{TrainingJob, ZonePolicy};
+use scheduler::{Job, JobKey, Policy, Report, Snapshot, Timestamp};
+use topology::NodeName;
+
+use crate::cluster::Mirrors;
+use crate::training_job::{pod, status, translate};
+
+/// What the rendezvous service knows beyond the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// Newest durable checkpoint of each job that told one.
+    pub checkpoints: Vec<Report>,
+    /// Nodes that peers gave up, and until when that counts.
+    pub suspects: BTreeMap<NodeName, Timestamp>,
+}
+
+/// The snapshot; none before there is a Fabric, because nothing has a class then.
+pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
+    let fabric = &mirrors.fabric()?.spec;
+    Some(Snapshot {
+        nodes: mirrors
+            .nodes
+            .values()
+            .filter_map(|kept| node(kept, fabric, reports))
+            .collect(),
+        jobs: mirrors
+            .jobs
+            .values()
+            .filter_map(|kept| job(kept, fabric, mirrors))
+            .collect(),
+        attempts: mirrors
+            .attempts
+            .values()
+            .map(|kept| kept.attempt.clone())
+            .collect(),
+        pods: mirrors.pods.values().map(|kept| kept.pod.clone()).collect(),
+        reports: reports.checkpoints.clone(),
+    })
+}
+
+/// The planner's figures, with what the Fabric sets.
+pub fn policy(fabric: &FabricSpec) -> Policy {
+    Policy {
+        max_cross_zone_jobs: fabric.max_cross_zone_jobs,
+        ..Policy::default()
+    }
+}
+
+/// The class that a job runs on: the one it names, else the Fabric's first.
+pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a NodeClass> {
+    match &job.spec.node_class {
+        Some(name) => fabric.classes.iter().find(|class| class.name == *name),
+        None => fabric.classes.first(),
+    }
+}
+
+/// Who a job is.
+pub fn key(job: &TrainingJob) -> Option<JobKey> {
+    Some(JobKey {
+        namespace: job.metadata.namespace.as_deref()?.into(),
+        name: job.metadata.name.as_deref()?.into(),
+        uid: job.metadata.uid.as_deref()?.into(),
+    })
+}
+
+fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> Option<scheduler::Node> {
+    let label = |name: &str| {
+        kept.labels
+            .iter()
+            .find(|(key, _)| &**key == name)
+            .map(|(_, value)| &**value)
+    };
+    Some(scheduler::Node {
+        name: kept.name.clone(),
+        class: label(&fabric.class_label)?.into(),
+        zone: label(&fabric.zone_label).unwrap_or_default().into(),
+        leaf: label(&fabric.leaf_label).unwrap_or_default().into(),
+        ready: kept.ready,
+        cordoned: kept.cordoned,
+        has_node_resource: kept.has_node_resource,
+        suspect_until: reports.suspects.get(&kept.name).copied(),
+    })
+}
+
+fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job> {
+    let spec = &job.spec;
+    let named = spec.node_class.as_deref();
+    let class = class_of(job, fabric).map(|class| class.name.as_str());
+    let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
+    Some(Job {
+        key: key(job)?,
+        created: translate::created(&job.metadata),
+        nodes: spec.nodes,
+        class: class.or(named).unwrap_or_default().into(),
+        zone_policy: match spec.zone_policy {
+            ZonePolicy::Single => scheduler::ZonePolicy::Single,
+            ZonePolicy::PreferSingle => scheduler::ZonePolicy::PreferSingle,
+        },
+        suspend: spec.suspend,
+        grace: Duration::from_secs(pod::grace_seconds(job).into()),
+        max_restarts: spec.failure_policy.max_restarts,
+        ttl: spec
+            .ttl_seconds_after_finished
+            .map(|ttl| Duration::from_secs(ttl.into())),
+        deleting: job.metadata.deletion_timestamp.is_some(),
+        finalizer: finalizers
+            .iter()
+            .any(|finalizer| finalizer == crds::names::FINALIZER),
+        claim_problem: problem(job, fabric, mirrors),
+        status: job
+            .status
+            .as_ref()
+            .map(status::from_api)
+            .unwrap_or_default(),
+    })
+}
+
+/// Why the job cannot get pods, whatever nodes are free.
+fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<String> {
+    if let (None, Some(name)) = (class_of(job, fabric), &job.spec.node_class) {
+        let known: Vec<&str> = fabric
+            .classes
+            .iter()
+            .map(|class| class.name.as_str())
+            .collect();
+        let known = known.join(", ");
+        return Some(format!(
+            "node class {name} is not in the Fabric, which has {known}"
+        ));
+    }
+    claim_problem(job, mirrors).or_else(|| pod::template_problem(&job.spec.template.spec))
+}
+
+fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
+    let name = &job.spec.checkpoint.as_ref()?.claim_name;
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    match mirrors.claims.get(namespace, name) {
+        None => Some(format!(
+            "claim {name} does not exist in namespace {namespace}"
+        )),
+        Some(claim) if job.spec.nodes > 1 && !claim.shared => Some(format!(
+            "claim {name} is not ReadWriteMany, and pods on {} nodes must mount it",
+            job.spec.nodes
+        )),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::mirror::Mirror;
+
+    fn mirror<T: PartialEq>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
+        let mut mirror = Mirror::default();
+        mirror.listing(Instant::now());
+        for (namespace, name, value) in objects {
+            mirror.listed((namespace.to_owned(), name.to_owned()), 1, value);
+        }
+        mirror.listing_done();
+        mirror
+    }
+
+    fn mirrors(job: &str) -> Mirrors {
+        let job: TrainingJob = serde_yaml::from_str(job).unwrap();
+        let fabric = "
+            metadata: {name: default}
+            spec:
+              maxCrossZoneJobs: 2
+              classes:
+                - {name: a100, gpus: 8, trainer: {cpu: '1', memory: 1Gi}, sidecar: {cpu: '1', memory: 1Gi}}";
+        let labels = [
+            ("fireflyer.dev/node-class", "a100"),
+            ("topology.fireflyer.dev/zone", "b"),
+        ];
+        let node = |name: &str, labels: Vec<_>| translate::Node {
+            name: name.into(),
+            labels,
+            ready: true,
+            cordoned: false,
+            has_node_resource: true,
+        };
+        let labels = labels
+            .map(|(key, value)| (key.into(), value.into()))
+            .to_vec();
+        let (node, unlabelled) = (node("n1", labels), node("n2", Vec::new()));
+        Mirrors {
+            nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
+            jobs: mirror(vec![("team", "digits", Arc::new(job))]),
+            claims: mirror(vec![
+                ("team", "alone", translate::Claim { shared: false }),
+                ("team", "shared", translate::Claim { shared: true }),
+            ]),
+            fabrics: mirror(vec![("", "default", serde_yaml::from_str(fabric).unwrap())]),
+            ..Mirrors::default()
+        }
+    }
+
+    fn job_with(extra: &str) -> String {
+        format!(
+            "
+            metadata: {{name: digits, namespace: team, uid: u-1}}
+            spec:
+              nodes: 2
+              {extra}
+              template: {{spec: {{containers: [{{name: trainer, image: i, command: [train]}}]}}}}"
+        )
+    }
+
+    fn problem_of(extra: &str) -> Option<String> {
+        let snapshot = snapshot(&mirrors(&job_with(extra)), &Reports::default());
+        snapshot.and_then(|snapshot| snapshot.jobs[0].claim_problem.clone())
+    }
+
+    #[test]
+    fn nodes_without_the_class_label_are_none_of_ours() {
+        let suspects = BTreeMap::from([("n1".into(), Timestamp::from_millis(9))]);
+        let reports = Reports {
+            suspects,
+            ..Reports::default()
+        };
+        let snapshot = snapshot(&mirrors(&job_with("")), &reports).unwrap();
+        let [node] = &snapshot.nodes[..] else {
+            panic!("not one node: {:?}", snapshot.nodes)
+        };
+        assert_eq!((node.zone.as_str(), node.leaf.as_str()), ("b", ""));
+        assert_eq!(node.suspect_until, Some(Timestamp::from_millis(9)));
+        assert_eq!(snapshot.jobs[0].class.as_str(), "a100");
+    }
+
+    #[test]
+    fn a_claim_that_cannot_serve_the_gang_is_named() {
+        assert_eq!(problem_of("checkpoint: {claimName: shared}"), None);
+        let alone = problem_of("checkpoint: {claimName: alone}").unwrap();
+        assert!(
+            alone.contains("alone") && alone.contains("ReadWriteMany"),
+            "{alone}"
+        );
+        assert!(
+            problem_of("checkpoint: {claimName: none}")
+                .unwrap()
+                .contains("does not exist")
+        );
+    }
+
+    #[test]
+    fn a_class_that_nobody_defined_is_named() {
+        let problem = problem_of("nodeClass: h100").unwrap();
+        assert!(
+            problem.contains("h100") && problem.contains("a100"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn without_a_fabric_there_is_nothing_to_plan() {
+        let mirrors = Mirrors {
+            fabrics: mirror(vec![]),
+            ..mirrors(&job_with(""))
+        };
+        assert_eq!(snapshot(&mirrors, &Reports::default()), None);
+    }
+}

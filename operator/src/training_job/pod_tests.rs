@@ -1,0 +1,193 @@
+//! Tests of `pod`: one golden file shows everything that is added, the others vary one thing.
+
+use std::path::Path;
+
+use super::*;
+
+const JOB: &str = "
+apiVersion: fireflyer.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: digits, namespace: team, uid: u-1}
+spec:
+  nodes: 2
+  procsPerNode: 2
+  checkpoint: {claimName: shared, intervalSeconds: 60}
+  template:
+    metadata: {labels: {team: vision}}
+    spec:
+      tolerations: [{key: spot, operator: Exists}]
+      volumes: [{name: data, emptyDir: {}}]
+      initContainers: [{name: fetch, image: 'busybox:1'}]
+      containers:
+        - name: trainer
+          image: trainer:1
+          command: [python3, train.py]
+          args: ['--epochs', '3']
+          env: [{name: SEED, value: '7'}]
+          resources: {limits: {memory: 8Gi}}
+          volumeMounts: [{name: data, mountPath: /data}]
+        - name: tensorboard
+          image: tensorboard:1
+";
+
+fn job(text: &str) -> TrainingJob {
+    serde_yaml::from_str(text).unwrap()
+}
+
+fn class() -> NodeClass {
+    NodeClass {
+        name: "a100".to_owned(),
+        gpus: 8,
+        rdma: 1,
+        trainer: Share {
+            cpu: "48".to_owned(),
+            memory: "400Gi".to_owned(),
+        },
+        sidecar: Share {
+            cpu: "8".to_owned(),
+            memory: "16Gi".to_owned(),
+        },
+        shared_memory: None,
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        sidecar_image: "localhost/fireflyer/hfreduce-sidecar:0.1.0".to_owned(),
+        rendezvous: "10.96.0.7:9443".to_owned(),
+        dedicated_taints: vec!["nvidia.com/gpu".to_owned()],
+    }
+}
+
+fn built(job: &TrainingJob, class: &NodeClass) -> Value {
+    let resume = CheckpointRef {
+        attempt: 1,
+        step: 120,
+        digest: "ab".to_owned(),
+    };
+    let rank = Rank {
+        attempt: 2,
+        rank: 0,
+        node: "n7",
+        resume: Some(&resume),
+    };
+    build(job, class, &settings(), rank)
+}
+
+fn trainer_of(pod: &Value) -> &Value {
+    &pod["spec"]["containers"][0]
+}
+
+#[test]
+fn the_pod_is_the_one_in_the_golden_file() {
+    let pod = built(&job(JOB), &class());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pod.yaml");
+    let rendered = serde_yaml::to_string(&pod).unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &rendered).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(
+        rendered, golden,
+        "run the test with UPDATE_GOLDEN=1 and review the difference"
+    );
+}
+
+#[test]
+fn the_api_knows_every_field_of_the_pod() {
+    let pod = built(&job(JOB), &class());
+    let typed: k8s_openapi::api::core::v1::Pod = serde_json::from_value(pod.clone()).unwrap();
+    assert_eq!(serde_json::to_value(typed).unwrap(), pod);
+}
+
+#[test]
+fn only_rank_zero_carries_the_finalizer() {
+    let rank = Rank {
+        attempt: 1,
+        rank: 1,
+        node: "n8",
+        resume: None,
+    };
+    let pod = build(&job(JOB), &class(), &settings(), rank);
+    assert!(pod["metadata"]["finalizers"].is_null());
+    assert_eq!(
+        built(&job(JOB), &class())["metadata"]["finalizers"][0],
+        names::FINALIZER
+    );
+}
+
+#[test]
+fn a_request_of_the_template_is_kept_and_a_missing_one_comes_from_the_class() {
+    let mut job = job(JOB);
+    let trainer = &mut job.spec.template.spec.containers[0];
+    trainer
+        .rest
+        .insert("resources".to_owned(), json!({"requests": {"cpu": "1"}}));
+    let pod = built(
+        &job,
+        &NodeClass {
+            gpus: 0,
+            rdma: 0,
+            ..class()
+        },
+    );
+    let expected = json!({
+        "limits": {"fireflyer.dev/node": "1"},
+        "requests": {"cpu": "1", "memory": "400Gi"},
+    });
+    assert_eq!(trainer_of(&pod)["resources"], expected);
+    assert!(pod["spec"]["initContainers"][0]["resources"]["limits"].is_null());
+}
+
+#[test]
+fn a_template_with_its_own_shared_memory_keeps_it() {
+    let mut job = job(JOB);
+    let mount = json!([{"name": "data", "mountPath": "/dev/shm"}]);
+    job.spec.template.spec.containers[0]
+        .rest
+        .insert("volumeMounts".to_owned(), mount);
+    let pod = built(&job, &class());
+    let mounts = trainer_of(&pod)["volumeMounts"].as_array().unwrap();
+    assert_eq!(
+        mounts
+            .iter()
+            .filter(|mount| mount["mountPath"] == "/dev/shm")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn what_belongs_to_the_operator_is_refused_with_the_name() {
+    let problem = |field: &str, value: Value| {
+        let mut job = job(JOB);
+        job.spec.template.spec.containers[0]
+            .rest
+            .insert(field.to_owned(), value);
+        template_problem(&job.spec.template.spec)
+    };
+    let mounts = json!([{"name": "data", "mountPath": "/run/fireflyer/"}]);
+    assert!(problem("volumeMounts", mounts).is_some_and(|text| text.contains("/run/fireflyer")));
+    let variables = json!([{"name": "FIREFLYER_NODES", "value": "9"}]);
+    assert!(problem("env", variables).is_some_and(|text| text.contains("FIREFLYER_NODES")));
+    assert_eq!(template_problem(&job(JOB).spec.template.spec), None);
+}
+
+#[test]
+fn the_grace_covers_acknowledging_saving_and_leaving() {
+    let mut job = job(JOB);
+    job.spec.interruption.ack_seconds = 5;
+    job.spec.interruption.save_seconds = 20;
+    assert_eq!(grace_seconds(&job), 35);
+    assert_eq!(
+        built(&job, &class())["spec"]["terminationGracePeriodSeconds"],
+        35
+    );
+}
+
+#[test]
+fn half_of_a_quantity_is_exact() {
+    assert_eq!(half("400Gi").as_deref(), Some("214748364800"));
+    assert_eq!(half("1001").as_deref(), Some("500"));
+    assert_eq!(half("a lot"), None);
+}

@@ -1,0 +1,339 @@
+//! From what Kubernetes says to what the planner reasons about. Pure: one object in, one value out.
+
+use std::sync::Arc;
+
+use crds::names;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use scheduler::{Checkpoint, Exit, JobKey, PodState, Timestamp};
+use topology::NodeName;
+use wire::assignment::{Assignment, LIMIT_BYTES};
+use wire::run_dir::CheckpointRef;
+use wire::termination::{Outcome, TerminationMessage};
+
+use crate::views::{
+    AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TerminatedView,
+};
+
+/// File of the attempt's ConfigMap.
+pub const ASSIGNMENT_FILE: &str = "assignment.json.gz";
+/// Exit code with which a kubelet reports containers that it lost over a restart of its node.
+const LOST_EXIT_CODE: i32 = 255;
+/// Waiting reasons that mean: this image cannot be had.
+const IMAGE_REASONS: [&str; 4] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+];
+/// Longest text that is taken over from elsewhere into a status.
+const TEXT_BYTES: usize = 1024;
+
+/// What is kept of a Node. Which label means what is the Fabric's to say, so all are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name.
+    pub name: NodeName,
+    /// Its labels.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// Whether its kubelet is alive.
+    pub ready: bool,
+    /// Whether somebody wants no new work on it.
+    pub cordoned: bool,
+    /// Whether our node agent offers it.
+    pub has_node_resource: bool,
+}
+
+/// What is kept of a PersistentVolumeClaim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Whether pods on several nodes may mount it.
+    pub shared: bool,
+}
+
+/// What is kept of the ConfigMap of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// For the planner.
+    pub attempt: scheduler::Attempt,
+    /// Where the attempt resumes, when that is pinned.
+    pub resume: Option<CheckpointRef>,
+}
+
+/// What is kept of a Pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// For the planner.
+    pub pod: scheduler::Pod,
+    /// Its uid: a later pod may have the same name.
+    pub uid: Arc<str>,
+}
+
+/// A point in time as the planner counts it.
+pub fn timestamp(time: &Time) -> Timestamp {
+    Timestamp::from_millis(u64::try_from(time.0.as_millisecond()).unwrap_or(0))
+}
+
+/// When an object was created.
+pub fn created(metadata: &ObjectMeta) -> Timestamp {
+    metadata
+        .creation_timestamp
+        .as_ref()
+        .map(timestamp)
+        .unwrap_or_default()
+}
+
+/// The job that owns an object.
+pub fn owner(metadata: &ObjectMeta) -> Option<JobKey> {
+    let owners = metadata.owner_references.as_ref()?;
+    let owner = owners
+        .iter()
+        .find(|owner| owner.kind == "TrainingJob" && owner.api_version.starts_with(names::GROUP))?;
+    Some(JobKey {
+        namespace: metadata.namespace.as_deref()?.into(),
+        name: owner.name.as_str().into(),
+        uid: owner.uid.as_str().into(),
+    })
+}
+
+/// A node; none while it is being removed.
+pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
+    let NodeView {
+        metadata,
+        spec,
+        status,
+    } = view;
+    if metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let forbids = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
+    let labels = metadata.labels.unwrap_or_default();
+    Some(Node {
+        name: metadata.name?.into(),
+        labels: labels
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+            .collect(),
+        ready: status
+            .conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True"),
+        cordoned: spec.unschedulable
+            || spec
+                .taints
+                .iter()
+                .any(|taint| forbids(&taint.effect) && !dedicated_taints.contains(&taint.key)),
+        has_node_resource: status
+            .allocatable
+            .get(names::RESOURCE_NODE)
+            .is_some_and(|quantity| quantity.0 != "0"),
+    })
+}
+
+/// A claim.
+pub fn claim(view: &ClaimView) -> Claim {
+    let shared = |mode: &String| mode == "ReadWriteMany";
+    Claim {
+        shared: view.spec.access_modes.iter().any(shared),
+    }
+}
+
+/// An attempt; none when the ConfigMap is not one of ours, with the reason when it looks like one.
+pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::Error> {
+    let (Some(job), Some(file)) = (owner(&view.metadata), view.binary_data.get(ASSIGNMENT_FILE))
+    else {
+        return Ok(None);
+    };
+    let assignment = Assignment::from_gz(&file.0, LIMIT_BYTES)?;
+    let attempt = scheduler::Attempt {
+        job,
+        number: assignment.attempt,
+        nodes: assignment
+            .nodes
+            .into_iter()
+            .map(|node| node.name.into())
+            .collect(),
+        crossing: assignment.crossing,
+        created: created(&view.metadata),
+    };
+    Ok(Some(Attempt {
+        attempt,
+        resume: assignment.resume,
+    }))
+}
+
+/// A pod; none when it is not one of ours.
+pub fn pod(view: PodView) -> Option<Pod> {
+    let job = owner(&view.metadata)?;
+    let labels = view.metadata.labels.as_ref()?;
+    let number = |label: &str| labels.get(label)?.parse().ok();
+    let finalizers = view.metadata.finalizers.as_deref().unwrap_or_default();
+    let pod = scheduler::Pod {
+        job,
+        attempt: number(names::LABEL_ATTEMPT)?,
+        rank: number(names::LABEL_RANK)?,
+        node: view.spec.node()?.into(),
+        state: pod_state(&view),
+        terminal: matches!(view.status.phase.as_str(), "Succeeded" | "Failed"),
+        delete_by: view.metadata.deletion_timestamp.as_ref().map(timestamp),
+        finalizer: finalizers
+            .iter()
+            .any(|finalizer| finalizer == names::FINALIZER),
+        created: created(&view.metadata),
+    };
+    Some(Pod {
+        pod,
+        uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
+    })
+}
+
+fn pod_state(view: &PodView) -> PodState {
+    let status = &view.status;
+    let trainer = status
+        .container_statuses
+        .iter()
+        .find(|status| status.name == names::CONTAINER_TRAINER);
+    if let Some(ended) = trainer.and_then(|trainer| trainer.state.terminated.as_ref()) {
+        return trainer_ended(view, ended);
+    }
+    if status.phase == "Failed" {
+        return failed_without_trainer(view);
+    }
+    if trainer.is_some_and(|trainer| trainer.state.running.is_some()) {
+        return PodState::Running;
+    }
+    if view.spec.node_name.is_none() {
+        return PodState::Unbound;
+    }
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses);
+    match containers.into_iter().find_map(image_error) {
+        Some(sentence) => PodState::ImageError(sentence),
+        None => PodState::Starting,
+    }
+}
+
+fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
+    let finished = ended.finished_at.as_ref().map(timestamp);
+    let exit = Exit {
+        code: Some(ended.exit_code),
+        finished,
+        ..Exit::default()
+    };
+    if let Ok(message) = TerminationMessage::parse(ended.message.as_bytes()) {
+        return match message.outcome {
+            Outcome::Succeeded => PodState::Succeeded,
+            Outcome::Interrupted => PodState::Interrupted {
+                ack: message.ack.map(checkpoint),
+            },
+            Outcome::Failed => PodState::Failed(Exit {
+                rank: message.rank,
+                code: message
+                    .exit_code
+                    .or(message.signal.is_none().then_some(ended.exit_code)),
+                signal: message.signal,
+                reason: oom(ended),
+                log: message.log,
+                ..exit
+            }),
+        };
+    }
+    // No word of the launcher: it was killed, or it never ran.
+    if ended.exit_code == 0 {
+        return PodState::Succeeded;
+    }
+    if ended.exit_code == LOST_EXIT_CODE && ended.reason == "Unknown" {
+        return PodState::Refused("the node restarted".to_owned());
+    }
+    if view.metadata.deletion_timestamp.is_some() && ended.reason != "OOMKilled" {
+        // Killed when its grace was over.
+        return PodState::Interrupted { ack: None };
+    }
+    if let Some(reason) = view
+        .status
+        .reason
+        .as_deref()
+        .filter(|reason| !reason.is_empty())
+    {
+        return PodState::Refused(because(reason, view.status.message.as_deref()));
+    }
+    let log = (!ended.message.is_empty()).then(|| cut(&ended.message));
+    let reason =
+        (!ended.reason.is_empty() && ended.reason != "Error").then(|| ended.reason.clone());
+    PodState::Failed(Exit {
+        reason,
+        log,
+        ..exit
+    })
+}
+
+/// The trainer of a failed pod never ran: either an init container of the user failed, or the
+/// cluster did not want the pod.
+fn failed_without_trainer(view: &PodView) -> PodState {
+    let status = &view.status;
+    let failed = status.init_container_statuses.iter().find_map(|container| {
+        let ended = container.state.terminated.as_ref()?;
+        (ended.exit_code != 0 && container.name != names::CONTAINER_HFREDUCE)
+            .then_some((container, ended))
+    });
+    match (
+        status.reason.as_deref().filter(|reason| !reason.is_empty()),
+        failed,
+    ) {
+        (Some(reason), _) => PodState::Refused(because(reason, status.message.as_deref())),
+        (None, Some((container, ended))) => PodState::Failed(Exit {
+            code: Some(ended.exit_code),
+            reason: Some(format!("init container {} failed", container.name)),
+            log: (!ended.message.is_empty()).then(|| cut(&ended.message)),
+            finished: ended.finished_at.as_ref().map(timestamp),
+            ..Exit::default()
+        }),
+        (None, None) => PodState::Refused("the pod failed before its trainer started".to_owned()),
+    }
+}
+
+fn image_error(container: &ContainerStatusView) -> Option<String> {
+    let waiting = container.state.waiting.as_ref()?;
+    IMAGE_REASONS.contains(&waiting.reason.as_str()).then(|| {
+        let sentence = format!(
+            "image {} of container {} cannot be had: {}",
+            container.image,
+            container.name,
+            because(&waiting.reason, Some(&waiting.message))
+        );
+        cut(&sentence)
+    })
+}
+
+fn oom(ended: &TerminatedView) -> Option<String> {
+    (ended.reason == "OOMKilled").then(|| ended.reason.clone())
+}
+
+fn because(reason: &str, message: Option<&str>) -> String {
+    match message.filter(|message| !message.is_empty()) {
+        Some(message) => cut(&format!("{reason}: {message}")),
+        None => reason.to_owned(),
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// A checkpoint as the planner names it.
+pub fn checkpoint(named: CheckpointRef) -> Checkpoint {
+    Checkpoint {
+        attempt: named.attempt,
+        step: named.step,
+        digest: named.digest,
+    }
+}
+
+#[cfg(test)]
+#[path = "translate_tests.rs"]
+mod tests;

@@ -1,0 +1,202 @@
+//! Tests of `translate`: each starts from the JSON that an API server sends.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn view(spec: Value, status: Value, deleting: bool) -> PodView {
+    let mut pod = json!({
+        "metadata": {
+            "name": "digits-2-1", "namespace": "team",
+            "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/attempt": "2", "fireflyer.dev/rank": "1"},
+            "ownerReferences": [{"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+                                 "name": "digits", "uid": "u-1", "controller": true}],
+            "finalizers": ["fireflyer.dev/release-nodes"],
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "managedFields": [{"manager": "kubelet"}]
+        },
+        "spec": spec, "status": status
+    });
+    if deleting {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T04:00:00Z");
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn bound() -> Value {
+    json!({"nodeName": "n7", "containers": [{"name": "trainer"}]})
+}
+
+fn trainer(state: Value) -> Value {
+    json!({"phase": "Running", "containerStatuses": [{"name": "trainer", "image": "i", "state": state}]})
+}
+
+fn ended(code: i32, reason: &str, message: &str) -> Value {
+    trainer(
+        json!({"terminated": {"exitCode": code, "reason": reason, "message": message,
+                                  "finishedAt": "2026-01-02T03:05:00Z"}}),
+    )
+}
+
+fn state(status: Value) -> PodState {
+    pod(view(bound(), status, false)).unwrap().pod.state
+}
+
+#[test]
+fn labels_owner_and_pinned_node_are_read() {
+    let spec = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n9"]}]}]}}}});
+    let read = pod(view(spec, json!({"phase": "Pending"}), true))
+        .unwrap()
+        .pod;
+    assert_eq!((read.attempt, read.rank, read.node.as_str()), (2, 1, "n9"));
+    assert_eq!(
+        (&*read.job.namespace, &*read.job.name, &*read.job.uid),
+        ("team", "digits", "u-1")
+    );
+    assert_eq!((read.state, read.finalizer), (PodState::Unbound, true));
+    assert_eq!(read.created.as_millis(), 1_767_323_045_000);
+    assert!(read.delete_by.is_some());
+}
+
+#[test]
+fn a_pod_of_somebody_else_is_none_of_ours() {
+    let mut other = view(bound(), json!({}), false);
+    other.metadata.owner_references = None;
+    assert_eq!(pod(other), None);
+}
+
+#[test]
+fn the_launchers_word_decides() {
+    assert_eq!(
+        state(ended(0, "Completed", r#"{"outcome":"Succeeded"}"#)),
+        PodState::Succeeded
+    );
+    let acked = r#"{"outcome":"Interrupted","ack":{"attempt":2,"step":7,"digest":"ab"}}"#;
+    let saved = Checkpoint {
+        attempt: 2,
+        step: 7,
+        digest: "ab".to_owned(),
+    };
+    assert_eq!(
+        state(ended(143, "Error", acked)),
+        PodState::Interrupted { ack: Some(saved) }
+    );
+    let failed = r#"{"outcome":"Failed","rank":5,"signal":9,"log":"bye"}"#;
+    let PodState::Failed(exit) = state(ended(137, "OOMKilled", failed)) else {
+        panic!("not failed")
+    };
+    assert_eq!(
+        (exit.rank, exit.code, exit.signal),
+        (Some(5), None, Some(9))
+    );
+    assert_eq!(
+        (exit.reason.as_deref(), exit.log.as_deref()),
+        (Some("OOMKilled"), Some("bye"))
+    );
+    assert!(exit.finished.is_some());
+}
+
+#[test]
+fn without_a_word_the_exit_code_and_the_circumstances_decide() {
+    assert_eq!(state(ended(0, "Completed", "")), PodState::Succeeded);
+    assert_eq!(
+        state(ended(255, "Unknown", "")),
+        PodState::Refused("the node restarted".to_owned())
+    );
+    assert!(matches!(
+        state(ended(2, "Error", "usage: ...")),
+        PodState::Failed(Exit { code: Some(2), .. })
+    ));
+    let killed = pod(view(bound(), ended(137, "Error", ""), true))
+        .unwrap()
+        .pod
+        .state;
+    assert_eq!(killed, PodState::Interrupted { ack: None });
+    let oom = pod(view(bound(), ended(137, "OOMKilled", ""), true))
+        .unwrap()
+        .pod
+        .state;
+    assert!(matches!(
+        oom,
+        PodState::Failed(Exit {
+            reason: Some(_),
+            ..
+        })
+    ));
+}
+
+#[test]
+fn what_the_kubelet_refuses_is_no_failure_of_the_program() {
+    let refused =
+        json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"});
+    assert_eq!(
+        state(refused),
+        PodState::Refused("UnexpectedAdmissionError: no device".to_owned())
+    );
+    let init = json!({"phase": "Failed", "initContainerStatuses": [
+        {"name": "hfreduce", "state": {"terminated": {"exitCode": 1}}},
+        {"name": "fetch", "state": {"terminated": {"exitCode": 4, "message": "no such file"}}}]});
+    assert!(
+        matches!(state(init), PodState::Failed(Exit { code: Some(4), reason: Some(reason), .. })
+        if reason.contains("fetch"))
+    );
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_named() {
+    let status = json!({"phase": "Pending",
+        "initContainerStatuses": [{"name": "hfreduce", "state": {"running": {}}}],
+        "containerStatuses": [{"name": "trainer", "image": "nowhere/at-all:1",
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}}]});
+    let PodState::ImageError(sentence) = state(status) else {
+        panic!("no image error")
+    };
+    assert!(
+        sentence.contains("nowhere/at-all:1") && sentence.contains("trainer"),
+        "{sentence}"
+    );
+    let creating = trainer(json!({"waiting": {"reason": "PodInitializing"}}));
+    assert_eq!(state(creating), PodState::Starting);
+    assert_eq!(
+        state(trainer(
+            json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}})
+        )),
+        PodState::Running
+    );
+}
+
+fn node_view(spec: Value, ready: &str) -> NodeView {
+    serde_json::from_value(json!({
+        "metadata": {"name": "n1", "labels": {"fireflyer.dev/node-class": "a100"}},
+        "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"fireflyer.dev/node": "1"}}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_taint_cordons_unless_it_dedicates_the_node_to_us() {
+    let tainted = |effect: &str| json!({"taints": [{"key": "nvidia.com/gpu", "effect": effect}]});
+    let cordoned = |spec, dedicated: &[&str]| {
+        let dedicated: Vec<String> = dedicated.iter().map(ToString::to_string).collect();
+        node(node_view(spec, "True"), &dedicated).unwrap().cordoned
+    };
+    assert!(!cordoned(json!({}), &[]));
+    assert!(cordoned(
+        json!({"unschedulable": true}),
+        &["nvidia.com/gpu"]
+    ));
+    assert!(cordoned(tainted("NoSchedule"), &[]));
+    assert!(!cordoned(tainted("NoSchedule"), &["nvidia.com/gpu"]));
+    assert!(!cordoned(tainted("PreferNoSchedule"), &[]));
+}
+
+#[test]
+fn a_node_is_ready_only_when_its_kubelet_says_so() {
+    let ready = |status| node(node_view(json!({}), status), &[]).unwrap().ready;
+    assert_eq!(
+        (ready("True"), ready("False"), ready("Unknown")),
+        (true, false, false)
+    );
+}

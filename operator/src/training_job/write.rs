@@ -1,0 +1,227 @@
+//! One write to the API server: bounded in number and time, counted, and its failure told apart
+//! into what the caller has to do about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Request};
+use kube::core::Status;
+use kube::{Client, Resource};
+use prometheus::IntCounterVec;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::watch::chain;
+
+/// Requests in flight: enough for some 120 pods a second at the API server's 0.5 s under load,
+/// few enough that priority and fairness does not queue other clients behind us.
+const IN_FLIGHT: usize = 64;
+/// Longer than the API server's own limit of 60 s would only hold up the next plan.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a write did not happen, as far as the caller must know.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It exists already.
+    #[error("failed to {what}: it exists already")]
+    Exists { what: String },
+    /// It changed in the meantime, or is another object of the same name.
+    #[error("failed to {what}: it has changed in the meantime")]
+    Conflict { what: String },
+    /// It does not exist.
+    #[error("failed to {what}: it does not exist")]
+    Missing { what: String },
+    /// The API server will not have it, however often it is asked.
+    #[error("failed to {what}: {reason}")]
+    Refused { what: String, reason: String },
+    /// Whether it happened is not known.
+    #[error("failed to {what}: {reason}")]
+    Unknown { what: String, reason: String },
+}
+
+/// Sends writes. Cheap to clone; clones share the limits.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    in_flight: Arc<Semaphore>,
+    writes: IntCounterVec,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("in_flight", &self.in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// A writer that counts into `writes` (labels: verb, kind, outcome).
+    pub fn new(client: Client, writes: IntCounterVec) -> Self {
+        Self {
+            client,
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            writes,
+        }
+    }
+
+    /// Creates an object; the answer is read as `K`.
+    pub async fn create<K>(&self, namespace: &str, object: &Value) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let name = object["metadata"]["name"].as_str().unwrap_or("(generated)");
+        let request = Request::new(path::<K>(namespace))
+            .create(&created_by(), object.to_string().into_bytes());
+        self.send::<K>("create", name, request).await
+    }
+
+    /// Applies a patch to an object, or to its status.
+    pub async fn patch<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: Option<&str>,
+        patch: &Patch<Value>,
+    ) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let manager = PatchParams::apply(crds::names::FIELD_MANAGER);
+        let params = if matches!(patch, Patch::Apply(_)) {
+            manager.force()
+        } else {
+            manager
+        };
+        let request = Request::new(path::<K>(namespace));
+        let request = match subresource {
+            Some(subresource) => request.patch_subresource(subresource, name, &params, patch),
+            None => request.patch(name, &params, patch),
+        };
+        self.send::<K>("patch", name, request).await
+    }
+
+    /// Deletes an object. The answer is what is left of it, if anything is.
+    pub async fn delete<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let request = Request::new(path::<K>(namespace)).delete(name, params);
+        let answer: Value = self.raw::<K, Value>("delete", name, request).await?;
+        // A Status means that nothing is left.
+        let left = answer["kind"] != "Status";
+        Ok(left.then(|| serde_json::from_value(answer).ok()).flatten())
+    }
+
+    /// Reads an object, to learn what a write found or did.
+    pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let request = Request::new(path::<K>(namespace)).get(name, &Default::default());
+        self.send::<K>("get", name, request).await
+    }
+
+    async fn send<K>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        self.raw::<K, K>(verb, name, request).await
+    }
+
+    async fn raw<K, A>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<A, Error>
+    where
+        K: Resource<DynamicType = ()>,
+        A: DeserializeOwned,
+    {
+        let kind = K::kind(&());
+        let what = format!("{verb} {kind} {name}");
+        let refused = |reason: String| Error::Refused {
+            what: what.clone(),
+            reason,
+        };
+        let request = request.map_err(|error| refused(error.to_string()))?;
+        let _permit = self
+            .in_flight
+            .acquire()
+            .await
+            .map_err(|error| refused(error.to_string()))?;
+        let answer = tokio::time::timeout(TIMEOUT, self.client.request::<A>(request)).await;
+        let result = match answer {
+            Ok(Ok(object)) => Ok(object),
+            Ok(Err(kube::Error::Api(status))) => Err(told(&what, verb, &status)),
+            Ok(Err(error)) => Err(Error::Unknown {
+                what: what.clone(),
+                reason: chain(&error),
+            }),
+            Err(_elapsed) => {
+                let reason = format!("no answer within {} s", TIMEOUT.as_secs());
+                Err(Error::Unknown {
+                    what: what.clone(),
+                    reason,
+                })
+            }
+        };
+        if verb != "get" {
+            let outcome = result.as_ref().err().map_or("done", Error::outcome);
+            self.writes
+                .with_label_values(&[verb, &*kind, outcome])
+                .inc();
+        }
+        result
+    }
+}
+
+impl Error {
+    /// Short and stable, for the metric.
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Exists { .. } => "exists",
+            Self::Conflict { .. } => "conflict",
+            Self::Missing { .. } => "missing",
+            Self::Refused { .. } => "refused",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+}
+
+/// Reads the API server's answer. What it may take another time is unknown, not refused.
+fn told(what: &str, verb: &str, status: &Status) -> Error {
+    let what = what.to_owned();
+    let reason = status.message.clone();
+    match status.code {
+        404 if verb != "create" => Error::Missing { what },
+        409 if verb == "create" && status.reason == "AlreadyExists" => Error::Exists { what },
+        409 => Error::Conflict { what },
+        // 404 on create: the namespace is gone.
+        400 | 403 | 404 | 405 | 413 | 422 => Error::Refused { what, reason },
+        _ => Error::Unknown { what, reason },
+    }
+}
+
+fn path<K: Resource<DynamicType = ()>>(namespace: &str) -> String {
+    K::url_path(&(), (!namespace.is_empty()).then_some(namespace))
+}
+
+fn created_by() -> PostParams {
+    PostParams {
+        field_manager: Some(crds::names::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
