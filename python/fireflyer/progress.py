@@ -29,6 +29,11 @@ class CheckpointRef:
     step: int
     digest: str
 
+    @property
+    def name(self) -> str:
+        """Its directory, seen from the directory of checkpoints."""
+        return f"attempt-{self.attempt}/step-{self.step}"
+
 
 class Progress:
     """The progress of one run. Does nothing without a run directory."""

@@ -112,9 +112,7 @@ impl Client {
 
     /// Whether an operation is over, well or not.
     fn test(&self, py: Python<'_>, ticket: &Ticket) -> PyResult<bool> {
-        self.inner
-            .test(ticket.0)
-            .map_err(|error| raise(py, &error))
+        self.inner.test(ticket.0).map_err(|error| raise(py, &error))
     }
 
     /// Leaves in good order. Operations in flight fail, here and on the ranks that need this one.

@@ -75,9 +75,14 @@ class Checkpoint:
         self._clock = clock
         self._progress = Progress(told.run_dir, clock)
         self._saved_at = clock()
-        self._saved: Optional[CheckpointRef] = None
+        self._last: Optional[CheckpointRef] = None
         self._sequence: Optional[int] = None
         stop.install()
+
+    @property
+    def last(self) -> Optional[CheckpointRef]:
+        """The newest durable checkpoint that this run has saved, or resumed from."""
+        return self._last
 
     def resume(self, first: int = 0) -> int:
         """Loads the checkpoint to go on from and returns the step to do next; `first` if there is none.
@@ -140,8 +145,9 @@ class Checkpoint:
             raise CheckpointError(
                 "failed to save: no directory; set spec.checkpoint of the job or pass directory="
             )
-        if self._saved is not None and self._saved.step == step:
-            return self._saved
+        attempt = self._environment.attempt
+        if self._last is not None and (self._last.attempt, self._last.step) == (attempt, step):
+            return self._last
         if self._sequence is None:
             self._candidates()
         assert self._sequence is not None
@@ -153,18 +159,15 @@ class Checkpoint:
         if parts is not None:
             outcome = self._write_manifest(step, parts)
             if "digest" in outcome:
-                self._progress.durable(self._reference(step, outcome))
+                self._progress.durable(CheckpointRef(attempt, step, outcome["digest"]))
                 # While the others wait: none of them is writing what looks like a leftover.
                 self._prune(step)
         outcome = agreement.from_first(outcome)
         self._saved_at = self._clock()
         if "error" in outcome:
             raise CheckpointError(outcome["error"])
-        self._saved = self._reference(step, outcome)
-        return self._saved
-
-    def _reference(self, step: int, outcome: Dict[str, str]) -> CheckpointRef:
-        return CheckpointRef(self._environment.attempt, step, outcome["digest"])
+        self._last = CheckpointRef(attempt, step, outcome["digest"])
+        return self._last
 
     def _write_shard(self, step: int, rank: int) -> Dict[str, Any]:
         """Writes this rank's shard. Errors travel as values: all ranks must come to the same end."""
@@ -284,9 +287,9 @@ class Checkpoint:
                 "%s was saved by %d ranks, there are %d now: random numbers start anew",
                 found.name, found.world_size, world_size,
             )  # fmt: skip
+        self._last = CheckpointRef(found.attempt, found.step, digest)
         if rank == 0:
-            _log.info("resumed from %s", found.name)
-            self._progress.durable(CheckpointRef(found.attempt, found.step, digest))
+            self._progress.durable(self._last)
         self._saved_at = self._clock()
         return found.step
 

@@ -1,0 +1,106 @@
+"""The ``hfreduce`` backend of ``torch.distributed``.
+
+`import torch` finds `register` through the wheel's entry point, so a script only says
+``init_process_group("hfreduce")``. Owns the name and the decision whether a group talks to the node's
+sidecar; the group itself is in `group`, imported when the first one is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from .environment import RUN_DIR, Environment
+from .errors import HFReduceError
+
+if TYPE_CHECKING:
+    from ._native import Client
+    from .group import HFReduceGroup
+
+_log = logging.getLogger(__name__)
+
+NAME = "hfreduce"
+#: File of the sidecar's socket in the run directory.
+SOCKET = "hfreduce.sock"
+#: How long a sidecar that has a socket may take to answer, in seconds.
+ATTACH_SECONDS = 60.0
+
+#: The group that talks to the sidecar: one a process, while it lives.
+_owner: "Optional[weakref.ref[HFReduceGroup]]" = None
+#: What a rank reports when a group is made. The smallest decides for all.
+_FAILED, _ALONE, _ATTACHED = 0, 1, 2
+
+
+def register() -> None:
+    """Makes ``hfreduce`` known to ``torch.distributed``. Called by ``import torch``."""
+    import torch.distributed as dist
+
+    if dist.is_available() and NAME not in dist.Backend.backend_list:
+        # Also for "cuda", so that its tensors get an answer of ours and not one about a missing backend.
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(options: Any, _: Any) -> "HFReduceGroup":
+    """Makes a group. Collective: all members decide together whether it talks to the sidecars."""
+    global _owner
+    import torch
+    import torch.distributed as dist
+
+    from .group import HFReduceGroup
+
+    rank, size = options.group_rank, options.group_size
+    gloo = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
+    client, error, why_not = None, None, ""
+    if not _is_world(options.global_ranks_in_group):
+        why_not = "the sidecar knows the group of all ranks only"
+    elif _owner is not None and _owner() is not None:
+        # Two groups on one connection would have to agree on an order between their operations.
+        why_not = "another group of all ranks talks to the sidecar already"
+    else:
+        try:
+            client, why_not = _attach(rank, size)
+        except (HFReduceError, ValueError) as raised:
+            error = raised
+        state = _FAILED if error is not None else _ALONE if client is None else _ATTACHED
+        flag = torch.tensor([state], dtype=torch.int32)
+        gloo.allreduce([flag], dist.ReduceOp.MIN).wait()
+        if int(flag) == _FAILED:
+            raise error or HFReduceError("failed to attach on another rank, see the output of that one")
+        if int(flag) == _ALONE and client is not None:
+            client.close()
+            client, why_not = None, "other ranks have no sidecar"
+    if client is None and rank == 0:
+        _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
+    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client)
+    if client is not None:
+        _owner = weakref.ref(group)
+    return group
+
+
+def _is_world(ranks: List[int]) -> bool:
+    """Whether these are all ranks in order: no list means the default group."""
+    import torch.distributed as dist
+
+    return not ranks or (dist.is_initialized() and ranks == list(range(dist.get_world_size())))
+
+
+def _attach(rank: int, size: int) -> "tuple[Optional[Client], str]":
+    """The connection to the node's sidecar, or why there is none to have."""
+    environment = Environment.read()
+    if environment.run_dir is None:
+        return None, f"there is no {RUN_DIR}, this is not a job's pod"
+    socket = environment.run_dir / SOCKET
+    if not socket.exists():
+        return None, f"there is no {socket}, this pod has no sidecar"
+    from ._native import Client
+
+    client = Client.attach(socket, environment.local_rank, ATTACH_SECONDS)
+    if (client.rank, client.world_size) != (rank, size):
+        told = f"rank {client.rank} of {client.world_size}"
+        client.close()
+        raise HFReduceError(
+            f"the sidecar says this process is {told}, torch.distributed says rank {rank} of {size}; "
+            "use the launcher's RANK, LOCAL_RANK and WORLD_SIZE"
+        )
+    return client, ""

@@ -1,0 +1,306 @@
+"""The process group: which calls go to the sidecar, in which words, and which go to gloo.
+
+Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather and barrier are the sidecar's;
+every other collective, and element types that the sidecar does not add up, are gloo's, so nothing that
+works over gloo fails here. Method and parameter names are c10d's: it calls some of them by keyword.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from .errors import HFReduceError
+from .work import Completer, HFReduceWork
+
+if TYPE_CHECKING:
+    from ._native import Client, Ticket
+
+#: Element types that the sidecar adds up, in its words.
+_DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+#: Reductions of the sidecar, in its words.
+_REDUCTIONS = [
+    (dist.ReduceOp.SUM, "sum"),
+    (dist.ReduceOp.AVG, "avg"),
+    (dist.ReduceOp.MAX, "max"),
+    (dist.ReduceOp.MIN, "min"),
+]
+#: How long the end of a group waits for operations that are still in flight, in seconds.
+_CLOSE_SECONDS = 2.0
+
+Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+
+
+class HFReduceGroup(dist.ProcessGroup):
+    """A process group over the node's sidecar, or over gloo where there is none."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        gloo: dist.ProcessGroupGloo,
+        client: "Optional[Client]",
+    ) -> None:
+        super().__init__(store, rank, size)
+        self._client = client
+        self._timeout = timeout.total_seconds()
+        self._process = os.getpid()
+        # Calls take their place in the order of all ranks: one at a time.
+        self._calling = threading.Lock()
+        # What this class does not define is done by the base class, over the registered gloo. What it does
+        # define cannot be had from the base class any more, which would call back here: hence `_gloo`.
+        self._gloo = dist.ProcessGroup(store, rank, size)
+        for group in (self, self._gloo):
+            group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        gloo._set_sequence_number_for_group()
+        self._completer = None
+        if client is not None:
+            self._completer = Completer()
+            weakref.finalize(self, _close, os.getpid(), self._completer, client)
+
+    @property
+    def uses_sidecar(self) -> bool:
+        """Whether this group talks to the sidecar."""
+        return self._client is not None
+
+    def getBackendName(self) -> str:
+        """The name of the backend."""
+        return "hfreduce"
+
+    def allreduce(
+        self, tensors: Tensors, opts: Any = None, *, op: Any = None
+    ) -> dist.Work:
+        """Reduces the tensors of all ranks, in place on all of them."""
+        tensors = _list(tensors)
+        reduction = _reduction(opts if op is None else op)
+        words = self._words(tensors, reduction)
+        if words is None or len(tensors) != 1:
+            return self._gloo.allreduce(tensors, _allreduce_options(opts, op))
+        return self._each("allreduce", tensors, [(words, reduction, 0)], tensors)
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Reduces each of the tensors, in place on all ranks."""
+        tensors = list(tensors)
+        reduction = _reduction(opts)
+        words = [self._words([tensor], reduction) for tensor in tensors]
+        if None in words or not tensors:
+            return self._gloo.allreduce_coalesced(tensors, *_given(opts))
+        calls = [(word, reduction, 0) for word in words]
+        return self._each("allreduce", tensors, calls, tensors)
+
+    def reduce(
+        self, tensors: Tensors, opts: Any = None, *, root: Optional[int] = None, op: Any = None
+    ) -> dist.Work:
+        """Reduces the tensors of all ranks, in place on the root; the others keep what they have."""
+        tensors = _list(tensors)
+        if isinstance(opts, int):
+            opts, root = None, opts
+        target = opts.rootRank if opts is not None else int(root or 0)
+        reduction = _reduction(opts if op is None else op)
+        words = self._words(tensors, reduction)
+        if words is None or len(tensors) != 1:
+            if opts is None:
+                opts = dist.ReduceOptions()
+                opts.rootRank = target
+                opts.reduceOp = dist.ReduceOp.SUM if op is None else op
+            return self._gloo.reduce(tensors, opts)
+        outputs = tensors if target == self.rank() else [None]
+        return self._each("reduce", tensors, [(words, reduction, target)], outputs)
+
+    def broadcast(
+        self, tensors: Tensors, opts: Any = None, *, root: Optional[int] = None
+    ) -> dist.Work:
+        """Copies the root's tensor to all ranks."""
+        tensors = _list(tensors)
+        if isinstance(opts, int):
+            opts, root = None, opts
+        target = opts.rootRank if opts is not None else int(root or 0)
+        if not self._ready(tensors) or len(tensors) != 1:
+            if opts is None:
+                opts = dist.BroadcastOptions()
+                opts.rootRank = target
+            return self._gloo.broadcast(tensors, opts)
+        here = target == self.rank()
+        words = _moved(tensors[0])
+        return self._each(
+            "broadcast", tensors if here else [None], [(words, "sum", target)], [None] if here else tensors
+        )
+
+    def allgather(
+        self,
+        output_tensors: Sequence[Sequence[torch.Tensor]],
+        input_tensors: Tensors,
+        opts: Any = None,
+    ) -> dist.Work:
+        """Copies the tensors of all ranks to all ranks, in rank order."""
+        inputs = _list(input_tensors)
+        outputs = [_list(output_tensors)] if isinstance(output_tensors[0], torch.Tensor) else output_tensors
+        alike = len(inputs) == len(outputs) == 1 and all(
+            (one.dtype, one.numel()) == (inputs[0].dtype, inputs[0].numel()) for one in outputs[0]
+        )
+        if not alike or len(outputs[0]) != self.size() or not self._ready([*inputs, *outputs[0]]):
+            return self._gloo.allgather([list(one) for one in outputs], inputs, *_given(opts))
+        gathered = torch.empty((self.size(), inputs[0].numel()), dtype=inputs[0].dtype)
+
+        def spread() -> None:
+            for part, output in zip(gathered, outputs[0]):
+                output.copy_(part.view(output.shape))
+
+        call = (_moved(inputs[0]), "sum", 0)
+        return self._each("allgather", inputs, [call], [gathered], list(outputs[0]), spread)
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Copies the tensors of all ranks into one tensor on all ranks."""
+        alike = output.dtype == input.dtype and output.numel() == input.numel() * self.size()
+        if not alike or not self._ready([output, input]):
+            return self._gloo._allgather_base(output, input, *_given(opts))
+        return self._each("allgather", [input], [(_moved(input), "sum", 0)], [output])
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Is complete when all ranks have called it."""
+        if not self._ready([]):
+            return self._gloo.barrier(*_given(opts))
+        return self._each("barrier", [None], [(("u8", 0), "sum", 0)], [None])
+
+    def _words(
+        self, tensors: Sequence[torch.Tensor], reduction: Optional[str]
+    ) -> Optional[Tuple[str, int]]:
+        """Element type and count of a reduction, if the sidecar can do it."""
+        if not self._ready(tensors) or not tensors:
+            return None
+        dtype = _DTYPES.get(tensors[0].dtype)
+        # An average of integers is refused by gloo, in its words.
+        if dtype is None or reduction is None or (reduction == "avg" and dtype[0] in "iu"):
+            return None
+        return dtype, tensors[0].numel()
+
+    def _ready(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the sidecar can take these tensors; an error says what nobody can do."""
+        if os.getpid() != self._process:
+            raise HFReduceError(
+                f"failed to call a collective in process {os.getpid()}: the group belongs to process "
+                f"{self._process}; use it outside of DataLoader workers and forked children"
+            )
+        for tensor in tensors:
+            if tensor.device.type not in ("cpu", "meta"):
+                raise HFReduceError(
+                    f"failed to call a collective with a tensor on {tensor.device}: hfreduce takes tensors "
+                    "in host memory for now; copy it there, or use another backend"
+                )
+        dense = all(t.layout == torch.strided and t.device.type == "cpu" for t in tensors)
+        return self._client is not None and dense
+
+    def _each(
+        self,
+        kind: str,
+        inputs: Sequence[Optional[torch.Tensor]],
+        calls: "Sequence[Tuple[Tuple[str, int], Optional[str], int]]",
+        outputs: Sequence[Optional[torch.Tensor]],
+        results: Optional[List[torch.Tensor]] = None,
+        after: Optional[Callable[[], None]] = None,
+    ) -> HFReduceWork:
+        """Calls one operation for each input now; the results come into `outputs` later."""
+        client, completer, timeout = self._client, self._completer, self._timeout
+        assert client is not None and completer is not None
+        tickets: "List[Ticket]" = []
+
+        def finish() -> None:
+            first = None
+            for ticket, output in zip(tickets, outputs):
+                try:
+                    _receive(client, ticket, output, timeout)
+                except HFReduceError as error:
+                    first = first or error
+            if first is not None:
+                raise first
+            if after is not None:
+                after()
+
+        told = [one for one in (results or outputs) if one is not None]
+        with self._calling:
+            try:
+                for tensor, ((dtype, count), reduction, root) in zip(inputs, calls):
+                    data = None if tensor is None or count == 0 else _bytes(tensor.detach().contiguous())
+                    word = reduction or "sum"
+                    tickets.append(
+                        client.call(kind, dtype, count, data, reduce=word, root=root, timeout=timeout)
+                    )
+            finally:
+                # Also of a call that was refused half way: what was called is waited for.
+                work = completer.add(HFReduceWork(kind, told), finish)
+        return work
+
+
+def _receive(client: "Client", ticket: "Ticket", output: Optional[torch.Tensor], timeout: float) -> None:
+    if output is None or output.numel() == 0:
+        client.wait(ticket, None, timeout=timeout)
+    elif output.is_contiguous():
+        client.wait(ticket, _bytes(output.detach()), timeout=timeout)
+    else:
+        dense = torch.empty(output.shape, dtype=output.dtype)
+        client.wait(ticket, _bytes(dense), timeout=timeout)
+        output.detach().copy_(dense)
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    """The memory of a contiguous tensor, as a buffer of bytes."""
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _moved(tensor: torch.Tensor) -> Tuple[str, int]:
+    """Element type and count of what is moved and not added up: unknown types are bytes."""
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is not None:
+        return dtype, tensor.numel()
+    return "u8", tensor.numel() * tensor.element_size()
+
+
+def _reduction(given: Any) -> Optional[str]:
+    """The sidecar's word for a reduction, or for that of c10d's options; none if it has none."""
+    if given is None:
+        return "sum"
+    op = getattr(given, "reduceOp", given)
+    # c10d's operations compare equal to their kind, but do not hash like it.
+    return next((word for known, word in _REDUCTIONS if op == known), None)
+
+
+def _allreduce_options(opts: Any, op: Any) -> Any:
+    if hasattr(opts, "reduceOp"):
+        return opts
+    options = dist.AllreduceOptions()
+    chosen = op if op is not None else opts
+    if chosen is not None:
+        options.reduceOp = chosen
+    return options
+
+
+def _given(opts: Any) -> Tuple[Any, ...]:
+    return () if opts is None else (opts,)
+
+
+def _list(tensors: Tensors) -> List[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _close(process: int, completer: Completer, client: "Client") -> None:
+    """The end of a group, or of the interpreter: operations in flight get a moment, then fail."""
+    if os.getpid() == process:
+        completer.close(_CLOSE_SECONDS)
+        client.close()
+        completer.close(_CLOSE_SECONDS)

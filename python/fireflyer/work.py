@@ -1,0 +1,147 @@
+"""Operations in flight: the handle that PyTorch waits for, and the thread that completes them.
+
+Owns completion in the order of submission, and the lifetime of handles. What an operation's result means
+for the tensors is a function that the group passes in.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import weakref
+from collections import deque
+from datetime import timedelta
+from typing import Callable, Deque, List, Optional
+
+import torch
+import torch.distributed as dist
+import torch.futures
+
+from .errors import HFReduceError
+
+_log = logging.getLogger(__name__)
+
+#: Handles kept alive after they completed. PyTorch's C++ side holds the C++ half of a handle only, and its
+#: `wait` hangs once the Python half is gone; 4096 x 1 KiB = 4 MiB, DDP has a few dozen at once.
+KEPT_HANDLES = 4096
+
+
+class HFReduceWork(dist.Work):
+    """One call of a collective."""
+
+    def __init__(self, what: str, outputs: List[torch.Tensor]) -> None:
+        super().__init__()
+        self._what = what
+        self._outputs: Optional[List[torch.Tensor]] = outputs
+        # The caller owns its tensors: a kept handle must not keep them.
+        self._results = [weakref.ref(tensor) for tensor in outputs]
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._error: Optional[HFReduceError] = None
+        self._source: Optional[torch.futures.Future] = None
+        self._future: Optional[torch.futures.Future] = None
+
+    def complete(self, error: Optional[HFReduceError]) -> None:
+        """The operation is over. Called once."""
+        with self._lock:
+            self._error = error
+            self._over.set()
+            source, outputs = self._source, self._outputs
+            self._outputs = None
+        if source is not None:
+            source.set_result(outputs)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits until the tensors hold the result; a positive `timeout` limits that."""
+        limit = timeout.total_seconds()
+        if not self._over.wait(limit if limit > 0 else None):
+            raise HFReduceError(f"{self._what} is not finished after {limit:g} s: a rank is missing or slow")
+        if self._error is not None:
+            # A new one each time: a raised exception collects the traceback of every wait.
+            raise HFReduceError(str(self._error)) from self._error.__cause__
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`: the tensors are in the host's memory."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        """Whether the tensors hold the result."""
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> Optional[HFReduceError]:
+        """Why it failed, if it did."""
+        return self._error
+
+    def result(self) -> List[torch.Tensor]:
+        """The caller's tensors, as far as it still has them."""
+        return [tensor for tensor in (one() for one in self._results) if tensor is not None]
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of the tensors; its error is PyTorch's, with the name of ours in its text."""
+        with self._lock:
+            if self._future is None:
+                source: torch.futures.Future = torch.futures.Future()
+                # An exception set on a future is a value to C++; one raised in a callback is an error.
+                self._future = source.then(self._deliver)
+                if self._over.is_set():
+                    source.set_result(self.result())
+                else:
+                    self._source = source
+            return self._future
+
+    def _deliver(self, source: torch.futures.Future) -> List[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return source.value()
+
+
+class Completer:
+    """The thread that waits for operations, in the order in which they were called."""
+
+    def __init__(self) -> None:
+        self._queue: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
+        self._kept: Deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
+        self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
+        self._thread.start()
+
+    def add(self, work: HFReduceWork, finish: Callable[[], None]) -> HFReduceWork:
+        """Completes `work` when `finish` has returned or raised."""
+        self._kept.append(work)
+
+        def complete() -> None:
+            error = None
+            try:
+                finish()
+            except HFReduceError as raised:
+                error = raised
+            except Exception as raised:  # A bug of ours must not leave the waiting rank waiting.
+                error = HFReduceError(f"failed to finish {work._what}: {raised!r}")
+                error.__cause__ = raised
+            work.complete(error)
+
+        self._queue.put(complete)
+        return work
+
+    def close(self, limit_seconds: float) -> None:
+        """Ends the thread after what was added before."""
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(limit_seconds)
+
+    def _run(self) -> None:
+        while True:
+            complete = self._queue.get()
+            if complete is None:
+                return
+            try:
+                complete()
+            except Exception:  # A callback that the script attached to a future.
+                _log.exception("a callback of a collective failed")
+            del complete
+
