@@ -4,7 +4,7 @@
 use crate::Verb;
 use crate::args::Args;
 use crate::chart::{self, Ran};
-use crate::images;
+use crate::{images, reference};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -19,6 +19,7 @@ Rewrites the committed files that are made from code:
   crds/yaml/*.yaml                       from the types in crds/src
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
   */Containerfile                        from the table of images in xtask/src/images
+  docs/reference.md                      flags and metrics, from their declarations
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
   --check   write nothing; fail when a file is stale, or when a rule, bound or
@@ -52,6 +53,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
         }
     }
     images::containerfiles(check)?;
+    reference::page(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask`: the repository's own tasks. Finds the verb, answers `--help`, turns the result into an exit status.
-//! Each verb is a file of its own that ends in a [`Verb`]; what the verbs share is in `args` and `report`.
+//! Each verb is a file of its own that ends in a [`Verb`]; what the verbs share is in `args` and
+//! `report`.
 
 #![expect(
     clippy::print_stdout,
@@ -17,6 +18,7 @@ mod images;
 mod lint;
 mod packages;
 mod python;
+mod reference;
 mod report;
 mod sim;
 mod test;
@@ -27,7 +29,8 @@ use std::process::ExitCode;
 
 use args::{Args, Usage};
 
-/// One verb of `cargo xtask`. To add one: a file with `pub(crate) const VERB`, a `mod` line above, a line in [`VERBS`].
+/// One verb of `cargo xtask`. To add one: a file with `pub(crate) const VERB`, a `mod` line above,
+/// a line in [`VERBS`].
 pub(crate) struct Verb {
     /// The word on the command line.
     pub(crate) name: &'static str,
