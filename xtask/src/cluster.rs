@@ -84,6 +84,9 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
         engine(cluster.engine())
     );
     println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
+    if !prerequisites::found("kubectl") {
+        println!("  export PATH=\"$PATH:{}\"", cluster.programs()?.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -111,13 +111,14 @@ pub fn list() -> Result<Vec<Status>> {
     let mut found = Vec::new();
     for name in names {
         let folder = paths::clusters()?.join(name.as_str());
-        let Some(state) = State::read(&folder)? else {
-            continue;
+        // A state that cannot be read is told of, not fatal: `down` and `up` can do without.
+        let state = match State::read(&folder) {
+            Ok(Some(state)) => state,
+            Ok(None) => continue,
+            Err(_) => State::new(0, Engine::Native),
         };
-        let dead = state
-            .processes
-            .iter()
-            .filter(|(_, process)| !process.alive());
+        let processes = state.processes.iter();
+        let dead = processes.filter(|(_, process)| !process.alive());
         found.push(Status {
             name: name.to_string(),
             engine: state.engine,
@@ -206,6 +207,11 @@ impl Cluster {
         let mut command = Command::new(self.tools.program("kubectl")?);
         command.env("KUBECONFIG", self.kubeconfig()).args(arguments);
         Ok(command)
+    }
+
+    /// Where this cluster's `kubectl` is.
+    pub fn programs(&self) -> Result<&Path> {
+        self.tools.folder(Module::Kubernetes)
     }
 
     /// Applies YAML text.
