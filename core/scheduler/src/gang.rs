@@ -182,9 +182,18 @@ fn missing<'a>(
     if whole {
         return None;
     }
+    // A trainer starts when its whole gang has joined: then no pod was still to be created.
+    let started = |pod: &Pod| match pod.state {
+        PodState::Unbound | PodState::Starting | PodState::ImageError(_) => false,
+        PodState::Running
+        | PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Failed(_)
+        | PodState::Refused(_) => true,
+    };
     let absent = |(rank, _): &(u32, &NodeName)| !view.pods.contains_key(&(attempt.number, *rank));
     let mut ranks = (0_u32..).zip(&attempt.nodes).filter(absent);
-    if phase == Phase::Assigned {
+    if phase == Phase::Assigned && !view.gang(attempt.number).any(started) {
         return Some(Verdict::Incomplete(ranks.map(|(rank, _)| rank).collect()));
     }
     let (rank, node) = ranks.next()?;

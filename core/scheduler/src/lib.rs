@@ -3,6 +3,7 @@
 
 mod assign;
 mod capacity;
+mod check;
 mod draft;
 mod filter;
 mod gang;
@@ -18,29 +19,10 @@ mod snapshot;
 mod status;
 mod time;
 
+pub use check::{Violation, check};
 pub use plan::{Action, Event, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use snapshot::{Attempt, Exit, Job, JobKey, Node, Pod, PodState, Report, Snapshot, ZonePolicy};
 pub use status::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status};
 pub use time::Timestamp;
-
-/// An invariant that a plan would break. Such a plan is a bug of ours and must be discarded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plan breaks {invariant}: {detail}")]
-pub struct Violation {
-    /// Short stable name, for the metric.
-    pub invariant: &'static str,
-    /// What exactly.
-    pub detail: String,
-}
-
-/// Verifies a plan without trusting the planner.
-pub fn check(
-    _snapshot: &Snapshot,
-    _policy: &Policy,
-    _now: Timestamp,
-    _plan: &Plan,
-) -> Result<(), Violation> {
-    Ok(())
-}

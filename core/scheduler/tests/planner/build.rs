@@ -1,0 +1,62 @@
+//! The smallest legal objects; tests vary one thing.
+
+use std::time::Duration;
+
+use scheduler::{Job, JobKey, Node, Status, Timestamp, ZonePolicy};
+
+pub(crate) const CLASS: &str = "a100";
+pub(crate) const GRACE: Duration = Duration::from_secs(30);
+
+pub(crate) fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+pub(crate) fn node(name: &str, zone: &str) -> Node {
+    Node {
+        name: name.into(),
+        class: CLASS.into(),
+        zone: zone.into(),
+        leaf: "leaf".into(),
+        ready: true,
+        cordoned: false,
+        has_node_resource: true,
+        suspect_until: None,
+    }
+}
+
+/// `a:3 b:2` gives a-0 a-1 a-2 b-0 b-1, each in the zone of its letter.
+pub(crate) fn nodes(text: &str) -> Vec<Node> {
+    let mut all = Vec::new();
+    for word in text.split_whitespace() {
+        let (zone, count) = word.split_once(':').unwrap();
+        let count: u32 = count.parse().unwrap();
+        all.extend((0..count).map(|index| node(&format!("{zone}-{index:03}"), zone)));
+    }
+    all
+}
+
+pub(crate) fn key(name: &str) -> JobKey {
+    JobKey {
+        namespace: "team".into(),
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+    }
+}
+
+pub(crate) fn job(name: &str, nodes: u32) -> Job {
+    Job {
+        key: key(name),
+        created: at(0),
+        nodes,
+        class: CLASS.into(),
+        zone_policy: ZonePolicy::PreferSingle,
+        suspend: false,
+        grace: GRACE,
+        max_restarts: 3,
+        ttl: None,
+        deleting: false,
+        finalizer: false,
+        claim_problem: None,
+        status: Status::default(),
+    }
+}

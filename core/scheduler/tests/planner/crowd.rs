@@ -1,0 +1,167 @@
+//! Many jobs at once under random trouble: all end, nothing is booked twice, nothing is left over.
+
+use std::time::Duration;
+
+use scheduler::{Phase, ZonePolicy};
+use sim::{Rng, for_each_seed};
+use topology::NodeName;
+
+use crate::build::{at, job, key, nodes};
+use crate::world::{Crash, Deed, Event, Program, World};
+
+fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
+    let mut program = Program::trains(rng.range(1..longest_seconds));
+    for _ in 0..rng.range(0..3) {
+        program.faults.push_back((rng.range(0..60_000), 0));
+    }
+    program.saves = rng.chance(4, 5);
+    program.survivors_hang = rng.chance(1, 4);
+    program
+}
+
+fn is_over(world: &World) -> bool {
+    world
+        .jobs
+        .values()
+        .all(|stored| stored.job.status.phase.is_terminal())
+}
+
+/// A small cluster in two zones where everything goes wrong.
+pub(crate) fn trouble(rng: &mut Rng) -> World {
+    let (a, b) = (rng.range(2..7), rng.range(1..6));
+    let mut world = World::new(rng, nodes(&format!("a:{a} b:{b}")));
+    let names: Vec<NodeName> = world.machines.keys().cloned().collect();
+    world.operator.crash = Crash {
+        after: (0..rng.range(0..12)).map(|_| rng.range(1..300)).collect(),
+        vacancy: Duration::from_millis(rng.range(0..20_000)),
+        returns: rng
+            .chance(1, 2)
+            .then(|| Duration::from_millis(rng.range(0..15_000))),
+    };
+    for index in 0..rng.range(3..12) {
+        let name = format!("job-{index:03}");
+        let largest = a.max(b).max(if rng.chance(1, 3) { a + b } else { 0 });
+        let mut one = job(&name, u32::try_from(rng.range(1..largest + 1)).unwrap());
+        one.created = at(index);
+        one.max_restarts = 9;
+        if u64::from(one.nodes) <= a.max(b) && rng.chance(1, 4) {
+            one.zone_policy = ZonePolicy::Single;
+        }
+        let program = program(rng, 200);
+        world.submit(one, program);
+        if rng.chance(1, 3) {
+            let from = rng.range(0..300);
+            world.after(from, Deed::Suspend(key(&name), true));
+            world.after(from + rng.range(0..100), Deed::Suspend(key(&name), false));
+        }
+        if rng.chance(1, 6) {
+            world.after(rng.range(0..600), Deed::Delete(key(&name)));
+        }
+        if rng.chance(1, 4) {
+            world.after(rng.range(0..600), Deed::Evict(key(&name), 0));
+        }
+    }
+    for name in names {
+        if rng.chance(1, 3) {
+            let from = rng.range(0..600);
+            let to = from + rng.range(1..200);
+            world
+                .queue
+                .at(Duration::from_secs(from), Event::Die(name.clone()));
+            world
+                .queue
+                .at(Duration::from_secs(to), Event::Revive(name.clone()));
+        }
+        if rng.chance(1, 4) {
+            let from = rng.range(0..600);
+            world.after(from, Deed::Cordon(name.clone(), true));
+            world.after(from + rng.range(1..200), Deed::Cordon(name.clone(), false));
+        }
+        let machine = world.machines.get_mut(&name).unwrap();
+        machine.refuses = u32::try_from(rng.range(0..2)).unwrap();
+    }
+    world
+}
+
+#[test]
+fn all_jobs_end_whatever_goes_wrong() {
+    for_each_seed(400, |rng| {
+        let mut world = trouble(rng);
+        world.run_until("every job ended", is_over);
+        world.settle();
+        for stored in world.jobs.values() {
+            let last = stored.job.status.last_checkpoint.as_ref();
+            let last = last.map(|last| (last.attempt, last.step));
+            assert!(last >= stored.acked, "{}", world.describe());
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let mut world = trouble(&mut Rng::new(7));
+        world.run_until("every job ended", is_over);
+        world.describe()
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_hundred_jobs_share_two_hundred_nodes() {
+    for_each_seed(1, |rng| {
+        let mut world = World::new(rng, nodes("a:100 b:100"));
+        for index in 0..100 {
+            let size = *rng.pick(&[1, 1, 2, 4, 8, 16, 32, 64, 90, 120]);
+            let mut one = job(&format!("job-{index:03}"), size);
+            one.created = at(index / 10);
+            world.submit(one, Program::trains(rng.range(30..600)));
+        }
+        world.run_until("every job ended", is_over);
+        world.settle();
+        let pods = world.pods.len() as u64;
+        for stored in world.jobs.values() {
+            assert_eq!(
+                stored.job.status.phase,
+                Phase::Succeeded,
+                "{}",
+                world.describe()
+            );
+        }
+        // Each pod is created once. The rest: finalizer on and off, ConfigMap, rank 0 stripped, and a record for
+        // each of waiting (at most for two reasons), Assigned, Starting, Running and Succeeded.
+        assert!(
+            world.writes <= pods + 100 * 12,
+            "{} writes for {pods} pods",
+            world.writes
+        );
+    });
+}
+
+#[test]
+fn a_big_job_is_not_starved_by_a_stream_of_small_ones() {
+    for_each_seed(5, |rng| {
+        let mut world = World::new(rng, nodes("a:8 b:4"));
+        for index in 0..400 {
+            let mut small = job(&format!("small-{index:03}"), 1);
+            small.created = at(index * 4);
+            let program = Program::trains(rng.range(30..90));
+            world.run_until("time passes", |world| world.now() >= at(index * 4));
+            world.submit(small, program);
+            if index == 20 {
+                let mut big = job("big", 8);
+                big.created = at(index * 4 + 1);
+                world.submit(big, Program::trains(60));
+            }
+            // Something always happens, so that time passes.
+            world
+                .queue
+                .at(Duration::from_secs(index * 4 + 4), Event::Collect);
+        }
+        let big = &world.jobs[&key("big")].job.status;
+        assert_eq!(big.phase, Phase::Succeeded, "{}", world.describe());
+        let ended = big.finished_at.unwrap();
+        // It waits at most for the longest small job of the queue before it.
+        assert!(ended <= at(81 + 90 * 3 + 60), "it ended only at {ended}");
+    });
+}

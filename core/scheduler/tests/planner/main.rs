@@ -1,0 +1,17 @@
+//! Tests of the planner as a whole: single decisions, properties over random clusters, and whole lives of jobs
+//! in a simulated cluster whose operator is killed after every write.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test harness fails by panicking, and looks for one variant among many"
+)]
+
+mod build;
+mod crowd;
+mod decisions;
+mod life;
+mod mutations;
+mod properties;
+mod speed;
+mod world;

@@ -1,0 +1,300 @@
+//! The check is itself checked: good plans, spoiled by hand, are refused for the right reason.
+
+use std::time::Duration;
+
+use scheduler::{Action, Node, Phase, Plan, PodState, Policy, Snapshot, check, plan};
+
+use crate::build::{at, job, nodes};
+use crate::properties::apply;
+
+/// Two jobs get nodes, one of them crossing.
+fn good() -> (Snapshot, Plan) {
+    let jobs = vec![job("big", 5), job("small", 2)];
+    let snapshot = Snapshot {
+        nodes: nodes("a:4 b:4"),
+        jobs,
+        ..Snapshot::default()
+    };
+    let plan = plan(&snapshot, &Policy::default(), at(0));
+    assert_eq!(plan.jobs.len(), 2);
+    (snapshot, plan)
+}
+
+fn refused(snapshot: &Snapshot, plan: &Plan, expected: &str) {
+    let violation = check(snapshot, &Policy::default(), at(0), plan);
+    assert_eq!(
+        violation.map_err(|violation| violation.invariant),
+        Err(expected)
+    );
+}
+
+fn attempt_of(plan: &mut Plan, job: usize) -> &mut scheduler::NewAttempt {
+    let attempt = plan.jobs[job]
+        .actions
+        .iter_mut()
+        .find_map(|action| match action {
+            Action::CreateAttempt(attempt) => Some(attempt),
+            _ => None,
+        });
+    attempt.unwrap()
+}
+
+fn drop_actions(plan: &mut Plan, job: usize, mut drop: impl FnMut(&Action) -> bool) {
+    plan.jobs[job].actions.retain(|action| !drop(action));
+}
+
+#[test]
+fn a_good_plan_passes() {
+    let (snapshot, plan) = good();
+    assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
+}
+
+#[test]
+fn a_node_in_two_gangs_is_refused() {
+    let (snapshot, mut plan) = good();
+    let stolen = attempt_of(&mut plan, 0).nodes[0].clone();
+    attempt_of(&mut plan, 1).nodes[0] = stolen;
+    refused(&snapshot, &plan, "one-gang-per-node");
+}
+
+#[test]
+fn a_node_twice_in_one_gang_is_refused() {
+    let (snapshot, mut plan) = good();
+    let attempt = attempt_of(&mut plan, 0);
+    attempt.nodes[1] = attempt.nodes[0].clone();
+    refused(&snapshot, &plan, "one-gang-per-node");
+}
+
+#[test]
+fn a_held_node_is_refused() {
+    let (mut snapshot, plan) = good();
+    let mut other = plan.clone();
+    other.jobs.remove(0);
+    apply(&mut snapshot, &other, at(0));
+    snapshot.pods.clear();
+    let mut stealing = plan;
+    stealing.jobs.remove(1);
+    let stolen = snapshot.attempts[0].nodes[0].clone();
+    let zone = stealing.jobs[0].clone();
+    assert_eq!(zone.job.name.as_ref(), "big");
+    let place = &mut attempt_of(&mut stealing, 0).nodes[0];
+    place.zone = stolen.as_str()[..1].into();
+    place.node = stolen;
+    refused(&snapshot, &stealing, "one-gang-per-node");
+}
+
+#[test]
+fn a_node_where_an_older_pod_still_runs_is_refused() {
+    let (mut snapshot, plan) = good();
+    let mut state = snapshot.clone();
+    apply(&mut state, &plan, at(0));
+    let mut leftover = state.pods.swap_remove(0);
+    leftover.job.uid = "an earlier one".into();
+    snapshot.pods.push(leftover);
+    refused(&snapshot, &plan, "one-gang-per-node");
+}
+
+#[test]
+fn half_a_gang_is_refused() {
+    let (snapshot, mut plan) = good();
+    attempt_of(&mut plan, 0).nodes.pop();
+    refused(&snapshot, &plan, "gang-whole");
+}
+
+#[test]
+fn a_missing_pod_is_refused() {
+    let (snapshot, mut plan) = good();
+    drop_actions(&mut plan, 1, |action| {
+        matches!(action, Action::CreatePod { rank: 1, .. })
+    });
+    refused(&snapshot, &plan, "gang-whole");
+}
+
+#[test]
+fn a_pod_on_another_rank_s_node_is_refused() {
+    let (snapshot, mut plan) = good();
+    for action in &mut plan.jobs[1].actions {
+        if let Action::CreatePod { rank, .. } = action {
+            *rank = 1 - *rank;
+        }
+    }
+    refused(&snapshot, &plan, "gang-whole");
+}
+
+#[test]
+fn too_many_crossing_jobs_are_refused() {
+    let (snapshot, plan) = good();
+    let policy = Policy {
+        max_cross_zone_jobs: 0,
+        ..Policy::default()
+    };
+    let violation = check(&snapshot, &policy, at(0), &plan).unwrap_err();
+    assert_eq!(violation.invariant, "crossing-limit");
+}
+
+#[test]
+fn a_crossing_that_is_not_admitted_or_not_allowed_is_refused() {
+    let (snapshot, mut plan) = good();
+    attempt_of(&mut plan, 0).crossing = false;
+    refused(&snapshot, &plan, "crossing-limit");
+    let (mut snapshot, plan) = good();
+    snapshot.jobs[0].zone_policy = scheduler::ZonePolicy::Single;
+    refused(&snapshot, &plan, "crossing-limit");
+}
+
+#[test]
+fn ranks_that_are_not_contiguous_by_zone_are_refused() {
+    let (snapshot, mut plan) = good();
+    attempt_of(&mut plan, 0).nodes.rotate_left(1);
+    refused(&snapshot, &plan, "crossing-limit");
+}
+
+#[test]
+fn unhealthy_nodes_are_refused() {
+    let spoilers: [fn(&mut Node); 5] = [
+        |node| node.ready = false,
+        |node| node.cordoned = true,
+        |node| node.has_node_resource = false,
+        |node| node.suspect_until = Some(at(9)),
+        |node| node.class = "h100".into(),
+    ];
+    for spoil in spoilers {
+        let (mut snapshot, plan) = good();
+        snapshot.nodes.iter_mut().for_each(spoil);
+        refused(&snapshot, &plan, "healthy-nodes");
+    }
+}
+
+#[test]
+fn creating_before_recording_is_refused() {
+    let (snapshot, mut plan) = good();
+    drop_actions(&mut plan, 0, |action| {
+        matches!(action, Action::Record { .. })
+    });
+    refused(&snapshot, &plan, "record-first");
+    let (snapshot, mut plan) = good();
+    drop_actions(&mut plan, 0, |action| {
+        matches!(action, Action::AddFinalizer)
+    });
+    refused(&snapshot, &plan, "finalizer-while-held");
+}
+
+/// Both jobs train.
+fn training() -> Snapshot {
+    let (mut snapshot, first) = good();
+    apply(&mut snapshot, &first, at(0));
+    snapshot
+        .pods
+        .iter_mut()
+        .for_each(|pod| pod.state = PodState::Running);
+    let second = plan(&snapshot, &Policy::default(), at(0));
+    apply(&mut snapshot, &second, at(0));
+    snapshot
+}
+
+fn only(snapshot: &Snapshot, actions: Vec<Action>) -> Plan {
+    let job = snapshot.jobs[0].key.clone();
+    Plan {
+        jobs: vec![scheduler::JobPlan { job, actions }],
+        wake_at: None,
+    }
+}
+
+#[test]
+fn killing_a_training_pod_is_refused() {
+    let snapshot = training();
+    let delete = |grace| Action::DeletePod {
+        attempt: 1,
+        rank: 0,
+        grace,
+    };
+    let kill = delete(Duration::ZERO);
+    refused(
+        &snapshot,
+        &only(&snapshot, vec![kill.clone()]),
+        "record-first",
+    );
+    let mut status = Box::new(snapshot.jobs[0].status.clone());
+    status.phase = Phase::Interrupting;
+    let ask = Action::Record {
+        status,
+        event: None,
+    };
+    refused(
+        &snapshot,
+        &only(&snapshot, vec![ask.clone(), kill]),
+        "no-lost-save",
+    );
+    let gently = only(&snapshot, vec![ask, delete(snapshot.jobs[0].grace)]);
+    assert_eq!(check(&snapshot, &Policy::default(), at(0), &gently), Ok(()));
+}
+
+#[test]
+fn letting_go_too_early_is_refused() {
+    let mut snapshot = training();
+    let plan = only(&snapshot, vec![Action::RemoveFinalizer]);
+    refused(&snapshot, &plan, "finalizer-while-held");
+    // Also when it no longer holds anything on paper, but its pods still run.
+    snapshot.jobs[0].status.phase = Phase::Restarting;
+    refused(&snapshot, &plan, "finalizer-while-held");
+    refused(
+        &snapshot,
+        &only(&snapshot, vec![Action::DeleteJob]),
+        "one-end",
+    );
+}
+
+#[test]
+fn an_end_that_is_not_true_is_refused() {
+    let snapshot = training();
+    let mut status = Box::new(snapshot.jobs[0].status.clone());
+    status.phase = Phase::Succeeded;
+    let unsaid = Action::Record {
+        status: status.clone(),
+        event: None,
+    };
+    refused(&snapshot, &only(&snapshot, vec![unsaid]), "one-end");
+    status.set(
+        scheduler::ConditionKind::Complete,
+        true,
+        "Succeeded",
+        "",
+        at(0),
+    );
+    let untrue = Action::Record {
+        status,
+        event: None,
+    };
+    refused(&snapshot, &only(&snapshot, vec![untrue]), "one-end");
+}
+
+#[test]
+fn dropping_an_acknowledgement_is_refused() {
+    let mut snapshot = training();
+    let ack = scheduler::Checkpoint {
+        attempt: 1,
+        step: 7,
+        digest: "d".to_owned(),
+    };
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Interrupted {
+            ack: (pod.rank == 0).then(|| ack.clone()),
+        };
+        pod.terminal = true;
+    }
+    let mut status = Box::new(snapshot.jobs[0].status.clone());
+    status.phase = Phase::Restarting;
+    let forget = Action::Record {
+        status,
+        event: None,
+    };
+    let strip = Action::StripPod {
+        attempt: 1,
+        rank: 0,
+    };
+    refused(
+        &snapshot,
+        &only(&snapshot, vec![forget, strip]),
+        "no-lost-save",
+    );
+}

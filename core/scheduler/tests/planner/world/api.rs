@@ -1,0 +1,246 @@
+//! The API server: what a write does, and when it is refused.
+
+use std::time::Duration;
+
+use scheduler::{Action, Attempt, JobKey, NewAttempt, Pod, PodState};
+
+use super::{Deed, Event, PodId, Running, World};
+
+/// A write that was refused: somebody else was first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict;
+
+impl World {
+    /// Somebody may want to plan.
+    pub(crate) fn changed(&mut self) {
+        self.operator.dirty = true;
+        if !self.operator.awake {
+            self.operator.awake = true;
+            self.queue.after(Duration::from_millis(10), Event::Plan);
+        }
+    }
+
+    /// Performs one write of an operator. `version` is what it knows of the job object.
+    pub(crate) fn perform(
+        &mut self,
+        key: &JobKey,
+        action: Action,
+        version: &mut u64,
+    ) -> Result<(), Conflict> {
+        self.changed();
+        match action {
+            Action::AddFinalizer => self.update(key, version, |job| job.finalizer = true),
+            Action::RemoveFinalizer => self.update(key, version, |job| job.finalizer = false),
+            Action::Record { status, .. } => self.update(key, version, |job| job.status = *status),
+            Action::DeleteJob => self.update(key, version, |job| job.deleting = true),
+            Action::CreateAttempt(attempt) => self.create_attempt(key, attempt),
+            Action::CreatePod {
+                attempt,
+                rank,
+                node,
+            } => {
+                self.create_pod((key.clone(), attempt, rank), node);
+                Ok(())
+            }
+            Action::DeletePod {
+                attempt,
+                rank,
+                grace,
+            } => {
+                self.delete_pod(&(key.clone(), attempt, rank), grace);
+                Ok(())
+            }
+            Action::StripPod { attempt, rank } => {
+                let id = (key.clone(), attempt, rank);
+                if let Some(running) = self.pods.get_mut(&id) {
+                    running.pod.finalizer = false;
+                }
+                self.reap(&id);
+                Ok(())
+            }
+            Action::DeleteAttempt { attempt } => {
+                self.attempts.remove(&(key.clone(), attempt));
+                Ok(())
+            }
+        }
+    }
+
+    fn update(
+        &mut self,
+        key: &JobKey,
+        version: &mut u64,
+        change: impl FnOnce(&mut scheduler::Job),
+    ) -> Result<(), Conflict> {
+        let stored = self.jobs.get_mut(key).ok_or(Conflict)?;
+        if stored.version != *version {
+            return Err(Conflict);
+        }
+        change(&mut stored.job);
+        stored.version += 1;
+        *version = stored.version;
+        self.forget_if_deleted(key);
+        Ok(())
+    }
+
+    /// A deleted object without finalizers is gone, and what it owned is collected a little later.
+    fn forget_if_deleted(&mut self, key: &JobKey) {
+        let over = self
+            .jobs
+            .get(key)
+            .is_some_and(|stored| stored.job.deleting && !stored.job.finalizer);
+        if over {
+            self.jobs.remove(key);
+            self.gone.push(key.clone());
+            self.queue.after(Duration::from_secs(1), Event::Collect);
+        }
+    }
+
+    fn create_attempt(&mut self, key: &JobKey, new: NewAttempt) -> Result<(), Conflict> {
+        let id = (key.clone(), new.number);
+        if self.attempts.contains_key(&id) {
+            return Err(Conflict);
+        }
+        let attempt = Attempt {
+            job: key.clone(),
+            number: new.number,
+            nodes: new.nodes.into_iter().map(|place| place.node).collect(),
+            crossing: new.crossing,
+            created: self.now(),
+        };
+        if let (Some(stored), Some(resume)) = (self.jobs.get(key), new.resume) {
+            let step = stored.saved;
+            assert_eq!(resume.step, step, "{key} is pinned to an old checkpoint");
+        }
+        self.attempts.insert(id, attempt);
+        self.collect_later(key);
+        Ok(())
+    }
+
+    fn create_pod(&mut self, id: PodId, node: topology::NodeName) {
+        if self.pods.contains_key(&id) {
+            return;
+        }
+        let (job, attempt, rank) = id.clone();
+        if !self.operator.haunted {
+            let other = self
+                .pods
+                .values()
+                .find(|other| !other.pod.terminal && other.pod.node == node);
+            assert!(other.is_none(), "{id:?} created on {node} beside {other:?}");
+        }
+        self.collect_later(&job);
+        let pod = Pod {
+            job,
+            attempt,
+            rank,
+            node,
+            state: PodState::Unbound,
+            terminal: false,
+            delete_by: None,
+            finalizer: rank == 0,
+            created: self.now(),
+        };
+        self.pods.insert(
+            id.clone(),
+            Running {
+                pod,
+                dialled: false,
+                stopping: false,
+            },
+        );
+        let delay = self.delay(10, 800);
+        self.queue.after(delay, Event::Bind(id));
+    }
+
+    /// An object whose owner is gone does not live long.
+    fn collect_later(&mut self, owner: &JobKey) {
+        if !self.jobs.contains_key(owner) {
+            self.queue.after(Duration::from_secs(1), Event::Collect);
+        }
+    }
+
+    pub(crate) fn collect(&mut self) {
+        let jobs = &self.jobs;
+        self.attempts.retain(|(job, _), _| jobs.contains_key(job));
+        let orphans: Vec<PodId> = self
+            .pods
+            .keys()
+            .filter(|(job, ..)| !jobs.contains_key(job))
+            .cloned()
+            .collect();
+        for id in orphans {
+            self.delete_pod(&id, Duration::from_secs(5));
+        }
+        self.changed();
+    }
+
+    pub(crate) fn delete_pod(&mut self, id: &PodId, grace: Duration) {
+        let end = self.now() + grace;
+        let Some(running) = self.pods.get_mut(id) else {
+            return;
+        };
+        let by = running.pod.delete_by.map_or(end, |old| old.min(end));
+        running.pod.delete_by = Some(by);
+        let terminal = running.pod.terminal;
+        self.changed();
+        if terminal {
+            self.reap(id);
+        } else {
+            self.stop(id, grace);
+        }
+    }
+
+    /// Removes a pod object that is deleted, has ended and carries no finalizer.
+    pub(crate) fn reap(&mut self, id: &PodId) {
+        let Some(Running { pod, .. }) = self.pods.get(id) else {
+            return;
+        };
+        if pod.delete_by.is_none() || !pod.terminal || pod.finalizer {
+            return;
+        }
+        if let PodState::Interrupted { ack: Some(ack) } = &pod.state
+            && let Some(stored) = self.jobs.get(&id.0)
+            && !stored.job.deleting
+        {
+            let last = stored.job.status.last_checkpoint.as_ref();
+            let known = last.map(|last| (last.attempt, last.step));
+            assert!(
+                known >= Some((ack.attempt, ack.step)),
+                "{ack:?} was dropped unrecorded"
+            );
+        }
+        self.pods.remove(id);
+        self.changed();
+    }
+
+    pub(crate) fn deed(&mut self, deed: Deed) {
+        match deed {
+            Deed::Suspend(key, suspend) => {
+                if let Some(stored) = self.jobs.get_mut(&key) {
+                    stored.job.suspend = suspend;
+                    stored.version += 1;
+                }
+            }
+            Deed::Delete(key) => {
+                if let Some(stored) = self.jobs.get_mut(&key) {
+                    stored.job.deleting = true;
+                    stored.version += 1;
+                }
+                self.forget_if_deleted(&key);
+            }
+            Deed::Cordon(name, cordoned) => {
+                if let Some(machine) = self.machines.get_mut(&name) {
+                    machine.node.cordoned = cordoned;
+                }
+            }
+            Deed::Evict(key, rank) => {
+                if let Some(stored) = self.jobs.get(&key) {
+                    let id = (key, stored.job.status.attempt, rank);
+                    let grace = stored.job.grace;
+                    self.delete_pod(&id, grace);
+                }
+            }
+        }
+        self.changed();
+    }
+}

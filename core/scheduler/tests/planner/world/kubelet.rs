@@ -1,0 +1,361 @@
+//! The stock scheduler, the kubelets, and the programs in the pods.
+
+use std::time::Duration;
+
+use scheduler::{Checkpoint, Exit, JobKey, PodState, Timestamp};
+use topology::NodeName;
+
+use super::{Event, LEASE, PodId, Run, Running, World};
+
+impl Running {
+    /// Whether it occupies its node as far as the kubelet is concerned.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.pod.state != PodState::Unbound && !self.pod.terminal
+    }
+
+    pub(crate) fn trains(&self) -> bool {
+        self.pod.state == PodState::Running && !self.pod.terminal
+    }
+}
+
+impl World {
+    fn is_alive(&self, node: &NodeName) -> bool {
+        self.machines.get(node).is_some_and(|machine| machine.alive)
+    }
+
+    fn gang(&self, job: &JobKey, attempt: u32) -> Vec<PodId> {
+        let from = (job.clone(), attempt, 0);
+        let to = (job.clone(), attempt, u32::MAX);
+        self.pods
+            .range(from..=to)
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
+    fn run(&mut self, id: &PodId) -> &mut Run {
+        self.runs.entry((id.0.clone(), id.1)).or_default()
+    }
+
+    /// The pod ends; its node is free of it.
+    fn end(&mut self, id: &PodId, state: PodState) {
+        if let Some(running) = self.pods.get_mut(id) {
+            running.pod.state = state;
+            running.pod.terminal = true;
+            self.reap(id);
+            self.changed();
+        }
+    }
+
+    pub(crate) fn bind(&mut self, id: PodId) {
+        let Some(running) = self.pods.get(&id) else {
+            return;
+        };
+        if running.pod.state != PodState::Unbound || running.pod.delete_by.is_some() {
+            return;
+        }
+        let name = running.pod.node.clone();
+        let busy = self
+            .pods
+            .values()
+            .any(|other| other.pod.node == name && other.is_bound());
+        let machine = self.machines.get_mut(&name);
+        let open = machine.filter(|machine| machine.node.ready && !machine.node.cordoned);
+        let Some(machine) = open.filter(|_| !busy) else {
+            self.queue.after(Duration::from_secs(1), Event::Bind(id));
+            return;
+        };
+        if machine.alive && machine.refuses > 0 {
+            machine.refuses -= 1;
+            self.end(
+                &id,
+                PodState::Refused("UnexpectedAdmissionError".to_owned()),
+            );
+            return;
+        }
+        if let Some(running) = self.pods.get_mut(&id) {
+            running.pod.state = PodState::Starting;
+        }
+        let delay = self.delay(300, 3000);
+        self.queue.after(delay, Event::Dial(id));
+        self.changed();
+    }
+
+    /// The sidecar dials; when the last one of a gang does, all trainers start.
+    pub(crate) fn dial(&mut self, id: PodId) {
+        let Some(running) = self.pods.get(&id) else {
+            return;
+        };
+        let node = running.pod.node.clone();
+        if running.pod.state != PodState::Starting || !self.is_alive(&node) {
+            return;
+        }
+        if let Some(running) = self.pods.get_mut(&id) {
+            running.dialled = true;
+        }
+        let (job, attempt, _) = id.clone();
+        // The rendezvous service turns void attempts away.
+        let size = match (
+            self.attempts.get(&(job.clone(), attempt)),
+            self.jobs.get(&job),
+        ) {
+            (Some(found), Some(stored)) if stored.job.status.attempt == attempt => {
+                found.nodes.len()
+            }
+            _ => return,
+        };
+        let gang = self.gang(&job, attempt);
+        let ready = gang.iter().filter(|id| {
+            let running = &self.pods[*id];
+            let here = running.dialled && running.pod.state == PodState::Starting;
+            here && self.is_alive(&running.pod.node)
+        });
+        if ready.count() == size {
+            self.run(&id).joined = true;
+            for id in gang {
+                let delay = self.delay(0, 1000);
+                self.queue.after(delay, Event::Start(id));
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, id: PodId) {
+        let Some(running) = self.pods.get(&id) else {
+            return;
+        };
+        let node = running.pod.node.clone();
+        if running.pod.state != PodState::Starting
+            || running.pod.delete_by.is_some()
+            || !self.is_alive(&node)
+        {
+            return;
+        }
+        if let Some(running) = self.pods.get_mut(&id) {
+            running.pod.state = PodState::Running;
+        }
+        self.changed();
+        let (job, attempt, _) = id.clone();
+        let gang = self.gang(&job, attempt);
+        let now = self.millis();
+        if !gang.iter().all(|id| self.pods[id].trains()) || self.run(&id).broken {
+            return;
+        }
+        self.run(&id).started = Some(now);
+        let Some(stored) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let left = stored.program.work.saturating_sub(stored.saved);
+        let fault = stored.program.faults.pop_front();
+        self.queue.after(
+            Duration::from_millis(left),
+            Event::Finish(job.clone(), attempt),
+        );
+        if let Some((after, rank)) = fault {
+            self.queue.after(
+                Duration::from_millis(after),
+                Event::Fail((job, attempt, rank)),
+            );
+        }
+    }
+
+    fn is_whole(&self, job: &JobKey, attempt: u32) -> bool {
+        let run = self.runs.get(&(job.clone(), attempt));
+        let gang = self.gang(job, attempt);
+        let size = self
+            .attempts
+            .get(&(job.clone(), attempt))
+            .map(|found| found.nodes.len());
+        run.is_some_and(|run| run.started.is_some() && !run.broken)
+            && Some(gang.len()) == size
+            && gang.iter().all(|id| {
+                let running = &self.pods[id];
+                running.trains() && self.is_alive(&running.pod.node)
+            })
+    }
+
+    pub(crate) fn finish(&mut self, job: JobKey, attempt: u32) {
+        if !self.is_whole(&job, attempt) {
+            return;
+        }
+        if let Some(stored) = self.jobs.get_mut(&job) {
+            stored.saved = stored.program.work;
+        }
+        for id in self.gang(&job, attempt) {
+            // Ranks end one after the other; some may be asked to stop in between.
+            self.end(&id, PodState::Succeeded);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, id: PodId) {
+        let node = match self.pods.get(&id) {
+            Some(running) if running.trains() => running.pod.node.clone(),
+            Some(_) | None => return,
+        };
+        if !self.is_alive(&node) {
+            return;
+        }
+        let exit = Exit {
+            rank: Some(id.2),
+            code: Some(1),
+            log: Some("ValueError: loss is not a number".to_owned()),
+            finished: Some(self.now()),
+            ..Exit::default()
+        };
+        self.end(&id, PodState::Failed(exit));
+        self.break_gang(&id.0, id.1);
+    }
+
+    /// The gang has lost a member: the others notice, unless their program hangs.
+    fn break_gang(&mut self, job: &JobKey, attempt: u32) {
+        let run = self.runs.entry((job.clone(), attempt)).or_default();
+        // Before it has joined, another pod may take the place.
+        if !run.joined || run.broken {
+            return;
+        }
+        run.broken = true;
+        if run.started.is_none() {
+            return;
+        }
+        let hang = self
+            .jobs
+            .get(job)
+            .is_none_or(|stored| stored.program.survivors_hang);
+        if hang {
+            return;
+        }
+        for id in self.gang(job, attempt) {
+            let delay = self.delay(500, 2500);
+            self.queue.after(delay, Event::Fail(id));
+        }
+    }
+
+    /// SIGTERM.
+    pub(crate) fn stop(&mut self, id: &PodId, grace: Duration) {
+        let (job, attempt, _) = id.clone();
+        let whole = self.is_whole(&job, attempt);
+        let Some(running) = self.pods.get_mut(id) else {
+            return;
+        };
+        running.stopping = true;
+        let node = running.pod.node.clone();
+        if !self.is_alive(&node) {
+            return;
+        }
+        if !self.pods[id].trains() {
+            let delay = self.delay(50, 300);
+            self.queue.after(delay, Event::Kill(id.clone()));
+            return;
+        }
+        self.queue.after(grace, Event::Kill(id.clone()));
+        let saves = self
+            .jobs
+            .get(&job)
+            .is_some_and(|stored| stored.program.saves);
+        if whole && saves && !self.run(id).saving {
+            self.run(id).saving = true;
+            let delay = self.delay(200, 12_000);
+            self.queue.after(delay, Event::Saved(job, attempt));
+        }
+    }
+
+    /// Every rank saved the same step and leaves: with Interrupted where SIGTERM arrived, with code 0 elsewhere.
+    pub(crate) fn saved(&mut self, job: JobKey, attempt: u32) {
+        if !self.is_whole(&job, attempt) {
+            return;
+        }
+        let now = self.millis();
+        let started = self.runs[&(job.clone(), attempt)].started.unwrap();
+        let Some(stored) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        stored.saved = (stored.saved + now - started).min(stored.program.work);
+        let ack = Checkpoint {
+            attempt,
+            step: stored.saved,
+            digest: "d".to_owned(),
+        };
+        if self.pods[&(job.clone(), attempt, 0)].stopping {
+            stored.acked = Some((attempt, stored.saved));
+        }
+        for id in self.gang(&job, attempt) {
+            let ack = (id.2 == 0).then(|| ack.clone());
+            let state = match self.pods[&id].stopping {
+                true => PodState::Interrupted { ack },
+                false => PodState::Succeeded,
+            };
+            self.end(&id, state);
+        }
+    }
+
+    pub(crate) fn kill(&mut self, id: PodId) {
+        let Some(running) = self.pods.get(&id) else {
+            return;
+        };
+        let due = running.pod.delete_by.is_some_and(|by| by <= self.now());
+        if running.pod.terminal || !self.is_alive(&running.pod.node) || running.trains() && !due {
+            return;
+        }
+        let killed = Exit {
+            signal: Some(9),
+            finished: Some(self.now()),
+            ..Exit::default()
+        };
+        self.end(&id, PodState::Failed(killed));
+        self.break_gang(&id.0, id.1);
+    }
+
+    pub(crate) fn die(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.alive = false;
+        }
+        let lost: Vec<PodId> = self
+            .pods
+            .iter()
+            .filter(|(_, running)| running.pod.node == name && !running.pod.terminal)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for (job, attempt, _) in lost {
+            self.break_gang(&job, attempt);
+        }
+        // Peers name it within two seconds.
+        let until: Timestamp = self.now() + Duration::from_secs(62);
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.node.suspect_until = Some(until);
+        }
+        self.queue.after(LEASE, Event::DeclareDead(name));
+        self.changed();
+    }
+
+    pub(crate) fn declare_dead(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.node.ready = machine.alive;
+        }
+        self.changed();
+    }
+
+    /// The machine starts again: what ran on it did not survive.
+    pub(crate) fn revive(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.alive = true;
+            machine.node.ready = true;
+        }
+        let ids: Vec<PodId> = self
+            .pods
+            .iter()
+            .filter(|(_, running)| running.pod.node == name && running.is_bound())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ids {
+            self.end(&id, PodState::Refused("the node was restarted".to_owned()));
+        }
+        let unbound: Vec<PodId> = self
+            .pods
+            .iter()
+            .filter(|(_, running)| running.pod.node == name && running.pod.delete_by.is_some())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in unbound {
+            self.kill(id);
+        }
+        self.changed();
+    }
+}

@@ -1,0 +1,373 @@
+//! A cluster in miniature: an API server that keeps versions, machines that die, kubelets that start, kill and
+//! report pods with random delays, programs that train, save, fail or ignore signals, and an operator around the
+//! planner that can be killed after any write. Every run with the same seed is the same.
+
+mod api;
+mod kubelet;
+mod operator;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use scheduler::{Attempt, Job, JobKey, Node, Pod, Policy, Snapshot, Timestamp};
+use sim::{Queue, Rng};
+use topology::NodeName;
+
+pub(crate) use operator::{Crash, Operator};
+
+/// (job, attempt, rank)
+pub(crate) type PodId = (JobKey, u32, u32);
+
+/// How long after its death a node is known to be dead (its Lease has run out).
+const LEASE: Duration = Duration::from_secs(40);
+/// A run that takes longer than this hangs.
+const HORIZON: Duration = Duration::from_secs(48 * 3600);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// The stock scheduler tries to bind a pod.
+    Bind(PodId),
+    /// The sidecar of a pod is up and dials.
+    Dial(PodId),
+    /// The trainer of a pod starts.
+    Start(PodId),
+    /// Every rank of an attempt reaches the end of its work.
+    Finish(JobKey, u32),
+    /// A trainer fails by itself.
+    Fail(PodId),
+    /// A gang that was asked to stop has saved.
+    Saved(JobKey, u32),
+    /// The kubelet ends a pod that is being deleted.
+    Kill(PodId),
+    /// The garbage collector looks for objects without an owner.
+    Collect,
+    /// A machine loses power; is known to be dead; is back.
+    Die(NodeName),
+    DeclareDead(NodeName),
+    Revive(NodeName),
+    /// A person does something.
+    Do(Deed),
+    /// The operator plans; performs its next write; a deposed one goes on.
+    Plan,
+    Write,
+    Haunt,
+}
+
+/// What people do.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    Suspend(JobKey, bool),
+    Delete(JobKey),
+    Cordon(NodeName, bool),
+    /// What a drain does.
+    Evict(JobKey, u32),
+}
+
+/// What a job's program is like.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Milliseconds of training that it needs.
+    pub(crate) work: u64,
+    /// After how many milliseconds which rank fails, one for each time that the gang starts.
+    pub(crate) faults: VecDeque<(u64, u32)>,
+    /// Whether it saves and acknowledges when it is asked to stop.
+    pub(crate) saves: bool,
+    /// Whether survivors of a failure notice it and fail too, or hang.
+    pub(crate) survivors_hang: bool,
+}
+
+impl Program {
+    pub(crate) fn trains(work_seconds: u64) -> Self {
+        Self {
+            work: work_seconds * 1000,
+            faults: VecDeque::new(),
+            saves: true,
+            survivors_hang: false,
+        }
+    }
+}
+
+/// A job as the API server stores it, and the truth about its training.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) job: Job,
+    pub(crate) version: u64,
+    pub(crate) program: Program,
+    /// Milliseconds of training that are saved.
+    pub(crate) saved: u64,
+    /// Newest acknowledgement (attempt, step) that a pod object carried.
+    pub(crate) acked: Option<(u32, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) node: Node,
+    pub(crate) alive: bool,
+    /// Whether the kubelet refuses the next pod.
+    pub(crate) refuses: u32,
+}
+
+/// A pod object, and whether its sidecar is up.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) pod: Pod,
+    pub(crate) dialled: bool,
+    /// Whether its launcher got SIGTERM.
+    pub(crate) stopping: bool,
+}
+
+/// One attempt's training.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) joined: bool,
+    pub(crate) started: Option<u64>,
+    pub(crate) broken: bool,
+    pub(crate) saving: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) queue: Queue<Event>,
+    pub(crate) rng: Rng,
+    pub(crate) policy: Policy,
+    pub(crate) machines: BTreeMap<NodeName, Machine>,
+    pub(crate) jobs: BTreeMap<JobKey, Stored>,
+    pub(crate) attempts: BTreeMap<(JobKey, u32), Attempt>,
+    pub(crate) pods: BTreeMap<PodId, Running>,
+    pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
+    pub(crate) operator: Operator,
+    /// Writes to the API by operators.
+    pub(crate) writes: u64,
+    /// Names of jobs that are gone.
+    pub(crate) gone: Vec<JobKey>,
+}
+
+impl World {
+    pub(crate) fn new(rng: &mut Rng, nodes: Vec<Node>) -> Self {
+        let machines = nodes
+            .into_iter()
+            .map(|node| {
+                (
+                    node.name.clone(),
+                    Machine {
+                        node,
+                        alive: true,
+                        refuses: 0,
+                    },
+                )
+            })
+            .collect();
+        let mut queue = Queue::default();
+        queue.at(Duration::ZERO, Event::Plan);
+        Self {
+            queue,
+            rng: rng.fork(),
+            policy: Policy::default(),
+            machines,
+            jobs: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            operator: Operator::default(),
+            writes: 0,
+            gone: Vec::new(),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, job: Job, program: Program) {
+        let stored = Stored {
+            job,
+            version: 1,
+            program,
+            saved: 0,
+            acked: None,
+        };
+        self.jobs.insert(stored.job.key.clone(), stored);
+        self.changed();
+    }
+
+    pub(crate) fn after(&mut self, seconds: u64, deed: Deed) {
+        self.queue
+            .after(Duration::from_secs(seconds), Event::Do(deed));
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.millis())
+    }
+
+    pub(crate) fn millis(&self) -> u64 {
+        u64::try_from(self.queue.now().as_millis()).unwrap()
+    }
+
+    pub(crate) fn delay(&mut self, from_ms: u64, to_ms: u64) -> Duration {
+        Duration::from_millis(self.rng.range(from_ms..to_ms))
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            nodes: self
+                .machines
+                .values()
+                .map(|machine| machine.node.clone())
+                .collect(),
+            jobs: self
+                .jobs
+                .values()
+                .map(|stored| stored.job.clone())
+                .collect(),
+            attempts: self.attempts.values().cloned().collect(),
+            pods: self
+                .pods
+                .values()
+                .map(|running| running.pod.clone())
+                .collect(),
+            reports: Vec::new(),
+        }
+    }
+
+    /// Runs until the condition holds; panics if it never does.
+    pub(crate) fn run_until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
+        while !condition(self) {
+            let Some(event) = self.queue.pop() else {
+                panic!(
+                    "nothing happens any more, but not: {what}\n{}",
+                    self.describe()
+                );
+            };
+            assert!(
+                self.queue.now() < HORIZON,
+                "hangs, not: {what}\n{}",
+                self.describe()
+            );
+            self.happen(event);
+            self.invariants();
+        }
+    }
+
+    /// Lets so many events happen, if there are so many.
+    pub(crate) fn advance(&mut self, events: usize) {
+        for _ in 0..events {
+            let Some(event) = self.queue.pop() else {
+                return;
+            };
+            self.happen(event);
+            self.invariants();
+        }
+    }
+
+    /// Lets the cluster come to rest after everything has ended, and checks that nothing is left over.
+    pub(crate) fn settle(&mut self) {
+        let end = self.queue.now() + Duration::from_secs(300);
+        while self.queue.next_at().is_some_and(|next| next <= end) {
+            let event = self.queue.pop().unwrap();
+            self.happen(event);
+            self.invariants();
+        }
+        for stored in self.jobs.values() {
+            let idle = !stored.job.status.phase.holds_nodes();
+            assert!(
+                !(idle && stored.job.finalizer),
+                "leaked finalizer\n{}",
+                self.describe()
+            );
+        }
+        for running in self.pods.values() {
+            let job = self.jobs.get(&running.pod.job);
+            let busy = job.is_some_and(|stored| stored.job.status.phase.holds_nodes());
+            let dead = !self
+                .machines
+                .get(&running.pod.node)
+                .is_some_and(|machine| machine.alive);
+            let over = running.pod.terminal && !running.pod.finalizer;
+            assert!(
+                busy || over || dead,
+                "leaked pod {:?}\n{}",
+                running.pod,
+                self.describe()
+            );
+        }
+        let plan = scheduler::plan(&self.snapshot(), &self.policy, self.now());
+        assert!(
+            plan.is_empty(),
+            "not at rest: {plan:#?}\n{}",
+            self.describe()
+        );
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Bind(id) => self.bind(id),
+            Event::Dial(id) => self.dial(id),
+            Event::Start(id) => self.start(id),
+            Event::Finish(job, attempt) => self.finish(job, attempt),
+            Event::Fail(id) => self.fail(id),
+            Event::Saved(job, attempt) => self.saved(job, attempt),
+            Event::Kill(id) => self.kill(id),
+            Event::Collect => self.collect(),
+            Event::Die(name) => self.die(name),
+            Event::DeclareDead(name) => self.declare_dead(name),
+            Event::Revive(name) => self.revive(name),
+            Event::Do(deed) => self.deed(deed),
+            Event::Plan => self.plan(),
+            Event::Write => self.write(),
+            Event::Haunt => self.haunt(),
+        }
+    }
+
+    /// What must hold after every single event.
+    fn invariants(&self) {
+        let mut users: BTreeMap<&NodeName, &Pod> = BTreeMap::new();
+        for running in self.pods.values().filter(|running| running.is_bound()) {
+            let other = users.insert(&running.pod.node, &running.pod);
+            assert!(
+                other.is_none(),
+                "two pods on one node: {other:?} and {:?}",
+                running.pod
+            );
+        }
+        let crossing = self.attempts.values().filter(|attempt| {
+            let trains = |rank| {
+                let id = (attempt.job.clone(), attempt.number, rank);
+                self.pods.get(&id).is_some_and(|running| running.trains())
+            };
+            attempt.crossing && trains(0)
+        });
+        let limit = self.policy.max_cross_zone_jobs as usize;
+        assert!(
+            crossing.count() <= limit,
+            "too many jobs cross\n{}",
+            self.describe()
+        );
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("at {} after {} writes\n", self.now(), self.writes);
+        for (key, stored) in &self.jobs {
+            let Job {
+                status,
+                suspend,
+                deleting,
+                finalizer,
+                ..
+            } = &stored.job;
+            text += &format!(
+                "{key} {:?} attempt {} restarts {} replans {} retry {:?} suspend {suspend} \
+                 deleting {deleting} finalizer {finalizer} saved {} {:?}\n",
+                status.phase,
+                status.attempt,
+                status.restarts,
+                status.replans,
+                status.retry_at,
+                stored.saved,
+                status
+                    .conditions
+                    .values()
+                    .map(|c| c.message.as_str())
+                    .collect::<Vec<_>>(),
+            );
+        }
+        for running in self.pods.values() {
+            text += &format!("{:?}\n", running.pod);
+        }
+        text
+    }
+}

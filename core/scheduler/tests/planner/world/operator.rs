@@ -1,0 +1,151 @@
+//! The operator around the planner: look, plan, check, write one thing after the other. Killed after any write;
+//! what a deposed one still had to write may come later.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use scheduler::{Action, JobKey, JobPlan};
+
+use super::{Event, World};
+
+/// When operators are killed, and what becomes of what they still had to write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crash {
+    /// After these numbers of writes.
+    pub(crate) after: Vec<u64>,
+    /// How long nobody leads.
+    pub(crate) vacancy: Duration,
+    /// Whether the killed one was only asleep, and goes on with its old plan when this much time has passed.
+    pub(crate) returns: Option<Duration>,
+}
+
+/// What the leading operator is doing, and what deposed ones still might do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Operator {
+    pub(crate) crash: Crash,
+    /// Whether something changed since it looked.
+    pub(crate) dirty: bool,
+    /// Whether a Plan or Write event is on its way.
+    pub(crate) awake: bool,
+    /// Whether a deposed operator ever came back: then its pods may stand beside others.
+    pub(crate) haunted: bool,
+    /// Actions left per job, with the version of the job object that they build on.
+    left: BTreeMap<JobKey, Left>,
+    ghosts: VecDeque<BTreeMap<JobKey, Left>>,
+    next_wake: Option<u64>,
+    pub(crate) plans: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Left {
+    actions: VecDeque<Action>,
+    version: u64,
+}
+
+impl World {
+    pub(crate) fn plan(&mut self) {
+        if !self.operator.left.is_empty() {
+            self.operator.dirty = true;
+            return;
+        }
+        self.operator.awake = true;
+        self.operator.dirty = false;
+        self.operator.plans += 1;
+        let snapshot = self.snapshot();
+        let now = self.now();
+        let plan = scheduler::plan(&snapshot, &self.policy, now);
+        if let Err(violation) = scheduler::check(&snapshot, &self.policy, now, &plan) {
+            panic!("{violation}\n{plan:#?}\n{}", self.describe());
+        }
+        if self.operator.plans.is_multiple_of(16) {
+            crate::properties::converges(&snapshot, &self.policy, now);
+        }
+        for JobPlan { job, actions } in plan.jobs {
+            let version = self.jobs.get(&job).map_or(0, |stored| stored.version);
+            self.operator.left.insert(
+                job,
+                Left {
+                    actions: actions.into(),
+                    version,
+                },
+            );
+        }
+        if let Some(wake) = plan.wake_at {
+            assert!(
+                wake > now,
+                "it would wake at once, for ever\n{}",
+                self.describe()
+            );
+            if self.operator.next_wake != Some(wake.as_millis()) {
+                self.operator.next_wake = Some(wake.as_millis());
+                self.queue
+                    .at(Duration::from_millis(wake.as_millis()), Event::Plan);
+            }
+        }
+        self.go_on();
+    }
+
+    /// Schedules the next write, or the next look if something changed, or sleeps.
+    fn go_on(&mut self) {
+        let delay = self.delay(1, 10);
+        if !self.operator.left.is_empty() {
+            self.queue.after(delay, Event::Write);
+        } else if self.operator.dirty {
+            self.queue.after(delay, Event::Plan);
+        } else {
+            self.operator.awake = false;
+        }
+    }
+
+    /// One write of one job, chosen at random: jobs are applied side by side.
+    pub(crate) fn write(&mut self) {
+        let mut left = std::mem::take(&mut self.operator.left);
+        let wrote = self.write_one(&mut left);
+        self.operator.left = left;
+        if wrote && self.operator.crash.after.contains(&self.writes) {
+            self.crash();
+        } else {
+            self.go_on();
+        }
+    }
+
+    fn write_one(&mut self, left: &mut BTreeMap<JobKey, Left>) -> bool {
+        let Some(index) = (!left.is_empty()).then(|| self.rng.below(left.len())) else {
+            return false;
+        };
+        let key = left.keys().nth(index).unwrap().clone();
+        let mut job = left.remove(&key).unwrap();
+        let Some(action) = job.actions.pop_front() else {
+            return false;
+        };
+        let done = self.perform(&key, action, &mut job.version);
+        self.writes += 1;
+        if done.is_ok() && !job.actions.is_empty() {
+            left.insert(key, job);
+        }
+        true
+    }
+
+    /// The operator is killed (or paused); another leads after a while.
+    fn crash(&mut self) {
+        let left = std::mem::take(&mut self.operator.left);
+        self.queue
+            .retain(|event| !matches!(event, Event::Plan | Event::Write));
+        self.operator.next_wake = None;
+        self.operator.awake = true;
+        self.queue.after(self.operator.crash.vacancy, Event::Plan);
+        if let Some(returns) = self.operator.crash.returns {
+            self.operator.haunted = true;
+            self.operator.ghosts.push_back(left);
+            self.queue.after(returns, Event::Haunt);
+        }
+    }
+
+    /// A deposed operator wakes up and performs what it had planned.
+    pub(crate) fn haunt(&mut self) {
+        let Some(mut left) = self.operator.ghosts.pop_front() else {
+            return;
+        };
+        while self.write_one(&mut left) {}
+    }
+}
