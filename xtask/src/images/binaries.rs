@@ -22,7 +22,7 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         "CARGO_TARGET_{}_RUSTFLAGS",
         target.to_uppercase().replace('-', "_")
     );
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = Command::new("cargo");
     // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
     // flags' reach.
     cargo

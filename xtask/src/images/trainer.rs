@@ -99,11 +99,31 @@ pub(crate) fn base() -> anyhow::Result<PathBuf> {
             fs::rename(&fresh, &whole).context("failed to keep the root")?;
         }
         trim(&whole, &layer)?;
-        fs::remove_file(&whole).context("failed to remove the untrimmed root")?;
+        forget_other_bases(&folder, &layer);
         Outcome::Built
     };
     report::line("trainer base", outcome, start.elapsed());
     Ok(layer)
+}
+
+/// Removes what another list of packages gave, a gigabyte each, and what this one was made from.
+fn forget_other_bases(folder: &Path, layer: &Path) {
+    for path in fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+    {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path != layer && (name.starts_with("base-") || name.starts_with("whole-")) {
+            // It is only room: what cannot be removed now is removed the next time.
+            let _ = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+        }
+    }
 }
 
 /// Where the base and the wheel are kept.
