@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 #[error("the plan for {job} breaks {invariant}: {detail}")]
 pub struct Violation {
     /// The job whose plan it is.
-    pub job: String,
+    pub job: JobKey,
     /// Short stable name, for the metric.
     pub invariant: &'static str,
     /// What exactly.
@@ -52,7 +52,7 @@ pub fn check(
     let mut seen = BTreeSet::new();
     for job in &plan.jobs {
         let fail = |(invariant, detail)| Violation {
-            job: job.job.to_string(),
+            job: job.job.clone(),
             invariant,
             detail,
         };
@@ -62,6 +62,22 @@ pub fn check(
         world.replay(job).map_err(fail)?;
     }
     Ok(())
+}
+
+/// Drops the plans of those jobs that fail the check, so that a bug stops one decision and not
+/// everybody's operator. Returns what is left, and why the others were dropped.
+pub fn vet(
+    snapshot: &Snapshot,
+    policy: &Policy,
+    now: Timestamp,
+    mut plan: Plan,
+) -> (Plan, Vec<Violation>) {
+    let mut violations = Vec::new();
+    while let Err(violation) = check(snapshot, policy, now, &plan) {
+        plan.jobs.retain(|job| job.job != violation.job);
+        violations.push(violation);
+    }
+    (plan, violations)
 }
 
 type Outcome = Result<(), (&'static str, String)>;

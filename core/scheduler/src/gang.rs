@@ -11,9 +11,9 @@ use crate::status::Phase;
 use crate::time::Timestamp;
 
 /// After the first failed rank, a suspect node's own report is awaited for so long: it tells a
-/// program that crashed (charged) from a node that died (not charged). Together with the
-/// survivors' 4 s it stays in the time that a kubelet needs to notice anything.
-const SETTLE: Duration = Duration::from_secs(3);
+/// program that crashed (charged) from a node that died (not charged). With the 4 s that survivors
+/// get, they are still gone within 5 s.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// What became of a gang.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ mod snapshot;
 mod status;
 mod time;
 
-pub use check::{Violation, check};
+pub use check::{Violation, check, vet};
 pub use plan::{Action, Event, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};

@@ -90,6 +90,13 @@ impl<'a> Draft<'a> {
             }
             return;
         };
+        if attempt.nodes.len() != self.job.nodes as usize {
+            self.lost(
+                None,
+                "the attempt's ConfigMap has the wrong number of nodes".to_owned(),
+            );
+            return;
+        }
         match judge(self.view, attempt, self.status.phase, ledger, wake) {
             Verdict::Done => self.succeed(),
             Verdict::Lost { node, message } => self.lost(node.cloned(), message),

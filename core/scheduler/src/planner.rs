@@ -36,6 +36,9 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         draft.record();
         draft.sweep(&ledger);
         draft.let_go(&ledger, &mut wake);
+        if let Some(when) = draft.status.retry_at.filter(|when| *when > now) {
+            wake.at(when);
+        }
         push(&mut jobs, &draft.job.key, draft.actions);
     }
     for node in &snapshot.nodes {

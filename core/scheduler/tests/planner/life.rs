@@ -275,14 +275,12 @@ fn a_job_leaves_a_cordoned_node_with_its_work_saved() {
         verify: |world| {
             succeeded_uncharged(world);
             let stored = &world.jobs[&key("train")];
-            let undisturbed = world.operator.crash.after.is_empty();
-            assert!(
-                !undisturbed || stored.acked.is_some(),
-                "{}",
-                world.describe()
-            );
-            let mut pods = world.pods.values();
-            assert!(pods.all(|running| running.pod.node != "a-001".into()));
+            // Without an operator for long enough, it ends where it is.
+            if world.operator.crash.after.is_empty() {
+                let mut pods = world.pods.values();
+                assert!(pods.all(|running| running.pod.node != "a-001".into()));
+                assert!(stored.acked.is_some(), "{}", world.describe());
+            }
         },
     });
 }

@@ -298,3 +298,15 @@ fn dropping_an_acknowledgement_is_refused() {
         "no-lost-save",
     );
 }
+
+#[test]
+fn a_bad_plan_for_one_job_does_not_stop_the_others() {
+    let (snapshot, mut plan) = good();
+    attempt_of(&mut plan, 0).nodes.pop();
+    let (left, violations) = scheduler::vet(&snapshot, &Policy::default(), at(0), plan.clone());
+    assert_eq!(left.jobs, plan.jobs[1..]);
+    assert_eq!(
+        violations[0].to_string(),
+        "the plan for team/big breaks gang-whole: 4 nodes for a job of 5"
+    );
+}
