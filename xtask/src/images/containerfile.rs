@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::table::{
-    IMAGES, NOBODY, Recipe, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE,
+    IMAGES, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE,
+    TRAINER_SUITE,
 };
 use crate::r#gen::root;
 
@@ -106,10 +107,12 @@ RUN apt-get update \\
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /site {TRAINER_SITE}
 COPY examples {TRAINER_EXAMPLES}
+ENV {environment}
 USER {NOBODY}:{NOBODY}
 ENTRYPOINT [\"/usr/bin/python3\"]
 ",
         packages = TRAINER_PACKAGES.join(" "),
+        environment = TRAINER_ENVIRONMENT.join(" "),
     )
 }
 

@@ -99,3 +99,14 @@ pub(crate) const TRAINER_PACKAGES: &[&str] = &["python3-torch", "python3-numpy",
 /// Where Debian's Python looks for packages that Debian installed, and now for ours.
 pub(crate) const TRAINER_SITE: &str = "/usr/lib/python3/dist-packages";
 pub(crate) const TRAINER_EXAMPLES: &str = "/opt/fireflyer/examples";
+/// What every program in the trainer's image finds in its environment.
+pub(crate) const TRAINER_ENVIRONMENT: [&str; 6] = [
+    "PATH=/usr/local/bin:/usr/bin:/bin",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "PYTHONUNBUFFERED=1",
+    // The user has no entry in /etc/passwd; libraries ask for a name and a home all the same.
+    "USER=fireflyer",
+    "HOME=/tmp",
+    // Debian builds torch without libuv, and torch does not notice by itself.
+    "USE_LIBUV=0",
+];

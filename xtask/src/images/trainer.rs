@@ -10,7 +10,9 @@ use anyhow::{Context, bail};
 use cluster::image::{Config, forget_others, images_folder, reference, short_key, write_archive};
 use cluster::{Outcome, command, digest, paths};
 
-use super::table::{NOBODY, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE};
+use super::table::{
+    NOBODY, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE,
+};
 use crate::r#gen::root;
 use crate::report;
 
@@ -58,15 +60,7 @@ pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
     let config = Config {
         reference: reference("trainer"),
         entrypoint: vec!["/usr/bin/python3".to_owned()],
-        environment: vec![
-            "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
-            "PYTHONDONTWRITEBYTECODE=1".to_owned(),
-            "PYTHONUNBUFFERED=1".to_owned(),
-            // The user has no entry in /etc/passwd; libraries ask for a name and a home all the
-            // same.
-            "USER=fireflyer".to_owned(),
-            "HOME=/tmp".to_owned(),
-        ],
+        environment: TRAINER_ENVIRONMENT.map(str::to_owned).to_vec(),
         user: Some(NOBODY),
     };
     write_archive(&archive, &config, &[base, layer])?;
