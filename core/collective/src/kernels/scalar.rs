@@ -10,6 +10,8 @@ pub(super) trait Element: Copy {
     type Wide: Copy;
     /// Its bytes.
     const BYTES: usize;
+    /// Whether vectors divide as this does.
+    const FLOAT: bool;
     /// Reads one element.
     fn load(bytes: &[u8]) -> Self::Wide;
     /// Rounds once and writes one element.
@@ -27,11 +29,23 @@ pub(super) fn reduce<E: Element>(
     sources: &[&[u8]],
     divisor: u32,
 ) {
+    reduce_from::<E>(0, op, destination, sources, divisor);
+}
+
+/// The same from a byte offset on.
+pub(super) fn reduce_from<E: Element>(
+    start: usize,
+    op: ReduceOp,
+    destination: &mut [u8],
+    sources: &[&[u8]],
+    divisor: u32,
+) {
     let Some((first, others)) = sources.split_first() else {
         return;
     };
-    for (index, target) in destination.chunks_exact_mut(E::BYTES).enumerate() {
-        let at = index * E::BYTES..(index + 1) * E::BYTES;
+    for (index, target) in destination[start..].chunks_exact_mut(E::BYTES).enumerate() {
+        let at = start + index * E::BYTES;
+        let at = at..at + E::BYTES;
         let mut wide = E::load(&first[at.clone()]);
         for source in others {
             wide = E::combine(op, wide, E::load(&source[at.clone()]));
@@ -80,6 +94,7 @@ macro_rules! float_element {
         impl Element for $element {
             type Wide = f32;
             const BYTES: usize = size_of::<$bits>();
+            const FLOAT: bool = true;
             fn load(bytes: &[u8]) -> f32 {
                 let mut raw = [0; Self::BYTES];
                 raw.copy_from_slice(bytes);
@@ -109,6 +124,7 @@ macro_rules! integer_element {
         impl Element for $integer {
             type Wide = $integer;
             const BYTES: usize = size_of::<$integer>();
+            const FLOAT: bool = false;
             fn load(bytes: &[u8]) -> Self {
                 let mut raw = [0; Self::BYTES];
                 raw.copy_from_slice(bytes);
