@@ -274,7 +274,10 @@ fn walk(path: &str, root: bool, schema: &Value, found: &mut BTreeSet<Constraint>
 
 /// One sentence for each constraint without a case, and for each case without its constraint.
 pub fn gaps() -> Result<Vec<String>, CaseError> {
-    let (cases, constraints) = (cases()?, constraints()?);
+    Ok(between(&cases()?, &constraints()?))
+}
+
+fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
     let covers = |case: &Case, constraint: &Constraint| {
         case.name == constraint.name
             && match (&case.verdict, &constraint.message) {
@@ -284,7 +287,7 @@ pub fn gaps() -> Result<Vec<String>, CaseError> {
             }
     };
     let mut gaps = Vec::new();
-    for constraint in &constraints {
+    for constraint in constraints {
         if !cases.iter().any(|case| covers(case, constraint)) {
             let message = constraint
                 .message
@@ -314,7 +317,7 @@ pub fn gaps() -> Result<Vec<String>, CaseError> {
             ));
         }
     }
-    Ok(gaps)
+    gaps
 }
 
 /// What one run of `kubectl` printed, and whether it ended well.
@@ -366,5 +369,79 @@ pub fn run<E: std::fmt::Display>(
             "{}: must say `{expected}`, but says: {}",
             case.name, answer.text
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_constraint_whose_case_is_taken_away_is_named() {
+        let constraints = constraints().expect("the schemas render");
+        let all = cases().expect("the cases parse");
+        for taken in ["TrainingJob.spec.nodes.minimum", "Fabric.rule"] {
+            let left: Vec<Case> = all
+                .iter()
+                .filter(|case| case.name != taken)
+                .cloned()
+                .collect();
+            let gaps = between(&left, &constraints);
+            assert!(gaps.len() == 1 && gaps[0].contains(taken), "{gaps:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_whose_message_changed_needs_its_case_changed_too() {
+        let mut all = cases().expect("the cases parse");
+        for case in all.iter_mut().filter(|case| case.name == "Fabric.rule") {
+            case.verdict = Verdict::Refused("something else".to_owned());
+        }
+        let gaps = between(&all, &constraints().expect("the schemas render"));
+        assert_eq!(
+            gaps.len(),
+            2,
+            "the rule has no case, the case no rule: {gaps:?}"
+        );
+    }
+
+    #[test]
+    fn patches_merge_remove_replace_and_repeat() {
+        let mut object = json!({ "a": { "b": 1, "c": 2 }, "d": [1] });
+        merge(
+            &mut object,
+            &json!({ "a": { "b": null, "e": { "$letters": 3 } }, "d": { "$items": 2, "$of": { "n": "x$n" } } }),
+        );
+        assert_eq!(
+            object,
+            json!({ "a": { "c": 2, "e": "aaa" }, "d": [{ "n": "x0" }, { "n": "x1" }] })
+        );
+    }
+
+    #[test]
+    fn a_run_differs_when_the_answer_is_not_the_expected_one() {
+        let case = |verdict| Case {
+            name: "x".to_owned(),
+            before: None,
+            object: json!({}),
+            verdict,
+        };
+        let answer = |accepted, text: &str| {
+            let text = text.to_owned();
+            move |_: &[&str], _: &str| {
+                Ok::<_, std::fmt::Error>(Answer {
+                    accepted,
+                    text: text.clone(),
+                })
+            }
+        };
+        let refused = || case(Verdict::Refused("too long".to_owned()));
+        assert!(run(&refused(), answer(false, "spec is too long")).is_ok());
+        assert!(run(&refused(), answer(false, "connection refused")).is_err());
+        assert!(run(&refused(), answer(true, "created")).is_err());
+        assert!(run(&case(Verdict::Accepted), answer(true, "created")).is_ok());
+        assert!(run(&case(Verdict::Accepted), answer(false, "AlreadyExists")).is_ok());
+        assert!(run(&case(Verdict::Accepted), answer(false, "spec is too long")).is_err());
     }
 }

@@ -69,6 +69,13 @@ fn smooth(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("nullable");
+            // A doc comment's line ends mean nothing; `kubectl explain` wraps by itself.
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                let paragraphs = text
+                    .split("\n\n")
+                    .map(|paragraph| paragraph.replace('\n', " "));
+                *text = paragraphs.collect::<Vec<_>>().join("\n\n");
+            }
             let format = map.get("format").and_then(Value::as_str);
             if format.is_some_and(|format| format.starts_with("uint")) {
                 map.insert("format".to_owned(), Value::from("int64"));
