@@ -27,9 +27,9 @@ Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake
        cargo xtask cluster status
        cargo xtask cluster tools
 
-A real Kubernetes cluster on this machine: kind's where `docker info` succeeds, otherwise the real
-programs in namespaces of their own, which needs root. Several clusters live side by side under
-different names.
+A real Kubernetes cluster on this machine: kind's where kind is installed and `docker info` succeeds,
+otherwise the real programs in namespaces of their own, which needs root. Several clusters live side
+by side under different names.
 
   --name NAME      what it is called (fireflyer); its nodes are NAME-1, NAME-2...
   --nodes N        real nodes (2)
@@ -133,7 +133,7 @@ pub(crate) fn refuse_without_root() -> Option<ExitCode> {
         "  sudo -E env \"PATH=$PATH\" cargo xtask {}\n",
         arguments.join(" ")
     );
-    eprintln!("(With Docker running, the cluster is one of kind's and needs no root.)");
+    eprintln!("(With Docker and kind, the cluster is one of kind's and needs no root.)");
     Some(ExitCode::from(EXIT_USAGE))
 }
 

@@ -149,7 +149,7 @@ impl Cluster {
         };
         let tools = match state.engine {
             Engine::Native => Tools::built(&Module::REAL_NODES)?,
-            Engine::Kind => Tools::built(&[Module::Kubernetes])?,
+            Engine::Kind => Tools::built(&[Module::Kubectl])?,
         };
         Ok(Self {
             layout: Layout::new(name.clone(), state.index)?,
@@ -209,9 +209,10 @@ impl Cluster {
         Ok(command)
     }
 
-    /// Where this cluster's `kubectl` is.
-    pub fn programs(&self) -> Result<&Path> {
-        self.tools.folder(Module::Kubernetes)
+    /// The folder with this cluster's `kubectl`.
+    pub fn programs(&self) -> Result<PathBuf> {
+        let kubectl = self.tools.program("kubectl")?;
+        Ok(kubectl.parent().map(Path::to_path_buf).unwrap_or_default())
     }
 
     /// Applies YAML text.

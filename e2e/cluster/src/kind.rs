@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
@@ -10,15 +11,18 @@ use crate::error::{Error, Result};
 use crate::layout::Name;
 use crate::node::LEASE_SECONDS;
 use crate::paths;
+use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
 use crate::template::{self, AUDIT, render};
 
 /// The network that kind puts its nodes into.
 const NETWORK: &str = "kind";
 
-/// True when Docker has a daemon that answers.
+/// True when Docker has a daemon that answers and kind is installed.
 pub(crate) fn available() -> bool {
-    command::run(Command::new("docker").arg("info")).is_ok()
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    let ask = || found("kind") && command::run(Command::new("docker").arg("info")).is_ok();
+    *ANSWER.get_or_init(ask)
 }
 
 /// kind's name for worker `number`: the first has no number.

@@ -16,6 +16,8 @@ use crate::progress::{Outcome, Progress, step};
 pub enum Module {
     /// The control plane, kubelet, kube-proxy and kubectl.
     Kubernetes,
+    /// kubectl alone, of the same module: all that a cluster of kind needs.
+    Kubectl,
     /// etcd.
     Etcd,
     /// containerd, its shim and `ctr`.
@@ -29,7 +31,7 @@ pub enum Module {
 }
 
 impl Module {
-    /// Every module.
+    /// All that any cluster without Docker needs.
     pub const ALL: [Self; 6] = [
         Self::Kubernetes,
         Self::Etcd,
@@ -44,7 +46,7 @@ impl Module {
 
     fn folder(self) -> &'static str {
         match self {
-            Self::Kubernetes => "kubernetes",
+            Self::Kubernetes | Self::Kubectl => "kubernetes",
             Self::Etcd => "etcd",
             Self::Containerd => "containerd",
             Self::Cni => "cni",
@@ -67,6 +69,7 @@ impl Module {
                 ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
                 ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
             ],
+            Self::Kubectl => &[("k8s.io/kubernetes/cmd/kubectl", "kubectl")],
             Self::Etcd => &[("go.etcd.io/etcd/server/v3", "etcd")],
             Self::Containerd => &[
                 (
@@ -109,7 +112,7 @@ impl Module {
             flags.extend(["-tags".to_owned(), "no_btrfs".to_owned()]);
         }
         let mut linker = "-s -w".to_owned();
-        if self == Self::Kubernetes {
+        if matches!(self, Self::Kubernetes | Self::Kubectl) {
             let version = required_version(go_mod, "k8s.io/kubernetes")?;
             let mut numbers = version.trim_start_matches('v').split('.');
             let (major, minor) = (

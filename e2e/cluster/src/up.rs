@@ -84,7 +84,7 @@ fn check(options: &Options) -> Result<()> {
 fn modules(engine: Engine, options: &Options) -> Vec<Module> {
     let mut modules = match engine {
         Engine::Native => Module::REAL_NODES.to_vec(),
-        Engine::Kind => vec![Module::Kubernetes],
+        Engine::Kind => vec![Module::Kubectl],
     };
     if options.fake_nodes > 0 {
         modules.push(Module::Kwok);
