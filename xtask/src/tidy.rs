@@ -3,6 +3,7 @@
 
 mod edges;
 mod invariants;
+mod licences;
 mod markdown;
 mod text;
 
@@ -24,7 +25,7 @@ Checks every file that git tracks or would track:
   - no paths of one machine, no names of package registries
   - Markdown has one title, its relative links lead somewhere, the changelog parses
   - crates depend only on what ARCHITECTURE.md allows; core/ on little from outside
-  - manifests carry the licence; all versions are the workspace's
+  - manifests carry the licence, dependencies one of deny.toml's; the chart's version is ours
   - each invariant of ARCHITECTURE.md has a test that names it
 Files over 600 lines are listed; that alone is no error.",
     run,
@@ -85,6 +86,7 @@ fn check() -> anyhow::Result<Findings> {
     markdown::check(&files, &mut findings);
     invariants::check(&files, &mut findings);
     edges::check(&edges::packages()?, &mut findings);
+    licences::check(&licences::licences()?, &licences::allowed()?, &mut findings);
     for (field, version) in crate::chart::versions()? {
         if version != env!("CARGO_PKG_VERSION") {
             let ours = env!("CARGO_PKG_VERSION");
