@@ -30,7 +30,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     images, labels, test_images, test_labels = load_data()
     model = torch.nn.parallel.DistributedDataParallel(build_model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 
     checkpoint = fireflyer.Checkpoint(model=model, optimizer=optimizer)  # (2) What a restart needs.
     start = checkpoint.resume()  # (3) 0, or where the last attempt left off.
@@ -82,11 +82,11 @@ def load_data() -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
 
 def build_model() -> torch.nn.Module:
     return torch.nn.Sequential(
-        torch.nn.Linear(64, 1024),
+        torch.nn.Linear(64, 512),
         torch.nn.GELU(),
-        torch.nn.Linear(1024, 1024),
+        torch.nn.Linear(512, 512),
         torch.nn.GELU(),
-        torch.nn.Linear(1024, 10),
+        torch.nn.Linear(512, 10),
     )
 
 

@@ -60,7 +60,8 @@ def _create(options: Any, _: Any) -> "HFReduceGroup":
     else:
         try:
             client, why_not = _attach(rank, size)
-        except (HFReduceError, ValueError) as raised:
+        except (HFReduceError, ImportError, ValueError) as raised:
+            # Told after the others were told: they wait for this rank.
             error = raised
         state = _FAILED if error is not None else _ALONE if client is None else _ATTACHED
         flag = torch.tensor([state], dtype=torch.int32)
