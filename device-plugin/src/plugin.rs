@@ -147,7 +147,16 @@ impl Plugin {
                 held.registered(kubelet, Instant::now());
             }
             Err(error) => {
-                warn!(resource = resource.name(), error = %chain(&error), "failed to register");
+                let error = chain(&error);
+                // A kubelet that is down leaves its socket behind: once is news, again is not.
+                if held.failing() {
+                    debug!(
+                        resource = resource.name(),
+                        error, "failed to register again"
+                    );
+                } else {
+                    warn!(resource = resource.name(), error, "failed to register");
+                }
                 held.refused(kubelet, Instant::now());
             }
         }
@@ -225,13 +234,16 @@ fn look(folder: &Path, socket: Option<&Path>) -> Result<Seen, Error> {
     })
 }
 
-/// An error with what caused it, on one line.
+/// An error with what caused it, on one line. Some errors repeat their cause in their own text.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
     }
     text
 }

@@ -56,6 +56,7 @@ pub struct Held {
     streams: usize,
     last: Option<Attempt>,
     in_a_row: u32,
+    failing: bool,
     not_before: Option<Instant>,
 }
 
@@ -125,15 +126,22 @@ impl Held {
         self.streams = 0;
     }
 
+    /// Whether the last registration that was tried failed.
+    pub fn failing(&self) -> bool {
+        self.failing
+    }
+
     /// The kubelet answered our registration.
     pub fn registered(&mut self, kubelet: Identity, now: Instant) {
         self.attempted(kubelet, now);
+        self.failing = false;
         self.not_before = Some(now + CONFIRM_WITHIN);
     }
 
     /// The kubelet did not answer, or refused.
     pub fn refused(&mut self, kubelet: Identity, now: Instant) {
         self.attempted(kubelet, now);
+        self.failing = true;
         self.not_before = Some(now + self.delay());
     }
 
