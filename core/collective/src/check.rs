@@ -296,6 +296,7 @@ mod tests {
         messages
     }
 
+    // ZONE-2: exactly one node pair exchanges data across.
     #[test]
     fn every_split_of_2_to_200_nodes_sums_each_contribution_once_and_crosses_on_one_pair() {
         for nodes in 2..=200 {

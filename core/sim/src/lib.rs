@@ -27,4 +27,4 @@ pub use crash::CrashPoint;
 pub use network::{Conditions, Network};
 pub use queue::Queue;
 pub use rng::Rng;
-pub use seeds::for_each_seed;
+pub use seeds::{explore, for_each_seed};

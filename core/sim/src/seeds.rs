@@ -4,22 +4,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::rng::Rng;
 
-/// Runs `case` for seeds `0..count`. `SEED=n` runs that one alone; `SIM_SECONDS=n` goes on with new seeds for that
-/// long and prints how many it ran. A failing case prints the line that replays it.
+/// Runs `case` for seeds `0..count`, or for the one in `SEED` alone. A failing case prints the line that replays it.
+pub fn for_each_seed(count: u64, case: impl FnMut(&mut Rng)) {
+    run_seeds(count, None, case);
+}
+
+/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long and prints how many it ran: for the one
+/// test of a suite that draws everything at random.
+pub fn explore(count: u64, case: impl FnMut(&mut Rng)) {
+    run_seeds(count, number("SIM_SECONDS").map(Duration::from_secs), case);
+}
+
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests take seed and length from the environment"
+    reason = "exploration is as long as it is told"
 )]
 #[expect(
     clippy::print_stderr,
-    reason = "the number of seeds is counted by the caller"
+    reason = "the number of seeds is part of the result"
 )]
-pub fn for_each_seed(count: u64, mut case: impl FnMut(&mut Rng)) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.trim().parse::<u64>().ok())
-    };
+fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng)) {
     let mut run = |seed| {
         let announce = Announce { seed };
         case(&mut Rng::new(seed));
@@ -29,8 +33,8 @@ pub fn for_each_seed(count: u64, mut case: impl FnMut(&mut Rng)) {
         return run(seed);
     }
     (0..count).for_each(&mut run);
-    if let Some(seconds) = number("SIM_SECONDS") {
-        let end = Instant::now() + Duration::from_secs(seconds);
+    if let Some(longer) = longer {
+        let end = Instant::now() + longer;
         // Never the same seeds again: the clock chooses where to start.
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -42,6 +46,14 @@ pub fn for_each_seed(count: u64, mut case: impl FnMut(&mut Rng)) {
             .count();
         eprintln!("{} seeds", seeds as u64 + count);
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests take seed and length from the environment"
+)]
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.trim().parse().ok()
 }
 
 /// Prints the seed when a case panics.

@@ -98,6 +98,7 @@ fn nobody_gets_a_roster_before_everybody_said_hello() {
     );
 }
 
+// GANG-2: trainers start on `Go`.
 #[test]
 fn nobody_goes_before_everybody_joined() {
     let mut stage = Stage::new(2);

@@ -30,6 +30,7 @@ fn crash_run(seed: u64, nodes: usize, victim: usize, crash: CrashPoint) -> Clust
     cluster
 }
 
+// COLL-2: a dead peer is named at once.
 #[test]
 fn a_node_that_dies_at_any_step_is_named_to_every_other_and_nobody_hangs() {
     for_each_seed(8, |rng| {
@@ -79,6 +80,7 @@ fn a_death_reaches_a_hundred_nodes_in_a_tenth_of_a_second() {
     });
 }
 
+// COLL-2: a silent peer is named within 2 s.
 #[test]
 fn a_silent_node_is_named_within_two_seconds_by_every_neighbour_to_the_nanosecond() {
     for_each_seed(10, |rng| {

@@ -1,12 +1,14 @@
 //! Seeded simulation of whole groups: results, agreement, crashes at every step, silence, lateness and departure.
-//! `SEED=n` replays one seed, `SIM_SECONDS=n` goes on with new ones.
+//! `SEED=n` replays one seed; with `SIM_SECONDS=n` the test in `misfortune` goes on with new ones.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
 mod cluster;
 mod failure;
+mod misfortune;
 mod reference;
 mod results;
+mod shell;
 
 use std::time::Duration;
 

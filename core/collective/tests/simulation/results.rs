@@ -56,6 +56,7 @@ fn check_random_group(rng: &mut Rng, nodes: usize, calls: usize) {
     }
 }
 
+// COLL-1: the same bits.
 #[test]
 fn any_calls_on_1_to_17_nodes_with_unequal_ranks_give_the_reference_result() {
     for_each_seed(20, |rng| {
@@ -144,6 +145,7 @@ fn outcomes_of_a_mismatch(
     cluster.outcomes
 }
 
+// COLL-1: the same error naming the cause.
 #[test]
 fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank() {
     let base = Call {

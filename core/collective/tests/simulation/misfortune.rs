@@ -1,0 +1,131 @@
+//! Everything at random: any group, any calls, any misfortune at any time. The test that explores.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use collective::Call;
+use collective::machine::{Cause, Input};
+use sim::{CrashPoint, Rng, explore};
+
+use crate::cluster::{Cluster, Group, Outcome};
+use crate::results::check_results;
+use crate::{LIMIT, any_call};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misfortune {
+    Nothing,
+    /// A rank calls something else.
+    Mismatch,
+    /// A node dies at one of its steps.
+    Crash,
+    /// A rank's process dies.
+    Death,
+    /// A node stands still for a while.
+    Freeze,
+    /// No message passes between two parts of the group any more.
+    Partition,
+    /// The authority ends the epoch, heard by one node first.
+    Revocation,
+}
+
+const ALL: [Misfortune; 7] = [
+    Misfortune::Nothing,
+    Misfortune::Mismatch,
+    Misfortune::Crash,
+    Misfortune::Death,
+    Misfortune::Freeze,
+    Misfortune::Partition,
+    Misfortune::Revocation,
+];
+
+/// Lets it happen. Returns whether the epoch may end of it.
+fn befall(cluster: &mut Cluster, rng: &mut Rng, misfortune: Misfortune) -> bool {
+    let nodes = cluster.group.layout.nodes();
+    let node = rng.below(nodes);
+    let at = Duration::from_nanos(rng.range(0..40_000_000));
+    match misfortune {
+        Misfortune::Nothing | Misfortune::Mismatch => return false,
+        Misfortune::Crash => {
+            cluster.victim = Some(node);
+            cluster.crash = CrashPoint::at(rng.range(0..400));
+        }
+        Misfortune::Death => {
+            cluster.run_until(at);
+            cluster.handle(node, Input::RankLost { rank: 0 });
+        }
+        Misfortune::Freeze => {
+            cluster.run_until(at);
+            cluster.frozen.insert(node);
+            let thaw = at + Duration::from_nanos(rng.range(0..12_000_000_000));
+            cluster.run_until(thaw);
+            cluster.thaw(node);
+        }
+        Misfortune::Partition => {
+            cluster.run_until(at);
+            let island: BTreeSet<usize> = (0..nodes).filter(|_| rng.chance(1, 2)).collect();
+            cluster.network.partition(&island, nodes);
+        }
+        Misfortune::Revocation => {
+            cluster.run_until(at);
+            cluster.handle(node, Input::Revoke);
+        }
+    }
+    true
+}
+
+fn check_run(rng: &mut Rng) {
+    let nodes = 1 + rng.below(12);
+    let group = Group::random(rng, nodes);
+    let mut cluster = Cluster::new(rng, group);
+    let world = cluster.group.layout.world();
+    let calls: Vec<Call> = (0..2 + rng.below(6))
+        .map(|_| any_call(rng, world))
+        .collect();
+    cluster.program(&calls);
+    let misfortune = *rng.pick(&ALL);
+    let odd = rng.below(calls.len());
+    if misfortune == Misfortune::Mismatch {
+        let rank = rng.below(cluster.programs.len());
+        cluster.programs[rank][odd] = any_call(rng, world);
+    }
+    let agree = |op: usize| {
+        cluster
+            .programs
+            .iter()
+            .all(|program| program[op] == cluster.programs[0][op])
+    };
+    let agreed: Vec<bool> = (0..calls.len()).map(agree).collect();
+    cluster.start();
+    let may_end = befall(&mut cluster, rng, misfortune);
+    cluster.run(LIMIT);
+    check_results(&cluster);
+    for (op, agreed) in agreed.into_iter().enumerate() {
+        let outcomes: Vec<&Outcome> = cluster
+            .outcomes
+            .iter()
+            .filter_map(|outcomes| outcomes.get(&op))
+            .collect();
+        let broken = |outcome: &&Outcome| matches!(outcome, Err(Cause::Broken(_)));
+        let whole: Vec<&Outcome> = outcomes
+            .into_iter()
+            .filter(|outcome| !may_end || !broken(outcome))
+            .collect();
+        assert!(
+            whole.iter().all(|outcome| outcome.is_ok() == agreed),
+            "{misfortune:?}: operation {op}"
+        );
+        let mut errors = whole.iter().filter_map(|outcome| outcome.as_ref().err());
+        let first = errors.next();
+        assert!(
+            errors.all(|error| Some(error) == first),
+            "one error for all"
+        );
+    }
+}
+
+// COLL-1: a collective ends the same on all members: the same bits, or the same error naming the cause.
+#[test]
+fn any_group_under_any_misfortune_ends_with_the_reference_result_or_a_named_cause() {
+    explore(400, check_run);
+}
