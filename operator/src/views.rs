@@ -137,9 +137,6 @@ pub struct WaitingView {
     /// CamelCase word.
     #[serde(default)]
     pub reason: String,
-    /// The same for people.
-    #[serde(default)]
-    pub message: String,
 }
 
 /// A container that runs; nothing of it matters but that.

@@ -123,6 +123,11 @@ impl<'a> Draft<'a> {
 
     /// Creates the pods that are missing, if their nodes can still take them.
     fn complete(&mut self, attempt: &Attempt, ranks: Vec<u32>, ledger: &Ledger<'a>) {
+        if let Some(problem) = &self.job.claim_problem {
+            // No node will ever take these pods, so the job must not keep nodes from others.
+            self.lost(None, problem.clone());
+            return;
+        }
         let mut pods = Vec::with_capacity(ranks.len());
         for (rank, name) in (0..)
             .zip(&attempt.nodes)

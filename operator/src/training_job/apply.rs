@@ -403,12 +403,16 @@ impl Applier {
     }
 
     async fn delete_job(&self, progress: &Progress<'_>) -> Result<(), Error> {
+        let Some(job) = &progress.job else {
+            return Ok(());
+        };
         let JobKey {
-            namespace,
-            name,
-            uid,
+            namespace, name, ..
         } = progress.key;
-        let params = DeleteParams::background().preconditions(same_uid(uid));
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: job.metadata.uid.clone(),
+            resource_version: job.metadata.resource_version.clone(),
+        });
         let deleted = self
             .writer
             .delete::<TrainingJob>(namespace, name, &params)

@@ -27,8 +27,9 @@ const STALE_RETRY: Duration = Duration::from_millis(100);
 /// After a write failed: doubled up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// How long a refusal of the API server is believed before it is asked again.
-const REFUSAL: Duration = Duration::from_secs(60);
+/// How long a refusal of the API server is believed before it is asked again; doubled as well.
+const FIRST_REFUSAL: Duration = Duration::from_secs(60);
+const LONGEST_REFUSAL: Duration = Duration::from_secs(1800);
 /// Even when nothing happens: expectations expire, gauges are refreshed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
@@ -112,12 +113,8 @@ impl Reconciler {
         let now = self.now();
         let started = Instant::now();
         let policy = observe::policy(&observed.fabric);
-        let plan = self.checked(
-            &observed,
-            &policy,
-            scheduler::plan(&observed.snapshot, &policy, now),
-            now,
-        );
+        let plan = scheduler::plan(&observed.snapshot, &policy, now);
+        let plan = self.vetted(&observed, &policy, plan, now);
         self.metrics
             .plan_seconds
             .with_label_values::<&str>(&[])
@@ -144,7 +141,12 @@ impl Reconciler {
         let planned = wake_at.map(|at| {
             Instant::now() + Duration::from_millis(at.as_millis().saturating_sub(now.as_millis()))
         });
-        let resumed = self.pauses.values().map(|pause| pause.until);
+        let now = Instant::now();
+        let resumed = self
+            .pauses
+            .values()
+            .map(|pause| pause.until)
+            .filter(|until| *until > now);
         let latest = Instant::now() + LONGEST_SLEEP;
         planned
             .into_iter()
@@ -198,39 +200,25 @@ impl Reconciler {
         Instant::now() + FIRST_RETRY
     }
 
-    /// The plan, or what of it breaks no invariant: a bug stops one decision, not everybody's.
-    fn checked(&self, observed: &Observed, policy: &Policy, plan: Plan, now: Timestamp) -> Plan {
+    /// The plan without the jobs for which it breaks an invariant: a bug stops one decision, not
+    /// everybody's. The job says so in a condition.
+    fn vetted(&self, observed: &Observed, policy: &Policy, plan: Plan, now: Timestamp) -> Plan {
         let snapshot = &observed.snapshot;
-        let Err(violation) = scheduler::check(snapshot, policy, now, &plan) else {
-            return plan;
-        };
-        self.tell(&violation);
-        let mut sound = Plan {
-            jobs: Vec::new(),
-            wake_at: plan.wake_at,
-        };
-        for job in plan.jobs {
-            let key = job.job.clone();
-            sound.jobs.push(job);
-            if let Err(violation) = scheduler::check(snapshot, policy, now, &sound) {
-                warn!(job = %key, %violation, "discarded what was planned for this job");
-                sound.jobs.pop();
-                sound.jobs.extend(discarded(snapshot, key, &violation, now));
-            }
+        let (mut plan, violations) = scheduler::vet(snapshot, policy, now, plan);
+        for violation in violations {
+            let Violation {
+                job,
+                invariant,
+                detail,
+            } = &violation;
+            error!(%job, invariant, detail, "discarded a plan that breaks an invariant");
+            self.metrics
+                .violations
+                .with_label_values(&[*invariant])
+                .inc();
+            plan.jobs.extend(discarded(snapshot, &violation, now));
         }
-        sound
-    }
-
-    fn tell(&self, violation: &Violation) {
-        error!(
-            invariant = violation.invariant,
-            detail = violation.detail,
-            "a plan broke an invariant"
-        );
-        self.metrics
-            .violations
-            .with_label_values(&[violation.invariant])
-            .inc();
+        plan
     }
 
     /// The plan without what a pause forbids. A job whose pods are refused is still recorded, so
@@ -257,24 +245,22 @@ impl Reconciler {
 
     fn pause(&mut self, stopped: Vec<(JobKey, apply::Error)>) {
         let now = Instant::now();
-        let failed: BTreeMap<JobKey, apply::Error> = stopped.into_iter().collect();
-        // Whoever went through, or whose time is over, starts from the shortest pause again.
-        self.pauses
-            .retain(|key, pause| failed.contains_key(key) || now < pause.until);
-        for (key, error) in failed {
-            let before = self.pauses.get(&key).map(|pause| pause.length);
+        for (key, error) in stopped {
+            let before = self.pauses.get(&key);
             let refusal = error
                 .refusal()
-                .map(|reason| format!("the API server refuses it: {reason}"));
+                .map(|reason| format!("the API server refuses its pods: {reason}"));
+            // Pauses of one kind grow; a stale view is no failure and keeps what was known.
+            let doubled = |refused: bool, first: Duration, longest: Duration| {
+                let same = before.filter(|pause| pause.refusal.is_some() == refused);
+                same.map_or(first, |pause| (pause.length * 2).min(longest))
+            };
             let (reason, length) = if error.is_stale() {
                 ("stale", STALE_RETRY)
             } else if refusal.is_some() {
-                ("refused", REFUSAL)
+                ("refused", doubled(true, FIRST_REFUSAL, LONGEST_REFUSAL))
             } else {
-                (
-                    "failed",
-                    before.map_or(FIRST_RETRY, |length| (length * 2).min(LONGEST_RETRY)),
-                )
+                ("failed", doubled(false, FIRST_RETRY, LONGEST_RETRY))
             };
             self.metrics.stopped.with_label_values(&[reason]).inc();
             if error.is_stale() {
@@ -356,13 +342,9 @@ const PHASES: [Phase; 9] = [
 ];
 
 /// Instead of a discarded plan: says so on the job, once.
-fn discarded(
-    snapshot: &Snapshot,
-    key: JobKey,
-    violation: &Violation,
-    now: Timestamp,
-) -> Option<JobPlan> {
-    let job = snapshot.jobs.iter().find(|job| job.key == key)?;
+fn discarded(snapshot: &Snapshot, violation: &Violation, now: Timestamp) -> Option<JobPlan> {
+    let key = &violation.job;
+    let job = snapshot.jobs.iter().find(|job| job.key == *key)?;
     let message = format!("a plan for this job was discarded: {violation}; please report it");
     let mut status = job.status.clone();
     let assigned = status.conditions.get(&ConditionKind::Assigned);
@@ -382,7 +364,67 @@ fn discarded(
         event: None,
     };
     Some(JobPlan {
-        job: key,
+        job: key.clone(),
         actions: vec![record],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PLAN-1
+    #[test]
+    fn a_discarded_plan_is_told_in_a_condition_once() {
+        let key = JobKey {
+            namespace: "team".into(),
+            name: "digits".into(),
+            uid: "u-1".into(),
+        };
+        let mut job = scheduler::Job {
+            key: key.clone(),
+            created: Timestamp::default(),
+            nodes: 1,
+            class: "a100".into(),
+            zone_policy: scheduler::ZonePolicy::default(),
+            suspend: false,
+            grace: Duration::from_secs(80),
+            max_restarts: 0,
+            ttl: None,
+            deleting: false,
+            finalizer: false,
+            claim_problem: None,
+            status: scheduler::Status::default(),
+        };
+        let detail = "node n1 is in two gangs".to_owned();
+        let violation = Violation {
+            job: key,
+            invariant: "one-gang-per-node",
+            detail,
+        };
+        let now = Timestamp::from_millis(1000);
+        let snapshot = |job: &scheduler::Job| Snapshot {
+            jobs: vec![job.clone()],
+            ..Snapshot::default()
+        };
+
+        let plan = discarded(&snapshot(&job), &violation, now).unwrap();
+        let [
+            Action::Record {
+                status,
+                event: None,
+            },
+        ] = &plan.actions[..]
+        else {
+            panic!("not one record: {:?}", plan.actions);
+        };
+        let condition = &status.conditions[&ConditionKind::Assigned];
+        assert!(
+            condition.message.contains("node n1 is in two gangs"),
+            "{}",
+            condition.message
+        );
+        job.status = (**status).clone();
+        assert_eq!(discarded(&snapshot(&job), &violation, now), None);
+    }
 }

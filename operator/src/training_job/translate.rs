@@ -16,15 +16,20 @@ use crate::views::{
 
 /// File of the attempt's ConfigMap.
 pub const ASSIGNMENT_FILE: &str = "assignment.json.gz";
-/// Exit code with which a kubelet reports containers that it lost over a restart of its node.
-const LOST_EXIT_CODE: i32 = 255;
-/// Waiting reasons that mean: this image cannot be had.
-const IMAGE_REASONS: [&str; 4] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
+/// Waiting reasons that mean: this image cannot be had. The kubelet alternates between some of
+/// them, so they become one sentence: a status that changes with each try would be written each
+/// time. What exactly went wrong is in the pod's Events.
+const IMAGE_REASONS: [(&str, &str); 4] = [
+    ("ErrImagePull", "cannot be pulled"),
+    ("ImagePullBackOff", "cannot be pulled"),
+    ("InvalidImageName", "has a name that is not valid"),
+    (
+        "ErrImageNeverPull",
+        "is not on the node, and its pull policy is Never",
+    ),
 ];
+/// Reasons by which a kubelet tells that it lost a container over a restart of its node.
+const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
 /// Longest text that is taken over from elsewhere into a status.
 const TEXT_BYTES: usize = 1024;
 
@@ -243,7 +248,7 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
     if ended.exit_code == 0 {
         return PodState::Succeeded;
     }
-    if ended.exit_code == LOST_EXIT_CODE && ended.reason == "Unknown" {
+    if LOST_REASONS.contains(&ended.reason.as_str()) {
         return PodState::Refused("the node restarted".to_owned());
     }
     if view.metadata.deletion_timestamp.is_some() && ended.reason != "OOMKilled" {
@@ -295,15 +300,13 @@ fn failed_without_trainer(view: &PodView) -> PodState {
 
 fn image_error(container: &ContainerStatusView) -> Option<String> {
     let waiting = container.state.waiting.as_ref()?;
-    IMAGE_REASONS.contains(&waiting.reason.as_str()).then(|| {
-        let sentence = format!(
-            "image {} of container {} cannot be had: {}",
-            container.image,
-            container.name,
-            because(&waiting.reason, Some(&waiting.message))
-        );
-        cut(&sentence)
-    })
+    let (_, what) = IMAGE_REASONS
+        .iter()
+        .find(|(reason, _)| *reason == waiting.reason)?;
+    Some(format!(
+        "image {} of container {} {what}",
+        container.image, container.name
+    ))
 }
 
 fn oom(ended: &TerminatedView) -> Option<String> {

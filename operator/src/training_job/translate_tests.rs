@@ -149,12 +149,19 @@ fn an_image_that_cannot_be_had_is_named() {
         "initContainerStatuses": [{"name": "hfreduce", "state": {"running": {}}}],
         "containerStatuses": [{"name": "trainer", "image": "nowhere/at-all:1",
             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}}]});
-    let PodState::ImageError(sentence) = state(status) else {
+    let PodState::ImageError(sentence) = state(status.clone()) else {
         panic!("no image error")
     };
     assert!(
         sentence.contains("nowhere/at-all:1") && sentence.contains("trainer"),
         "{sentence}"
+    );
+    let mut again = status;
+    again["containerStatuses"][0]["state"]["waiting"]["reason"] = json!("ErrImagePull");
+    assert_eq!(
+        state(again),
+        PodState::ImageError(sentence),
+        "the kubelet alternates"
     );
     let creating = trainer(json!({"waiting": {"reason": "PodInitializing"}}));
     assert_eq!(state(creating), PodState::Starting);
