@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::machine::{Cause, Input};
-use sim::{CrashPoint, Rng, explore};
+use sim::{Conditions, CrashPoint, Network, Rng, explore};
 
 use crate::cluster::{Cluster, Group, Outcome};
 use crate::results::check_results;
@@ -78,6 +78,14 @@ fn check_run(rng: &mut Rng) {
     let nodes = 1 + rng.below(12);
     let group = Group::random(rng, nodes);
     let mut cluster = Cluster::new(rng, group);
+    if rng.chance(1, 4) {
+        // The machine does not even need the order of a link's frames.
+        let conditions = Conditions {
+            ordered: false,
+            ..Conditions::reliable()
+        };
+        cluster.network = Network::new(rng.fork(), conditions);
+    }
     let world = cluster.group.layout.world();
     let calls: Vec<Call> = (0..2 + rng.below(6))
         .map(|_| any_call(rng, world))
