@@ -7,9 +7,11 @@ sidecar; the group itself is in `group`, imported when the first one is made.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import weakref
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from .environment import RUN_DIR, Environment
 from .errors import HFReduceError
@@ -28,6 +30,9 @@ ATTACH_SECONDS = 60.0
 
 #: The group that talks to the sidecar: one a process, while it lives.
 _owner: "Optional[weakref.ref[HFReduceGroup]]" = None
+#: The connection to the sidecar, with the process that made it. It outlives groups: a process that has left
+#: cannot come back in the same attempt.
+_connection: "Optional[Tuple[int, Client]]" = None
 #: What a rank reports when a group is made. The smallest decides for all.
 _FAILED, _ALONE, _ATTACHED = 0, 1, 2
 
@@ -69,7 +74,6 @@ def _create(options: Any, _: Any) -> "HFReduceGroup":
         if int(flag) == _FAILED:
             raise error or HFReduceError("failed to attach on another rank, see the output of that one")
         if int(flag) == _ALONE and client is not None:
-            client.close()
             client, why_not = None, "other ranks have no sidecar"
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
@@ -86,22 +90,30 @@ def _is_world(ranks: List[int]) -> bool:
     return not ranks or (dist.is_initialized() and ranks == list(range(dist.get_world_size())))
 
 
-def _attach(rank: int, size: int) -> "tuple[Optional[Client], str]":
+def _attach(rank: int, size: int) -> "Tuple[Optional[Client], str]":
     """The connection to the node's sidecar, or why there is none to have."""
+    global _connection
     environment = Environment.read()
     if environment.run_dir is None:
         return None, f"there is no {RUN_DIR}, this is not a job's pod"
     socket = environment.run_dir / SOCKET
     if not socket.exists():
         return None, f"there is no {socket}, this pod has no sidecar"
-    from ._native import Client
+    if _connection is None or _connection[0] != os.getpid():
+        from ._native import Client
 
-    client = Client.attach(socket, environment.local_rank, ATTACH_SECONDS)
+        _connection = os.getpid(), Client.attach(socket, environment.local_rank, ATTACH_SECONDS)
+        atexit.register(_leave)
+    client = _connection[1]
     if (client.rank, client.world_size) != (rank, size):
-        told = f"rank {client.rank} of {client.world_size}"
-        client.close()
         raise HFReduceError(
-            f"the sidecar says this process is {told}, torch.distributed says rank {rank} of {size}; "
-            "use the launcher's RANK, LOCAL_RANK and WORLD_SIZE"
+            f"the sidecar says this process is rank {client.rank} of {client.world_size}, torch.distributed "
+            f"says rank {rank} of {size}; use the launcher's RANK, LOCAL_RANK and WORLD_SIZE"
         )
     return client, ""
+
+
+def _leave() -> None:
+    """Leaves in good order: the sidecar takes a process that just ends for dead."""
+    if _connection is not None and _connection[0] == os.getpid():
+        _connection[1].close()

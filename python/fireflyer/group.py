@@ -72,7 +72,8 @@ class HFReduceGroup(dist.ProcessGroup):
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            weakref.finalize(self, _close, os.getpid(), self._completer, client)
+            # At the interpreter's end too, before the connection is closed.
+            weakref.finalize(self, self._completer.close, _CLOSE_SECONDS)
 
     @property
     def uses_sidecar(self) -> bool:
@@ -297,10 +298,3 @@ def _given(opts: Any) -> Tuple[Any, ...]:
 def _list(tensors: Tensors) -> List[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
-
-def _close(process: int, completer: Completer, client: "Client") -> None:
-    """The end of a group, or of the interpreter: operations in flight get a moment, then fail."""
-    if os.getpid() == process:
-        completer.close(_CLOSE_SECONDS)
-        client.close()
-        completer.close(_CLOSE_SECONDS)

@@ -34,7 +34,7 @@ class HFReduceWork(dist.Work):
         super().__init__()
         self._what = what
         self._outputs: Optional[List[torch.Tensor]] = outputs
-        # The caller owns its tensors: a kept handle must not keep them.
+        # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -47,10 +47,9 @@ class HFReduceWork(dist.Work):
         with self._lock:
             self._error = error
             self._over.set()
-            source, outputs = self._source, self._outputs
-            self._outputs = None
+            source = self._source
         if source is not None:
-            source.set_result(outputs)
+            source.set_result(self._take_outputs())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
@@ -60,6 +59,7 @@ class HFReduceWork(dist.Work):
         if self._error is not None:
             # A new one each time: a raised exception collects the traceback of every wait.
             raise HFReduceError(str(self._error)) from self._error.__cause__
+        self._take_outputs()
         return True
 
     def synchronize(self) -> None:
@@ -90,10 +90,15 @@ class HFReduceWork(dist.Work):
                 # An exception set on a future is a value to C++; one raised in a callback is an error.
                 self._future = source.then(self._deliver)
                 if self._over.is_set():
-                    source.set_result(self.result())
+                    source.set_result(self._take_outputs())
                 else:
                     self._source = source
             return self._future
+
+    def _take_outputs(self) -> List[torch.Tensor]:
+        """The tensors, which the caller or a future holds from here on."""
+        outputs, self._outputs = self._outputs, None
+        return self.result() if outputs is None else outputs
 
     def _deliver(self, source: torch.futures.Future) -> List[torch.Tensor]:
         if self._error is not None:

@@ -5,6 +5,7 @@ Owns the processes, their environment and a deadline. What a rank does is a func
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import socket
@@ -120,5 +121,8 @@ def _rank(
         result = Raised(error)
     pipe.send(result)
     pipe.close()
+    if not isinstance(result, Raised):
+        # As an interpreter ends; multiprocessing does not do it for its children.
+        atexit._run_exitfuncs()
     # Without destroying the group: a rank whose peers died must end too.
     os._exit(0)

@@ -49,6 +49,12 @@ def without_gloo():
         outputs = [torch.zeros(1).to(dtype) for _ in range(size)]
         dist.all_gather(outputs, torch.tensor([rank]).to(dtype))
         seen += [tensor.tolist(), [output.item() for output in outputs]]
+    # Neither contiguous nor at the start of its memory; gloo would add up the wrong places.
+    matrix = torch.arange(24, dtype=torch.float32).reshape(4, 6) + rank
+    wanted = matrix.clone()
+    wanted.t()[1:, ::2] = 4 * (wanted.t()[1:, ::2] - rank) + 6
+    dist.all_reduce(matrix.t()[1:, ::2])
+    assert torch.equal(matrix, wanted), matrix
     tensor = torch.full((3,), float(rank))
     dist.reduce(tensor, dst=2)
     seen.append(tensor.tolist() if rank == 2 else None)
@@ -131,6 +137,9 @@ def lose_sidecar(processes, how):
         while True:
             dist.all_reduce(tensor)
     except HFReduceError as raised:
+        # The ranks of a frozen sidecar cannot know before it moves again.
+        if how == signal.SIGSTOP and dist.get_rank() == 0:
+            os.kill(processes[1], signal.SIGCONT)
         return time.monotonic() - start, str(raised)
 
 
@@ -286,16 +295,13 @@ class HFReduceTest(unittest.TestCase):
             self.assertLess(took, 5)
             self.assertRegex(error, r"node 1\b|node-1" if rank < 2 else "sidecar of this node is gone")
 
-    def test_a_frozen_sidecar_is_named_within_seconds(self):
+    def test_a_frozen_sidecar_is_a_suspect_first_and_then_given_up(self):
         sidecars = self.gang()
         processes = [process.pid for process in sidecars.processes]
-        # Its own ranks cannot know before it moves again.
-        thaw = threading.Timer(12, os.kill, (processes[1], signal.SIGCONT))
-        thaw.start()
-        self.addCleanup(thaw.cancel)
-        for took, error in gang.successes(sidecars.run(lose_sidecar, processes, signal.SIGSTOP))[:2]:
-            self.assertLess(took, 6)
+        for took, error in gang.successes(sidecars.run(lose_sidecar, processes, signal.SIGSTOP)):
+            self.assertLess(took, 20)
             self.assertRegex(error, r"node 1\b|node-1")
+        self.assertIn("suspect", sidecars.log(0).read_text())
 
     def test_ddp_raises_with_the_name_of_the_error_and_its_cause(self):
         for error in gang.successes(self.gang().run(fail_in_ddp)[:3]):
