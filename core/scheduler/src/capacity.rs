@@ -34,7 +34,10 @@ impl<'a> Capacity<'a> {
     /// The capacity of every class.
     pub(crate) fn by_class(ledger: &Ledger<'a>) -> BTreeMap<&'a Class, Self> {
         let mut classes: BTreeMap<&Class, Self> = BTreeMap::new();
-        for node in ledger.nodes() {
+        for node in ledger
+            .nodes()
+            .filter(|node| !node.class.as_str().is_empty())
+        {
             let class = classes.entry(&node.class).or_default();
             let count = class.zones.entry(&node.zone).or_default();
             count.total += 1;

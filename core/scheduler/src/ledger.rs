@@ -151,7 +151,8 @@ impl<'a> Ledger<'a> {
 
     /// Whether new work may go to the node, now or once it is free.
     pub(crate) fn is_healthy(&self, node: &Node) -> bool {
-        node.ready && !node.cordoned && node.has_node_resource && !self.is_suspect(node)
+        let classed = !node.class.as_str().is_empty();
+        classed && node.ready && !node.cordoned && node.has_node_resource && !self.is_suspect(node)
     }
 
     /// Healthy, owned by nobody, and nothing of an older pod runs on it.

@@ -528,3 +528,28 @@ fn a_gang_that_was_asked_on_one_node_only_has_not_succeeded() {
     let status = recorded(&decide(&snapshot, at(9)), "train");
     assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
 }
+
+#[test]
+fn a_node_that_loses_its_class_keeps_its_job_and_gets_no_other() {
+    let mut snapshot = running(2);
+    for node in &mut snapshot.nodes {
+        node.class = "".into();
+    }
+    assert!(decide(&snapshot, at(9)).is_empty());
+    let mut classless = job("z", 1);
+    classless.class = "".into();
+    snapshot.jobs.push(classless);
+    assert_eq!(reason(&decide(&snapshot, at(9)), "z").0, "Unplaceable");
+}
+
+#[test]
+fn a_pod_whose_job_is_gone_only_loses_its_finalizer() {
+    let mut snapshot = running(2);
+    let attempt = 1;
+    snapshot.jobs.clear();
+    let plan = decide(&snapshot, at(9));
+    assert_eq!(
+        plan.jobs[0].actions,
+        [Action::StripPod { attempt, rank: 0 }]
+    );
+}
