@@ -99,7 +99,8 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
         payload: 0,
         body: Body::Heartbeat,
     };
-    let claims = |mismatch: &Mismatch| (claim_to_wire(&mismatch.one), claim_to_wire(&mismatch.other));
+    let claims =
+        |mismatch: &Mismatch| (claim_to_wire(&mismatch.one), claim_to_wire(&mismatch.other));
     match frame {
         Frame::Up {
             tree,
@@ -280,7 +281,14 @@ mod tests {
             OpKind::AllGather,
             OpKind::Barrier,
         ];
-        let call = |kind| DType::ALL.map(|dtype| collective::Call { kind, dtype, count: 9, tag: 5 });
+        let call = |kind| {
+            DType::ALL.map(|dtype| collective::Call {
+                kind,
+                dtype,
+                count: 9,
+                tag: 5,
+            })
+        };
         kinds.into_iter().flat_map(call).collect()
     }
 

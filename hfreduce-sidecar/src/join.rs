@@ -155,31 +155,36 @@ impl Door {
             sender: sender.clone(),
             joined,
         };
-        thread::Builder::new().name("door".to_owned()).spawn(move || {
-            let knocking = Arc::new(AtomicUsize::new(0));
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
-                if knocking.load(Ordering::Relaxed) >= KNOCK_LIMIT {
-                    metrics.refused_connections.inc();
-                    continue;
+        thread::Builder::new()
+            .name("door".to_owned())
+            .spawn(move || {
+                let knocking = Arc::new(AtomicUsize::new(0));
+                for stream in listener.incoming() {
+                    let Ok(stream) = stream else { continue };
+                    if knocking.load(Ordering::Relaxed) >= KNOCK_LIMIT {
+                        metrics.refused_connections.inc();
+                        continue;
+                    }
+                    knocking.fetch_add(1, Ordering::Relaxed);
+                    let knock = Knock {
+                        credentials: credentials.clone(),
+                        wanted: Arc::clone(&wanted),
+                        sender: sender.clone(),
+                        metrics: metrics.clone(),
+                    };
+                    let counter = Arc::clone(&knocking);
+                    let spawned =
+                        thread::Builder::new()
+                            .name("knock".to_owned())
+                            .spawn(move || {
+                                knock.answer(stream);
+                                counter.fetch_sub(1, Ordering::Relaxed);
+                            });
+                    if spawned.is_err() {
+                        knocking.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
-                knocking.fetch_add(1, Ordering::Relaxed);
-                let knock = Knock {
-                    credentials: credentials.clone(),
-                    wanted: Arc::clone(&wanted),
-                    sender: sender.clone(),
-                    metrics: metrics.clone(),
-                };
-                let counter = Arc::clone(&knocking);
-                let spawned = thread::Builder::new().name("knock".to_owned()).spawn(move || {
-                    knock.answer(stream);
-                    counter.fetch_sub(1, Ordering::Relaxed);
-                });
-                if spawned.is_err() {
-                    knocking.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-        })?;
+            })?;
         Ok(door)
     }
 
@@ -201,7 +206,10 @@ impl Door {
         let over = Arc::new(AtomicBool::new(false));
         // What an earlier, cancelled round left behind is not of this roster.
         while self.joined.try_recv().is_ok() {}
-        let lower = neighbours.keys().map(|peer| *peer as u32).filter(|peer| *peer < rank);
+        let lower = neighbours
+            .keys()
+            .map(|peer| *peer as u32)
+            .filter(|peer| *peer < rank);
         self.want(lower.collect());
         for (peer, address) in neighbours.iter().filter(|(peer, _)| **peer as u32 > rank) {
             let dial = Dial {
@@ -273,7 +281,9 @@ impl Knock {
             Err(Error::Unwanted(claim)) => debug!(%claim, "refused a connection for now"),
             Err(error) => {
                 self.metrics.refused_connections.inc();
-                let from = stream.peer_addr().map_or_else(|_| "?".to_owned(), |a| a.to_string());
+                let from = stream
+                    .peer_addr()
+                    .map_or_else(|_| "?".to_owned(), |a| a.to_string());
                 warn!(%error, from, "refused a connection to the data port");
             }
         }

@@ -2,6 +2,8 @@
 //! reduces them in one pass with what its tree children send, and everybody reads the result in place.
 //! What happens in which order is `collective::machine`'s to say; bytes are moved here.
 
+pub mod args;
+pub mod bench;
 pub mod codec;
 pub mod engine;
 pub mod join;
@@ -10,4 +12,6 @@ pub mod memory;
 pub mod metrics;
 pub mod node;
 pub mod rendezvous;
+pub mod serve;
 pub mod session;
+pub mod stop;

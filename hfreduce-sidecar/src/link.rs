@@ -154,7 +154,10 @@ impl Link {
             let total = HEADER_BYTES + payload.len();
             let header = frame.header.get(frame.sent..).unwrap_or_default();
             let rest = &payload[frame.sent.saturating_sub(HEADER_BYTES)..];
-            match self.stream.write_vectored(&[IoSlice::new(header), IoSlice::new(rest)]) {
+            match self
+                .stream
+                .write_vectored(&[IoSlice::new(header), IoSlice::new(rest)])
+            {
                 Ok(0) => return Err(Error::Closed),
                 Ok(bytes) => {
                     self.traffic.0 += bytes as u64;
@@ -177,7 +180,11 @@ impl Link {
 
     /// Gives up what is queued; the tickets of its payloads go into `left`.
     pub fn abandon(&mut self, left: &mut Vec<Ticket>) {
-        left.extend(self.queue.drain(..).filter_map(|frame| Some(frame.payload?.0)));
+        left.extend(
+            self.queue
+                .drain(..)
+                .filter_map(|frame| Some(frame.payload?.0)),
+        );
         self.stream.shutdown(std::net::Shutdown::Both).ok();
     }
 
@@ -293,10 +300,15 @@ fn payload_bytes(frame: &Frame) -> u64 {
 
 /// A peer that died looks like one of these, depending on what was under way.
 fn gone(error: io::Error) -> Error {
-    match error.kind() {
+    let by_the_peer = matches!(
+        error.kind(),
         io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionAborted => Error::Closed,
-        _ => Error::Failed(error),
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted
+    );
+    if by_the_peer {
+        Error::Closed
+    } else {
+        Error::Failed(error)
     }
 }

@@ -1,2 +1,25 @@
-//! (to be written)
-fn main() {}
+//! Entry of the sidecar's process: parse, run, tell why it ended.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use hfreduce_sidecar::args::{Cli, Command};
+use hfreduce_sidecar::{bench, node, serve};
+
+fn main() -> anyhow::Result<ExitCode> {
+    let cli = Cli::parse();
+    match cli.command {
+        None => serve::run(&cli.serve)?,
+        Some(Command::Serve(args)) => serve::run(&args)?,
+        Some(Command::Bench(args)) => bench::run(&args)?,
+        Some(Command::Ready(args)) => {
+            if let Some(reason) = node::not_ready(&args.run_dir) {
+                // The kubelet shows it in the pod's events.
+                writeln!(std::io::stdout(), "{reason}")?;
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

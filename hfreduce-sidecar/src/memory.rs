@@ -137,7 +137,11 @@ impl Memory {
 
     /// The inputs of an operation are not read any more.
     pub fn forget_inputs(&mut self, op: OpId) {
-        let keys: Vec<_> = self.inputs.range((op, 0)..=(op, usize::MAX)).map(|(key, _)| *key).collect();
+        let keys: Vec<_> = self
+            .inputs
+            .range((op, 0)..=(op, usize::MAX))
+            .map(|(key, _)| *key)
+            .collect();
         for key in keys {
             self.inputs.remove(&key);
         }
@@ -167,7 +171,11 @@ impl Memory {
         }
         let bytes = match region.buffer {
             Buffer::Input { op, rank } => self.inputs.get(&(op, rank)).and_then(|input| {
-                input.segment.bytes().get(input.offset..)?.get(..input.bytes)
+                input
+                    .segment
+                    .bytes()
+                    .get(input.offset..)?
+                    .get(..input.bytes)
             }),
             Buffer::Result { op } => self.result(op).map(|result| result.segment.bytes()),
             Buffer::Receive { peer, tree, slot } => self
@@ -184,7 +192,9 @@ impl Memory {
         bytes
             .and_then(|bytes| {
                 let start = usize::try_from(region.offset).ok()?;
-                bytes.get(start..)?.get(..usize::try_from(region.bytes).ok()?)
+                bytes
+                    .get(start..)?
+                    .get(..usize::try_from(region.bytes).ok()?)
             })
             .ok_or(OutOfBounds(*region))
     }
@@ -215,12 +225,14 @@ impl Memory {
         match buffer {
             // Inputs belong to the clients, and results are handled with their number.
             Buffer::Input { .. } | Buffer::Result { .. } => None,
-            Buffer::Receive { peer, tree, slot } => {
-                self.receive.get_mut(&(peer, tree))?.get_mut(usize::from(slot))
-            }
-            Buffer::Send { tree, slot } => {
-                self.send.get_mut(usize::from(tree))?.get_mut(usize::from(slot))
-            }
+            Buffer::Receive { peer, tree, slot } => self
+                .receive
+                .get_mut(&(peer, tree))?
+                .get_mut(usize::from(slot)),
+            Buffer::Send { tree, slot } => self
+                .send
+                .get_mut(usize::from(tree))?
+                .get_mut(usize::from(slot)),
         }
     }
 
@@ -325,12 +337,22 @@ mod tests {
             tree: 0,
             slot: 1,
         };
-        for buffer in [Buffer::Result { op: 7 }, slot, Buffer::Send { tree: 1, slot: 0 }] {
+        for buffer in [
+            Buffer::Result { op: 7 },
+            slot,
+            Buffer::Send { tree: 1, slot: 0 },
+        ] {
             let written = region(buffer, 100, 3);
-            memory.write(&written, |bytes, _| bytes.copy_from_slice(b"abc")).unwrap();
+            memory
+                .write(&written, |bytes, _| bytes.copy_from_slice(b"abc"))
+                .unwrap();
             assert_eq!(memory.read(&written).unwrap(), b"abc");
             let end = 1 << 40;
-            for wrong in [region(buffer, end, 1), region(buffer, 0, end), region(buffer, u64::MAX, 2)] {
+            for wrong in [
+                region(buffer, end, 1),
+                region(buffer, 0, end),
+                region(buffer, u64::MAX, 2),
+            ] {
                 assert_eq!(memory.read(&wrong), Err(OutOfBounds(wrong)));
                 assert_eq!(memory.write(&wrong, |_, _| ()), Err(OutOfBounds(wrong)));
             }
@@ -344,7 +366,11 @@ mod tests {
         let mut memory = memory(1 << 30);
         memory.provide(7, 1000).unwrap();
         let all = region(Buffer::Result { op: 7 }, 0, 1000);
-        memory.write(&all, |_, rest| assert_eq!(rest.read(&all), Err(OutOfBounds(all)))).unwrap();
+        memory
+            .write(&all, |_, rest| {
+                assert_eq!(rest.read(&all), Err(OutOfBounds(all)));
+            })
+            .unwrap();
     }
 
     #[test]

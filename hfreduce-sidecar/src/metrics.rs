@@ -94,15 +94,21 @@ impl Metrics {
     /// An operation succeeded for a local rank.
     pub fn succeeded(&self, call: &wire::Call, took: Duration) {
         let kind = [call.kind.name()];
-        self.operations.with_label_values(&[call.kind.name(), "done"]).inc();
+        self.operations
+            .with_label_values(&[call.kind.name(), "done"])
+            .inc();
         let bytes = call.input_bytes().unwrap_or(0) as u64;
         self.operation_bytes.with_label_values(&kind).inc_by(bytes);
         let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.operation_microseconds.with_label_values(&kind).inc_by(microseconds);
+        self.operation_microseconds
+            .with_label_values(&kind)
+            .inc_by(microseconds);
     }
 
     /// An operation failed for a local rank.
     pub fn failed(&self, call: &wire::Call) {
-        self.operations.with_label_values(&[call.kind.name(), "failed"]).inc();
+        self.operations
+            .with_label_values(&[call.kind.name(), "failed"])
+            .inc();
     }
 }

@@ -17,11 +17,12 @@ use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
 
-use crate::engine::{self, Engine, Stop};
+use crate::engine::{self, Engine};
 use crate::join::{Credentials, Door};
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::rendezvous::{Order, Rendezvous, Report, Reporter, Setup};
+use crate::stop::Stop;
 
 /// How often a node that waits looks whether it still should.
 const LOOK: Duration = Duration::from_millis(50);
@@ -155,12 +156,11 @@ impl Node {
             }
         }
         let credentials = credentials(&member);
-        let door = Door::open(listener, credentials, metrics.clone()).map_err(|source| {
-            Error::System {
+        let door =
+            Door::open(listener, credentials, metrics.clone()).map_err(|source| Error::System {
                 doing: "open the data port",
                 source,
-            }
-        })?;
+            })?;
         Ok(Self {
             member,
             options,
@@ -226,7 +226,9 @@ impl Node {
                     // A later roster replaces this one, also while neighbours are missing.
                     let later = std::cell::RefCell::new(None);
                     let replaced = || {
-                        later.borrow_mut().get_or_insert_with(|| rendezvous.orders.try_recv().ok());
+                        later
+                            .borrow_mut()
+                            .get_or_insert_with(|| rendezvous.orders.try_recv().ok());
                         let is_roster = matches!(*later.borrow(), Some(Some(Order::Roster { .. })));
                         if !is_roster {
                             later.borrow_mut().take();
@@ -262,7 +264,10 @@ impl Node {
         replaced: impl Fn() -> bool,
     ) -> Result<Option<BTreeMap<usize, Link>>, Error> {
         let nodes = self.member.nodes.len();
-        let in_order = peers.iter().zip(0u32..).all(|(peer, rank)| peer.rank == rank);
+        let in_order = peers
+            .iter()
+            .zip(0u32..)
+            .all(|(peer, rank)| peer.rank == rank);
         if peers.len() != nodes || !in_order {
             return Err(Error::Roster(format!(
                 "it lists {} nodes, in order: {in_order}; the attempt has {nodes}",
@@ -295,7 +300,12 @@ impl Node {
     }
 
     fn trees(&self) -> DoubleTree {
-        let zones: Vec<&str> = self.member.nodes.iter().map(|node| node.zone.as_str()).collect();
+        let zones: Vec<&str> = self
+            .member
+            .nodes
+            .iter()
+            .map(|node| node.zone.as_str())
+            .collect();
         DoubleTree::build(&zones)
     }
 
@@ -332,7 +342,12 @@ impl Node {
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
         self.roster(epoch, peers).write(&self.options.run_dir)?;
-        info!(epoch, rank = member.rank, nodes = peers.len(), "the gang has joined");
+        info!(
+            epoch,
+            rank = member.rank,
+            nodes = peers.len(),
+            "the gang has joined"
+        );
         Ok(engine.run()?)
     }
 

@@ -226,7 +226,11 @@ impl Stream {
             if start.elapsed() > longest {
                 pause = shortest;
             }
-            self.rest(if leader.is_some() { shortest / 4 } else { pause });
+            self.rest(if leader.is_some() {
+                shortest / 4
+            } else {
+                pause
+            });
             pause = (pause * 2).min(longest);
         }
     }
@@ -284,10 +288,7 @@ impl Stream {
         }
     }
 
-    fn connection(
-        &mut self,
-        leader: Option<SocketAddr>,
-    ) -> Result<std::convert::Infallible, End> {
+    fn connection(&mut self, leader: Option<SocketAddr>) -> Result<std::convert::Infallible, End> {
         let address = match leader {
             Some(address) => address,
             None => self

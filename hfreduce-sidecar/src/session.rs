@@ -234,7 +234,10 @@ impl Session {
             format!("{call} reads past the end of input segment {segment} at {offset}")
         };
         let segment = self.inputs.get(&place.segment).ok_or_else(|| {
-            format!("{call} names input segment {}, which is not lent", place.segment)
+            format!(
+                "{call} names input segment {}, which is not lent",
+                place.segment
+            )
         })?;
         if !place.offset.is_multiple_of(ALIGNMENT) {
             return Err(format!(
@@ -324,7 +327,8 @@ impl Session {
     /// A segment of results is gone.
     pub fn forget(&mut self, number: u32) -> Result<(), Error> {
         if self.known_results.remove(&number) {
-            self.channel.send(&ToClient::Gone { segment: number }, &[])?;
+            self.channel
+                .send(&ToClient::Gone { segment: number }, &[])?;
         }
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hfreduce_sidecar::engine::Stop;
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Member, Node, Options, Place, Source};
+use hfreduce_sidecar::stop::Stop;
 use wire::client::{Buffer, Client, Error, Output};
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
@@ -72,7 +72,11 @@ impl Gang {
         let listeners: Vec<TcpListener> = (0..nodes)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
             .collect();
-        let peers: Vec<Peer> = listeners.iter().zip(0..).map(|(l, rank)| peer(l, rank)).collect();
+        let peers: Vec<Peer> = listeners
+            .iter()
+            .zip(0..)
+            .map(|(l, rank)| peer(l, rank))
+            .collect();
         let nodes: Vec<Running> = listeners
             .into_iter()
             .zip(0..)
@@ -174,11 +178,17 @@ pub(crate) fn run(client: &Client, call: Call, input: &[u8]) -> Result<Output, E
 }
 
 pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
 }
 
 pub(crate) fn to_f32s(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
 }
 
 /// Free of the numbers' own rounding: small integers in every type.

@@ -245,7 +245,14 @@ impl Client {
             let request = ToSidecar::Allocate {
                 bytes: bytes as u64,
             };
-            shared.channel.send(&request, &[])?;
+            match shared.channel.send(&request, &[]) {
+                Ok(()) => {}
+                Err(attach::Error::Closed) => {
+                    state.hear(&shared.channel);
+                    return Err(state.lose("it closed the connection".to_owned()));
+                }
+                Err(error) => return Err(error.into()),
+            }
             let answer = loop {
                 state.look(&shared.channel);
                 if let Some(answer) = state.answers.pop_front() {

@@ -1,0 +1,139 @@
+//! The command line: `serve` (also without a word), `ready`, `bench`. Parses and explains; what the
+//! commands do is in the modules of their names.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use wire::DType;
+
+/// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hfreduce-sidecar",
+    version,
+    args_conflicts_with_subcommands = true
+)]
+pub struct Cli {
+    /// What to do; `serve` when nothing is said.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `serve`, when nothing is said.
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Join the gang and serve the node's processes until told to stop.
+    Serve(Box<Serve>),
+    /// Exit with 0 when the gang has joined and processes may attach, else with 1 and the reason.
+    Ready(Ready),
+    /// Measure all-reduce between nodes on this machine's loopback, next to memcpy's rate.
+    Bench(Bench),
+}
+
+/// Flags of `serve`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Serve {
+    /// Flags of every process.
+    #[command(flatten)]
+    pub daemon: daemon::Args,
+    /// The folder shared with the trainer: socket, roster, progress, launcher.
+    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = wire::run_dir::PATH)]
+    pub run_dir: PathBuf,
+    /// The operator's rendezvous service, as address:port.
+    #[arg(long, env = "FIREFLYER_RENDEZVOUS")]
+    pub rendezvous: Option<String>,
+    /// A list of the members instead of a rendezvous: {"procsPerNode":2,"nodes":[{"rank","address","port"}]}.
+    #[arg(long, env = "FIREFLYER_ROSTER")]
+    pub roster: Option<PathBuf>,
+    /// The attempt's assignment.
+    #[arg(long, env = "FIREFLYER_ASSIGNMENT", default_value = wire::run_dir::ASSIGNMENT)]
+    pub assignment: PathBuf,
+    /// The attempt's key, 32 bytes; with a roster it may be missing.
+    #[arg(long, env = "FIREFLYER_KEY", default_value = wire::run_dir::KEY)]
+    pub key: PathBuf,
+    /// This node's rank.
+    #[arg(long, env = "FIREFLYER_NODE_RANK")]
+    pub rank: Option<u32>,
+    /// The address at which peers reach this node.
+    #[arg(long, env = "POD_IP")]
+    pub address: Option<IpAddr>,
+    /// The data port.
+    #[arg(long, env = "FIREFLYER_DATA_PORT", default_value_t = 9404)]
+    pub port: u16,
+    /// The launcher to put into the run directory; nothing is put where it does not exist.
+    #[arg(long, env = "FIREFLYER_LAUNCHER", default_value = "/usr/bin/launcher")]
+    pub launcher: PathBuf,
+    /// Most memory for results, and most for the inputs of each process, in MiB.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_LIMIT_MIB", default_value_t = 16_384)]
+    pub limit_mib: usize,
+    /// Bytes of a chunk; the same on every node.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_CHUNK_BYTES", default_value_t = collective::machine::DEFAULT_CHUNK_BYTES)]
+    pub chunk_bytes: u32,
+}
+
+/// Flags of `ready`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Ready {
+    /// The folder shared with the trainer.
+    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = wire::run_dir::PATH)]
+    pub run_dir: PathBuf,
+}
+
+/// Flags of `bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Bench {
+    /// Nodes, each a sidecar of its own.
+    #[arg(long, default_value_t = 2)]
+    pub nodes: usize,
+    /// Processes of each node.
+    #[arg(long, default_value_t = 1)]
+    pub procs: u32,
+    /// Type of the elements: f32, f16, bf16, u8, i32, i64.
+    #[arg(long, default_value = "f32", value_parser = dtype)]
+    pub dtype: DType,
+    /// Bytes of a chunk.
+    #[arg(long, default_value_t = collective::machine::DEFAULT_CHUNK_BYTES)]
+    pub chunk_bytes: u32,
+}
+
+/// Where `serve` listens.
+impl Serve {
+    /// The data port on every address.
+    pub fn listen(&self) -> SocketAddr {
+        SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, self.port))
+    }
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    let known = DType::ALL
+        .iter()
+        .copied()
+        .find(|dtype| dtype.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        format!("use one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_word_it_serves() {
+        let cli = Cli::try_parse_from(["hfreduce-sidecar", "--rank", "3"]).unwrap();
+        assert!(cli.command.is_none() && cli.serve.rank == Some(3));
+        let cli = Cli::try_parse_from(["hfreduce-sidecar", "serve", "--rank", "3"]).unwrap();
+        assert!(matches!(cli.command, Some(Command::Serve(serve)) if serve.rank == Some(3)));
+    }
+
+    #[test]
+    fn a_type_that_is_none_is_refused_with_the_choice() {
+        let refused = Cli::try_parse_from(["hfreduce-sidecar", "bench", "--dtype", "f8"]);
+        assert!(refused.is_err_and(|error| error.to_string().contains("bf16")));
+    }
+}

@@ -1,0 +1,287 @@
+//! `bench`: all-reduce between nodes of one machine, each a sidecar with clients of its own, over real
+//! sockets. Prints latency and rates for sizes from 4 KiB to the paper's 186 MiB, next to what memcpy
+//! reaches in the same run. "Nodes" share one machine here: compare within a run, never across machines.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use wire::client::{Buffer, Client};
+use wire::handshake::{JobId, Key};
+use wire::rendezvous::Peer;
+use wire::{Call, ReduceOp, run_dir};
+
+use crate::args::Bench;
+use crate::metrics::Metrics;
+use crate::node::{self, Member, Node, Options, Place, Source};
+use crate::stop::Stop;
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Sizes, and how many rounds each is measured.
+const SIZES: [(usize, usize); 5] = [
+    (4 << 10, 300),
+    (64 << 10, 200),
+    (1 << 20, 60),
+    (16 << 20, 15),
+    (186 << 20, 7),
+];
+/// The paper's load: 46 layers of 1024 x 1024 in single precision, each an operation of its own.
+const LAYERS: (usize, usize) = (46, 4 << 20);
+
+/// Runs the command.
+pub fn run(args: &Bench) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    writeln!(out, "cpu      {} ({cores} threads)", cpu())?;
+    writeln!(
+        out,
+        "load     allreduce(sum, {}), {} nodes x {} processes, tcp over loopback, chunks of {} KiB",
+        args.dtype,
+        args.nodes,
+        args.procs,
+        args.chunk_bytes >> 10
+    )?;
+    let before = memcpy_rate();
+    let gang = Gang::start(args)?;
+    let world = args.nodes * args.procs as usize;
+    let bus = 2.0 * (world as f64 - 1.0) / world as f64;
+    writeln!(
+        out,
+        "{:>12} {:>7} {:>12} {:>12} {:>12}",
+        "bytes", "rounds", "median us", "alg GB/s", "bus GB/s"
+    )?;
+    let mut row = |name: String, bytes: usize, rounds: usize, median: Duration| {
+        let rate = bytes as f64 / median.as_secs_f64() / 1e9;
+        let median = median.as_secs_f64() * 1e6;
+        writeln!(
+            out,
+            "{name:>12} {rounds:>7} {median:>12.1} {rate:>12.3} {:>12.3}",
+            rate * bus
+        )
+    };
+    for (bytes, rounds) in SIZES {
+        let median = gang.measure(args, 1, bytes, rounds)?;
+        row(bytes.to_string(), bytes, rounds, median)?;
+    }
+    let (layers, bytes) = LAYERS;
+    let median = gang.measure(args, layers, bytes, 7)?;
+    row(format!("{layers} x {bytes}"), layers * bytes, 7, median)?;
+    gang.stop();
+    let after = memcpy_rate();
+    writeln!(
+        out,
+        "memcpy   {before:.1} GB/s before, {after:.1} after (2 threads, read and write counted)"
+    )?;
+    Ok(())
+}
+
+struct Gang {
+    stops: Vec<Stop>,
+    threads: Vec<thread::JoinHandle<Result<(), node::Error>>>,
+    clients: Vec<Client>,
+    folders: Vec<std::path::PathBuf>,
+}
+
+impl Gang {
+    fn start(args: &Bench) -> anyhow::Result<Self> {
+        let listeners = (0..args.nodes)
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .collect::<io::Result<Vec<_>>>()
+            .context("failed to listen on loopback")?;
+        let peers = listeners
+            .iter()
+            .zip(0u32..)
+            .map(|(listener, rank)| {
+                let address = listener.local_addr()?;
+                Ok(Peer {
+                    rank,
+                    address: address.ip(),
+                    port: address.port(),
+                })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let registry = daemon::Registry::new(env!("CARGO_PKG_VERSION"))?;
+        let metrics = Metrics::new(&registry)?;
+        let mut gang = Self {
+            stops: Vec::new(),
+            threads: Vec::new(),
+            clients: Vec::new(),
+            folders: Vec::new(),
+        };
+        for (listener, rank) in listeners.into_iter().zip(0u32..) {
+            let folder =
+                std::env::temp_dir().join(format!("hfreduce-bench-{}-{rank}", std::process::id()));
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("failed to create {}", folder.display()))?;
+            let member = Member {
+                job: JobId::new("bench"),
+                attempt: 1,
+                key: Key::derive(b"bench", "bench", 1),
+                rank,
+                procs_per_node: args.procs,
+                nodes: vec![Place::default(); args.nodes],
+                master_port: 0,
+            };
+            let options = Options {
+                chunk_bytes: args.chunk_bytes,
+                ..Options::new(folder.clone())
+            };
+            let stop = Stop::new()?;
+            let node = Node::new(member, options, listener, metrics.clone(), stop.clone())?;
+            let source = Source::List(peers.clone());
+            gang.threads.push(thread::spawn(move || node.serve(source)));
+            gang.stops.push(stop);
+            gang.folders.push(folder);
+        }
+        for folder in &gang.folders {
+            let start = Instant::now();
+            while let Some(reason) = node::not_ready(folder) {
+                if start.elapsed() > PATIENCE {
+                    return Err(anyhow!("the nodes did not join: {reason}"));
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            for local_rank in 0..args.procs {
+                let socket = folder.join(run_dir::SOCKET);
+                gang.clients
+                    .push(Client::attach(&socket, local_rank, PATIENCE)?);
+            }
+        }
+        Ok(gang)
+    }
+
+    /// Median time of `operations` all-reduces of `bytes` each, called at once: from a barrier of all
+    /// processes to the next.
+    fn measure(
+        &self,
+        args: &Bench,
+        operations: usize,
+        bytes: usize,
+        rounds: usize,
+    ) -> anyhow::Result<Duration> {
+        let warm_up = 3;
+        let barrier = Barrier::new(self.clients.len());
+        let times = Mutex::new(Vec::new());
+        let ranks: Vec<anyhow::Result<()>> = thread::scope(|scope| {
+            let ranks: Vec<_> = self
+                .clients
+                .iter()
+                .map(|client| {
+                    let (barrier, times) = (&barrier, &times);
+                    scope.spawn(move || {
+                        let mut inputs = prepare(client, operations, bytes);
+                        for round in 0..warm_up + rounds {
+                            barrier.wait();
+                            let start = Instant::now();
+                            inputs = inputs.and_then(|inputs| call(args, client, inputs, bytes));
+                            barrier.wait();
+                            if client.standing().rank == 0 && round >= warm_up {
+                                let mut times =
+                                    times.lock().unwrap_or_else(PoisonError::into_inner);
+                                times.push(start.elapsed());
+                            }
+                        }
+                        inputs.map(drop)
+                    })
+                })
+                .collect();
+            let joined = |rank: thread::ScopedJoinHandle<'_, _>| {
+                rank.join()
+                    .unwrap_or_else(|_| Err(anyhow!("a process's thread panicked")))
+            };
+            ranks.into_iter().map(joined).collect()
+        });
+        ranks.into_iter().collect::<anyhow::Result<()>>()?;
+        let mut times = times.into_inner().unwrap_or_else(PoisonError::into_inner);
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().context("no rounds")
+    }
+
+    fn stop(self) {
+        drop(self.clients);
+        for stop in &self.stops {
+            stop.stop();
+        }
+        for thread in self.threads {
+            thread.join().ok();
+        }
+        for folder in &self.folders {
+            std::fs::remove_dir_all(folder).ok();
+        }
+    }
+}
+
+fn prepare(client: &Client, operations: usize, bytes: usize) -> anyhow::Result<Vec<Buffer>> {
+    (0..operations)
+        .map(|_| {
+            let mut buffer = client.buffer(bytes, PATIENCE)?;
+            // Small numbers: the time must not depend on subnormals or infinities.
+            buffer.fill(0x3c);
+            Ok(buffer)
+        })
+        .collect()
+}
+
+fn call(
+    args: &Bench,
+    client: &Client,
+    inputs: Vec<Buffer>,
+    bytes: usize,
+) -> anyhow::Result<Vec<Buffer>> {
+    let count = (bytes / args.dtype.size()) as u64;
+    let call = Call::all_reduce(args.dtype, ReduceOp::Sum, count);
+    let mut back = Vec::with_capacity(inputs.len());
+    let mut tickets = std::collections::VecDeque::new();
+    let take = |ticket| anyhow::Ok(client.wait(ticket, PATIENCE)?.input);
+    for input in inputs {
+        // A result that nobody takes keeps its memory, so a trainer takes them as they come.
+        if tickets.len() >= wire::client::IN_FLIGHT_LIMIT / 2
+            && let Some(ticket) = tickets.pop_front()
+        {
+            back.extend(take(ticket)?);
+        }
+        tickets.push_back(client.submit(call, Some(input), PATIENCE)?);
+    }
+    for ticket in tickets {
+        back.extend(take(ticket)?);
+    }
+    Ok(back)
+}
+
+/// What two threads of memcpy reach, each on 128 MiB of its own, best of three.
+fn memcpy_rate() -> f64 {
+    const BYTES: usize = 128 << 20;
+    const ROUNDS: usize = 3;
+    let barrier = Barrier::new(2);
+    let copy = || {
+        let (from, mut to) = (vec![1u8; BYTES], vec![2u8; BYTES]);
+        (0..ROUNDS)
+            .map(|_| {
+                barrier.wait();
+                let start = Instant::now();
+                to.copy_from_slice(&from);
+                std::hint::black_box(&to);
+                barrier.wait();
+                start.elapsed()
+            })
+            .min()
+            .unwrap_or(Duration::MAX)
+    };
+    let best = thread::scope(|scope| {
+        let other = scope.spawn(copy);
+        let own = copy();
+        other.join().map_or(own, |other| own.max(other))
+    });
+    4.0 * BYTES as f64 / best.as_secs_f64() / 1e9
+}
+
+fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    name.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
+}

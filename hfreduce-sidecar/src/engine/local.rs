@@ -1,0 +1,286 @@
+//! The engine's local side: processes that attach, call and let go. Every process is lost or leaves alone;
+//! what that means for the others is asked of the machine.
+
+use std::time::Instant;
+
+use collective::machine::{Input, OpId};
+use rustix::event::epoll;
+use tracing::{debug, info, warn};
+use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use wire::entry::FailureKind;
+
+use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
+use crate::codec;
+use crate::memory;
+use crate::session::{self, Heard, Session, Taken};
+
+/// Connections of processes that have not said who they are: twice a node's processes.
+const VISITOR_LIMIT: usize = 128;
+
+impl Engine {
+    pub(super) fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok(None) => {}
+            Ok(Some(_)) if self.visitors.len() >= VISITOR_LIMIT => {
+                warn!("too many local connections that do not attach");
+            }
+            Ok(Some(channel)) => {
+                let visitor = self.next_visitor;
+                self.next_visitor = (visitor + 1) & !KIND;
+                if self.watch(&channel, VISITOR | visitor).is_ok() {
+                    self.visitors.insert(visitor, channel);
+                }
+            }
+            Err(error) => warn!(%error, "failed to accept a local process"),
+        }
+    }
+
+    pub(super) fn greet(&mut self, visitor: u64) {
+        let Some(channel) = self.visitors.get(&visitor) else {
+            return;
+        };
+        let message = match channel.receive::<ToSidecar>() {
+            Ok(None) => return,
+            Ok(Some(message)) => message,
+            Err(error) => {
+                debug!(%error, "a local connection ended before it attached");
+                self.visitors.remove(&visitor);
+                return;
+            }
+        };
+        let Some(channel) = self.visitors.remove(&visitor) else {
+            return;
+        };
+        epoll::delete(&self.poll, &channel).ok();
+        let reason = match message {
+            ToSidecar::Attach {
+                version,
+                local_rank,
+            } if version == attach::VERSION => match self.seat(local_rank as usize) {
+                Ok(rank) => return self.welcome(channel, rank),
+                Err(reason) => reason,
+            },
+            ToSidecar::Attach { version, .. } => format!(
+                "the client speaks version {version}, this sidecar {}: use the wheel and the sidecar \
+                 of one release",
+                attach::VERSION
+            ),
+            ToSidecar::Allocate { .. } | ToSidecar::Free { .. } | ToSidecar::Detach => {
+                "the first message must be `attach`".to_owned()
+            }
+        };
+        warn!(reason, "refused a local process");
+        channel.send(&ToClient::Refused { reason }, &[]).ok();
+    }
+
+    fn seat(&self, rank: usize) -> Result<usize, String> {
+        match self.seats.get(rank) {
+            Some(Seat::Free) => Ok(rank),
+            Some(Seat::Taken) => Err(format!("local rank {rank} is attached already")),
+            Some(Seat::Left) => Err(format!(
+                "local rank {rank} has attached and left before; the attempt has to start again"
+            )),
+            None => Err(format!(
+                "there is no local rank {rank}: this node has {} processes",
+                self.seats.len()
+            )),
+        }
+    }
+
+    fn welcome(&mut self, channel: Channel, rank: usize) {
+        let standing = Standing {
+            local_rank: rank as u32,
+            rank: self.standing.rank + rank as u32,
+            ..self.standing
+        };
+        let session = match Session::welcome(channel, standing, self.limit_bytes) {
+            Ok(session) => session,
+            Err(error) => {
+                warn!(%error, rank, "failed to welcome a local process");
+                return;
+            }
+        };
+        let watched = self
+            .watch(session.channel(), CLIENT | rank as u64)
+            .and_then(|()| self.watch(&session.bell, CLIENT_BELL | rank as u64));
+        if let Err(error) = watched {
+            warn!(%error, rank, "failed to poll a local process");
+            return;
+        }
+        info!(local_rank = rank, rank = standing.rank, "process attached");
+        self.seats[rank] = Seat::Taken;
+        self.sessions.insert(rank, session);
+        self.metrics.clients.set(self.sessions.len() as i64);
+    }
+
+    pub(super) fn hear(&mut self, rank: usize) {
+        let Some(session) = self.sessions.get_mut(&rank) else {
+            return;
+        };
+        match session.hear() {
+            Ok(Heard::Nothing) => {}
+            Ok(Heard::Detached) => {
+                // What it wrote before it left counts.
+                self.take_entries(rank);
+                let called_any = self.sessions.get(&rank).is_some_and(|s| s.next_op > 0);
+                info!(local_rank = rank, "process detached");
+                self.close_session(rank);
+                // A process that never called anything may come again.
+                self.seats[rank] = if called_any { Seat::Left } else { Seat::Free };
+                if called_any {
+                    self.handle(Input::RankLeft { rank });
+                }
+            }
+            Err(error) => self.lose_session(rank, &error),
+        }
+    }
+
+    pub(super) fn lose_session(&mut self, rank: usize, error: &session::Error) {
+        if self.sessions.contains_key(&rank) {
+            warn!(%error, local_rank = rank, "process lost");
+            self.close_session(rank);
+            self.seats[rank] = Seat::Left;
+            self.handle(Input::RankLost { rank });
+        }
+    }
+
+    fn close_session(&mut self, rank: usize) {
+        let Some(session) = self.sessions.remove(&rank) else {
+            return;
+        };
+        // Dropping does not remove them: the client holds the same open files.
+        epoll::delete(&self.poll, session.channel()).ok();
+        epoll::delete(&self.poll, &session.bell).ok();
+        let held: Vec<OpId> = session.holds().collect();
+        for op in held {
+            self.let_go(op);
+        }
+        self.metrics.clients.set(self.sessions.len() as i64);
+    }
+
+    pub(super) fn may_submit(&self, rank: usize) -> bool {
+        // A broken epoch answers every call at once.
+        self.machine.broken().is_some() || self.machine.may_submit(rank)
+    }
+
+    pub(super) fn look_at_rings(&mut self) -> bool {
+        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
+        let mut busy = false;
+        for rank in ranks {
+            busy |= self.take_entries(rank);
+        }
+        busy
+    }
+
+    fn take_entries(&mut self, rank: usize) -> bool {
+        let mut any = false;
+        while self.may_submit(rank) {
+            let Some(session) = self.sessions.get_mut(&rank) else {
+                break;
+            };
+            match session.take() {
+                Ok(None) => break,
+                Ok(Some(taken)) => {
+                    any = true;
+                    self.entry(rank, taken);
+                }
+                Err(error) => {
+                    self.lose_session(rank, &error);
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    fn entry(&mut self, rank: usize, taken: Taken) {
+        let (ticket, call, input) = match taken {
+            Taken::Release(op) => return self.let_go(op),
+            Taken::Call {
+                ticket,
+                call,
+                input,
+            } => (ticket, call, input),
+        };
+        let asked = codec::call_from_wire(&call);
+        let accepted = asked
+            .check(self.standing.world)
+            .map_err(|error| error.to_string())
+            .and(input)
+            .and_then(|input| {
+                self.provide(rank, &asked)
+                    .map_err(|error| error.to_string())?;
+                Ok(input)
+            });
+        let Some(session) = self.sessions.get_mut(&rank) else {
+            return;
+        };
+        match accepted {
+            Err(reason) => {
+                self.metrics.failed(&call);
+                if let Err(error) = session.fail(ticket, FailureKind::Refused, reason) {
+                    self.lose_session(rank, &error);
+                }
+            }
+            Ok(input) => {
+                let op = session.accepted(ticket, call, Instant::now());
+                let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
+                if self.machine.broken().is_none() {
+                    self.uses.entry(op).or_default();
+                    if let Some(input) = input {
+                        self.memory.bring(op, rank, input);
+                    }
+                }
+                let call = asked;
+                self.handle(Input::Submit { rank, call, ready });
+            }
+        }
+    }
+
+    /// Memory for the result of the rank's next operation.
+    fn provide(&mut self, rank: usize, call: &collective::Call) -> Result<(), memory::PoolError> {
+        if self.machine.broken().is_some() {
+            return Ok(());
+        }
+        let op = self
+            .sessions
+            .get(&rank)
+            .map_or(0, |session| session.next_op);
+        let bytes = call.result_bytes(self.standing.world);
+        self.memory
+            .provide(op, usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// A process does not read a result any more.
+    fn let_go(&mut self, op: OpId) {
+        if let Some(used) = self.uses.get_mut(&op) {
+            used.holders = used.holders.saturating_sub(1);
+        }
+        self.forget_if_unused(op);
+    }
+
+    pub(super) fn forget_if_unused(&mut self, op: OpId) {
+        let unused = |used: &Use| used.released && used.holders == 0;
+        if self.uses.get(&op).is_some_and(unused) {
+            self.uses.remove(&op);
+            self.memory.forget_result(op);
+        }
+    }
+
+    pub(super) fn forget_gone(&mut self) {
+        let gone = self.memory.take_gone();
+        if gone.is_empty() {
+            return;
+        }
+        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
+        for rank in ranks {
+            let Some(session) = self.sessions.get_mut(&rank) else {
+                continue;
+            };
+            let told = gone.iter().try_for_each(|number| session.forget(*number));
+            if let Err(error) = told {
+                self.lose_session(rank, &error);
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The data path of a node: one thread that moves bytes between local processes, the machine and peers.
+//! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
+//! arithmetic to its kernels, and joining to `join` and `rendezvous`.
+
+mod effects;
+mod local;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use collective::machine::{Cause, Config, Effect, Input, Machine, OpId};
+use rustix::event::{Timespec, epoll};
+use wire::attach::{self, Channel, Listener, Standing};
+use wire::segment;
+
+use crate::link::Link;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::rendezvous::Reporter;
+use crate::session::Session;
+use crate::stop::Stop;
+
+/// How long the engine looks before it sleeps while operations are in flight: about what waking up costs.
+const SPIN: Duration = Duration::from_micros(20);
+/// How long farewells may take before the sidecar leaves without.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+const VISITOR: u64 = 2 << 32;
+const CLIENT: u64 = 3 << 32;
+const CLIENT_BELL: u64 = 4 << 32;
+const LINK: u64 = 5 << 32;
+const KIND: u64 = !0 << 32;
+
+/// Why the engine could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel would not poll.
+    #[error("failed to poll")]
+    Poll(#[source] std::io::Error),
+    /// There is no memory for the slots.
+    #[error("failed to prepare the memory of the node")]
+    Memory(#[from] segment::Error),
+    /// The socket of the local processes failed.
+    #[error("failed to serve local processes")]
+    Socket(#[from] attach::Error),
+    /// The configuration does not fit together.
+    #[error("failed to configure the collective")]
+    Config(#[from] collective::machine::ConfigError),
+}
+
+/// What the engine needs to run an epoch.
+#[derive(Debug)]
+pub struct Setup {
+    /// Node, layout, trees, limits.
+    pub config: Config,
+    /// The membership as the operator counts it.
+    pub epoch: u64,
+    /// Names of the nodes, for errors.
+    pub names: Vec<String>,
+    /// Where local processes attach.
+    pub listener: Listener,
+    /// Authenticated connections to all neighbours.
+    pub links: BTreeMap<usize, Link>,
+    /// Bytes of results, and bytes of inputs of each process, at most.
+    pub limit_bytes: usize,
+}
+
+/// Whether a local rank may attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seat {
+    Free,
+    Taken,
+    Left,
+}
+
+/// The result of an operation, while somebody may read it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    holders: usize,
+    released: bool,
+}
+
+/// The data path of a node in one epoch.
+#[derive(Debug)]
+pub struct Engine {
+    machine: Machine,
+    config: Config,
+    standing: Standing,
+    names: Vec<String>,
+    memory: Memory,
+    links: BTreeMap<usize, Link>,
+    listener: Listener,
+    visitors: BTreeMap<u64, Channel>,
+    next_visitor: u64,
+    sessions: BTreeMap<usize, Session>,
+    seats: Vec<Seat>,
+    uses: BTreeMap<OpId, Use>,
+    effects: VecDeque<Effect>,
+    scratch: Vec<Effect>,
+    limit_bytes: usize,
+    poll: std::os::fd::OwnedFd,
+    stop: Stop,
+    start: Instant,
+    active: Instant,
+    left: Option<Instant>,
+    metrics: Metrics,
+    reporter: Reporter,
+}
+
+impl Engine {
+    /// Prepares everything; `run` starts to serve.
+    pub fn new(
+        setup: Setup,
+        stop: Stop,
+        metrics: Metrics,
+        reporter: Reporter,
+    ) -> Result<Self, Error> {
+        let Setup {
+            config,
+            epoch,
+            names,
+            listener,
+            links,
+            limit_bytes,
+        } = setup;
+        config.check()?;
+        let machine = Machine::new(config.clone(), Duration::ZERO);
+        let memory = Memory::new(
+            &machine.receives(),
+            &machine.sends(),
+            config.slots,
+            config.chunk_bytes,
+            limit_bytes,
+        )?;
+        let local = config.layout.local(config.node);
+        let standing = Standing {
+            attempt: config.fence.attempt,
+            epoch,
+            node: config.node as u32,
+            nodes: config.layout.nodes() as u32,
+            local_rank: 0,
+            local_world: local as u32,
+            rank: config.layout.ranks(config.node).start,
+            world: config.layout.world(),
+        };
+        let failed = |source: rustix::io::Errno| Error::Poll(source.into());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let engine = Self {
+            machine,
+            standing,
+            names,
+            memory,
+            links,
+            listener,
+            visitors: BTreeMap::new(),
+            next_visitor: 0,
+            sessions: BTreeMap::new(),
+            seats: vec![Seat::Free; local],
+            uses: BTreeMap::new(),
+            effects: VecDeque::new(),
+            scratch: Vec::new(),
+            limit_bytes,
+            poll,
+            stop,
+            start: Instant::now(),
+            active: Instant::now(),
+            left: None,
+            metrics,
+            reporter,
+            config,
+        };
+        engine.watch(&engine.listener, LISTENER).map_err(failed)?;
+        engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
+        for (peer, link) in &engine.links {
+            engine.watch(link, LINK | *peer as u64).map_err(failed)?;
+        }
+        engine.metrics.peers.set(engine.links.len() as i64);
+        Ok(engine)
+    }
+
+    /// Serves until it is asked to stop.
+    pub fn run(mut self) -> Result<(), Error> {
+        self.start = Instant::now();
+        self.handle(Input::Tick);
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let mut busy = self.look_at_rings();
+            busy |= self.carry_out();
+            self.forget_gone();
+            if self.has_left() {
+                return Ok(());
+            }
+            let timeout = self.timeout(busy);
+            events.clear();
+            let capacity = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poll, capacity, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(source) => return Err(Error::Poll(source.into())),
+            }
+            for event in &events {
+                self.dispatch(event.data.u64());
+            }
+            if self.now() >= self.machine.wake_at() {
+                self.handle(Input::Tick);
+                self.count_traffic();
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.poll, source, data, epoll::EventFlags::IN)
+    }
+
+    fn handle(&mut self, input: Input) {
+        let now = self.now();
+        self.machine.handle(now, input, &mut self.scratch);
+        self.effects.extend(self.scratch.drain(..));
+    }
+
+    /// How long to sleep: not at all while there is work, and not before spinning for a moment while
+    /// somebody waits for an answer.
+    fn timeout(&mut self, busy: bool) -> Timespec {
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if busy {
+            self.active = Instant::now();
+            return none;
+        }
+        if !self.uses.is_empty() && self.active.elapsed() < SPIN {
+            return none;
+        }
+        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
+        for rank in ranks {
+            // A rank that may not call more sleeps although its ring is not empty.
+            let Some(session) = self.sessions.get(&rank) else {
+                continue;
+            };
+            match session.sleep() {
+                Ok(true) => {}
+                Ok(false) if !self.may_submit(rank) => {}
+                Ok(false) => return none,
+                Err(error) => self.lose_session(rank, &error),
+            }
+        }
+        let until = self.machine.wake_at().saturating_sub(self.now());
+        let until = match self.left {
+            Some(_) => until.min(Duration::from_millis(10)),
+            None => until.min(Duration::from_secs(1)),
+        };
+        // Rounded up, since the kernel counts in milliseconds and waking up early means spinning.
+        let until = until + Duration::from_millis(1);
+        Timespec {
+            tv_sec: until.as_secs().cast_signed(),
+            tv_nsec: until.subsec_nanos().into(),
+        }
+    }
+
+    fn dispatch(&mut self, token: u64) {
+        let index = token & !KIND;
+        match token & KIND {
+            VISITOR => self.greet(index),
+            CLIENT => self.hear(index as usize),
+            CLIENT_BELL => {
+                if let Some(session) = self.sessions.get(&(index as usize)) {
+                    session.awake();
+                }
+            }
+            LINK => self.read_link(index as usize),
+            _ if token == LISTENER => self.accept(),
+            _ => self.stop.bell().clear(),
+        }
+    }
+
+    /// A cause in words, with the name of the node to look at.
+    fn text(&self, cause: &Cause) -> String {
+        let node = match cause {
+            Cause::Mismatch(_) => None,
+            Cause::Broken(broken) => broken.node(),
+        };
+        match node {
+            Some(node) if !self.name(node).is_empty() => {
+                format!("{cause}; node {node} is {}", self.name(node))
+            }
+            Some(_) | None => cause.to_string(),
+        }
+    }
+
+    fn name(&self, node: usize) -> &str {
+        self.names.get(node).map_or("", String::as_str)
+    }
+
+    /// Says farewell once asked to. True when there is nothing left to do.
+    fn has_left(&mut self) -> bool {
+        let Some(since) = self.left else {
+            if self.stop.is_asked() {
+                self.left = Some(Instant::now());
+                self.handle(Input::Leave);
+            }
+            return false;
+        };
+        let said = self.effects.is_empty() && self.links.values().all(Link::is_flushed);
+        said && self.has_said_farewell() || since.elapsed() > FAREWELL
+    }
+
+    fn has_said_farewell(&self) -> bool {
+        self.uses.values().all(|used| used.released) || self.machine.broken().is_some()
+    }
+}

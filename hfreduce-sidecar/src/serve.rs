@@ -1,0 +1,247 @@
+//! `serve`: reads what the operator left for this attempt, starts the node on threads of its own, and
+//! keeps a small runtime for health and metrics. Ends when told to, or when the data path cannot go on.
+
+use std::fs;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use daemon::endpoints::Endpoints;
+use daemon::{Readiness, Registry, logs, shutdown};
+use serde::Deserialize;
+use tracing::{error, info};
+use wire::assignment::{self, Assignment};
+use wire::handshake::{JobId, KEY_BYTES, Key};
+use wire::rendezvous::Peer;
+use wire::run_dir;
+
+use crate::args::Serve;
+use crate::metrics::Metrics;
+use crate::node::{Member, Node, Options, Place, Source};
+use crate::stop::Stop;
+
+/// The port of health and metrics.
+const METRICS_PORT: u16 = 9402;
+/// Largest roster file.
+const ROSTER_LIMIT_BYTES: u64 = run_dir::ROSTER_LIMIT_BYTES;
+/// Largest assignment, packed: what a ConfigMap holds.
+const ASSIGNMENT_LIMIT_BYTES: u64 = 1 << 20;
+
+/// A list of members, for benches and tests without a cluster.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RosterFile {
+    #[serde(default = "one")]
+    procs_per_node: u32,
+    #[serde(default = "one")]
+    attempt: u32,
+    nodes: Vec<RosterEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RosterEntry {
+    rank: u32,
+    address: IpAddr,
+    port: u16,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    zone: String,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// Runs the command.
+pub fn run(args: &Serve) -> anyhow::Result<()> {
+    logs::init(&args.daemon)?;
+    info!(?args, "starting");
+    let (member, source, listen) = match &args.roster {
+        Some(roster) => from_roster(args, roster)?,
+        None => from_operator(args)?,
+    };
+    put_launcher(&args.launcher, &args.run_dir)?;
+    let registry = Registry::new(env!("CARGO_PKG_VERSION"))?;
+    let metrics = Metrics::new(&registry)?;
+    let stop = Stop::new().context("failed to create a bell")?;
+    let listener = TcpListener::bind(listen)
+        .with_context(|| format!("failed to listen on {listen} for peers"))?;
+    let options = Options {
+        limit_bytes: args.limit_mib << 20,
+        chunk_bytes: args.chunk_bytes,
+        ..Options::new(args.run_dir.clone())
+    };
+    let node = Node::new(member, options, listener, metrics, stop.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime of the endpoints")?;
+    let address = args.daemon.metrics_address(METRICS_PORT);
+    runtime.block_on(serve(node, source, stop, registry, address))
+}
+
+async fn serve(
+    node: Node,
+    source: Source,
+    stop: Stop,
+    registry: Registry,
+    address: SocketAddr,
+) -> anyhow::Result<()> {
+    let token = shutdown::token().context("failed to watch for signals")?;
+    let endpoints = Endpoints::bind(address, registry, Readiness::default()).await?;
+    tokio::spawn({
+        let token = token.clone();
+        async move {
+            if let Err(error) = endpoints.serve(token).await {
+                error!(%error, "health and metrics ended");
+            }
+        }
+    });
+    let (ended, end) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("node".to_owned())
+        .spawn(move || {
+            // Nobody listens only when the process is ending anyway.
+            ended.send(node.serve(source)).ok();
+        })
+        .context("failed to start the node's thread")?;
+    tokio::pin!(end);
+    let served = tokio::select! {
+        served = &mut end => served,
+        () = token.cancelled() => {
+            stop.stop();
+            end.await
+        }
+    };
+    served.context("the node's thread ended without a word")??;
+    info!("left");
+    Ok(())
+}
+
+type Start = (Member, Source, SocketAddr);
+
+fn from_operator(args: &Serve) -> anyhow::Result<Start> {
+    let service = args.rendezvous.clone().context(
+        "failed to start: neither --rendezvous (FIREFLYER_RENDEZVOUS) nor --roster is given",
+    )?;
+    let address = args
+        .address
+        .context("failed to start: --address (POD_IP) is not given")?;
+    let rank = args
+        .rank
+        .context("failed to start: --rank (FIREFLYER_NODE_RANK) is not given")?;
+    let packed = read(&args.assignment, ASSIGNMENT_LIMIT_BYTES)?;
+    let assignment = Assignment::from_gz(&packed, assignment::LIMIT_BYTES)
+        .with_context(|| format!("failed to read {}", args.assignment.display()))?;
+    ensure!(
+        (rank as usize) < assignment.nodes.len(),
+        "failed to start: rank {rank} is not one of the {} nodes of the attempt",
+        assignment.nodes.len()
+    );
+    let member = Member {
+        job: JobId::new(&assignment.job.uid),
+        attempt: assignment.attempt,
+        key: key(&args.key)?,
+        rank,
+        procs_per_node: assignment.procs_per_node,
+        nodes: assignment
+            .nodes
+            .into_iter()
+            .map(|node| Place {
+                name: node.name,
+                zone: node.zone,
+            })
+            .collect(),
+        master_port: assignment.master_port,
+    };
+    Ok((member, Source::Operator { service, address }, args.listen()))
+}
+
+fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
+    let roster: RosterFile = serde_json::from_slice(&read(path, ROSTER_LIMIT_BYTES)?)
+        .with_context(|| format!("failed to parse {}", path.display()))?;
+    let rank = args
+        .rank
+        .context("failed to start: --rank (FIREFLYER_NODE_RANK) is not given")?;
+    let Some(own) = roster.nodes.iter().find(|node| node.rank == rank) else {
+        bail!("failed to start: {} lists no rank {rank}", path.display());
+    };
+    let listen = SocketAddr::new(own.address, own.port);
+    // Without a cluster there is no secret to share: the key then only keeps strangers' bytes out.
+    let key = if args.key.exists() {
+        key(&args.key)?
+    } else {
+        Key::derive(b"roster file", "", roster.attempt)
+    };
+    let mut nodes = roster.nodes;
+    nodes.sort_by_key(|node| node.rank);
+    let peers = nodes.iter().map(|node| Peer {
+        rank: node.rank,
+        address: node.address,
+        port: node.port,
+    });
+    let source = Source::List(peers.collect());
+    let member = Member {
+        job: JobId::new(""),
+        attempt: roster.attempt,
+        key,
+        rank,
+        procs_per_node: roster.procs_per_node,
+        nodes: nodes
+            .into_iter()
+            .map(|node| Place {
+                name: node.name,
+                zone: node.zone,
+            })
+            .collect(),
+        master_port: 29_400,
+    };
+    Ok((member, source, listen))
+}
+
+fn key(path: &Path) -> anyhow::Result<Key> {
+    let bytes = read(path, KEY_BYTES as u64)?;
+    let key = <[u8; KEY_BYTES]>::try_from(bytes.as_slice())
+        .ok()
+        .with_context(|| {
+            format!(
+                "failed to read {}: it has {} bytes, a key has {KEY_BYTES}",
+                path.display(),
+                bytes.len()
+            )
+        })?;
+    Ok(Key::new(key))
+}
+
+fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("failed to read {}", path.display()))?;
+    ensure!(
+        bytes.len() as u64 <= limit,
+        "failed to read {}: it is larger than {limit} bytes",
+        path.display()
+    );
+    Ok(bytes)
+}
+
+/// Puts the launcher where every trainer image finds it, usable by every user.
+fn put_launcher(launcher: &Path, run_dir: &Path) -> anyhow::Result<()> {
+    if !launcher.exists() {
+        info!(launcher = %launcher.display(), "no launcher to put into the run directory");
+        return Ok(());
+    }
+    let target = run_dir.join(run_dir::LAUNCHER);
+    // Under another name first: a trainer of this pod may be running the old one.
+    let new = target.with_extension("new");
+    let put = || {
+        fs::copy(launcher, &new)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&new, &target)
+    };
+    put().with_context(|| format!("failed to put the launcher at {}", target.display()))
+}
