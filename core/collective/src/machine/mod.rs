@@ -4,9 +4,8 @@
 //! # What the shell does
 //! - One machine per group and epoch; a new epoch gets a new machine. `now` is any monotonic time that never
 //!   goes back, the same origin for all calls of one machine.
-//! - Links: one ordered, reliable link to each of [`Machine::peers`]. Frames to one peer leave in the order of
-//!   their effects (control frames may overtake payload frames, payload frames of one tree may not overtake
-//!   each other).
+//! - Links: a reliable link to each of [`Machine::peers`] that delivers every frame once. Frames may overtake each
+//!   other, except that a link is not reported lost before all that came over it was handed in.
 //! - Memory: `slots` receive slots of `chunk_bytes` for each of [`Machine::receives`], `slots` send slots for
 //!   each of [`Machine::sends`], one input per rank and one result per operation.
 //! - Incoming `Up` and `Down`: after the header ask [`Machine::place`], read the payload there, then hand in
@@ -230,25 +229,24 @@ impl Machine {
     /// `(peer, tree)` of every child that needs receive slots.
     #[must_use]
     pub fn receives(&self) -> Vec<(usize, u8)> {
-        let children = |(&peer, link): (&usize, &Link)| {
-            [0, 1]
-                .into_iter()
-                .filter(|&tree| link.child[tree].is_some())
-                .map(|tree| (peer, tree as u8))
-                .collect()
-        };
-        self.links
-            .iter()
-            .flat_map(|link| -> Vec<(usize, u8)> { children(link) })
+        let edges = self.links.iter().flat_map(|(&peer, link)| {
+            (0u8..)
+                .zip(&link.child)
+                .map(move |(tree, child)| (peer, tree, child.is_some()))
+        });
+        edges
+            .filter(|&(.., is_child)| is_child)
+            .map(|(peer, tree, _)| (peer, tree))
             .collect()
     }
 
     /// The trees in which it has a parent, hence send slots.
     #[must_use]
     pub fn sends(&self) -> Vec<u8> {
-        [0, 1]
-            .into_iter()
-            .filter(|&tree| self.parents[usize::from(tree)].is_some())
+        let parents = (0u8..).zip(&self.parents);
+        parents
+            .filter(|(_, parent)| parent.is_some())
+            .map(|(tree, _)| tree)
             .collect()
     }
 
