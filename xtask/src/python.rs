@@ -42,7 +42,7 @@ mount --bind "$site" "$root/opt/site"
 mount --bind "$programs" "$root/opt/programs"
 exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 \
   PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 \
-  FIREFLYER_SIDECAR=/opt/programs/hfreduce-sidecar \
+  USE_LIBUV=0 FIREFLYER_SIDECAR=/opt/programs/hfreduce-sidecar \
   sh -c 'cd /src/python/tests && exec python3 -m unittest "$@" 2>&1' tests "$@"
 "#;
 

@@ -22,7 +22,9 @@ Suites:
     run,
 };
 
-const SUITES: &[&str] = &["scheduler", "collective"];
+/// The package of each suite, its test program, and the test in it that goes on with new seeds.
+const SUITES: &[(&str, &str, &str)] =
+    &[("scheduler", "planner", "all_jobs_end_whatever_goes_wrong"), ("collective", "simulation", "misfortune")];
 
 fn run(mut args: Args) -> Result<ExitCode> {
     let minutes: u64 = args.parsed("--minutes")?.unwrap_or(1);

@@ -121,6 +121,7 @@ fn a_pod_on_another_rank_s_node_is_refused() {
     refused(&snapshot, &plan, "gang-whole");
 }
 
+/// ZONE-1.
 #[test]
 fn too_many_crossing_jobs_are_refused() {
     let (snapshot, plan) = good();
@@ -268,6 +269,7 @@ fn an_end_that_is_not_true_is_refused() {
     refused(&snapshot, &only(&snapshot, vec![untrue]), "one-end");
 }
 
+/// SAVE-2.
 #[test]
 fn dropping_an_acknowledgement_is_refused() {
     let mut snapshot = training();

@@ -12,6 +12,7 @@ use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
 const START: Duration = Duration::from_secs(60);
 
+/// SAVE-1: what was acknowledged is what the next attempt starts from.
 pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {
     context.claim("store", "ReadWriteMany").await?;
     let job = Job::shell("pausing", 2, RUNS_UNTIL_ASKED).checkpoint("store", 300);

@@ -66,6 +66,7 @@ pub async fn know_simulated_nodes(client: kube::Client) -> Result<()> {
     Ok(())
 }
 
+/// GANG-1 under load, and NODE-1: of Nodes the operator writes nothing.
 pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> Result<()> {
     know_simulated_nodes(context.client.clone()).await?;
     let log = context.cluster.audit_log();
@@ -109,6 +110,11 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
         })
         .await?;
     let writes = audit::writes_since(&log, start)?;
+    let nodes: Vec<_> = writes
+        .iter()
+        .filter(|write| write.account == "fireflyer-operator" && write.resource.starts_with("nodes"))
+        .collect();
+    ensure!(nodes.is_empty(), "the operator changed Nodes: {nodes:?}");
     let on_pods = writes
         .iter()
         .filter(|write| write.resource.starts_with("pods"))
@@ -143,6 +149,7 @@ async fn never_booked_twice(pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
+/// API-1: running jobs, checkpoints and heartbeats cause no write at all.
 pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
     know_simulated_nodes(context.client.clone()).await?;
     for index in 0..10 {
