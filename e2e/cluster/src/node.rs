@@ -105,6 +105,8 @@ impl NativeNode<'_> {
             &[("PAUSE", &image::reference("pause")), ("CNI", &plugins)],
         );
         template::write(&folder.join("etc/containerd.toml"), &containerd)?;
+        // Pods are routed (`ptp`) and not bridged: a Service then works between pods of one node on
+        // machines without br_netfilter, too.
         let cni = render(CNI, &[("PODS", &layout.node_pods(self.number))]);
         template::write(&folder.join("etc/cni.conflist"), &cni)
     }
