@@ -70,6 +70,8 @@ def run(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
+            # Debian builds PyTorch without libuv, which its store asks for by default.
+            "USE_LIBUV": "0",
             "FIREFLYER_RUN_DIR": "/nonexistent",
             **(variables[rank] if variables else {}),
         }

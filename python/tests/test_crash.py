@@ -131,6 +131,7 @@ class CrashTest(unittest.TestCase):
         return following - 1
 
     def test_a_process_killed_at_any_effect_leaves_a_whole_checkpoint(self):
+        # SAVE-1: what was once durable is never lost.
         least, at, codes = 1, 0, set()
         while 0 not in codes:
             root = self.start()

@@ -145,6 +145,7 @@ class GangTest(unittest.TestCase):
         self.root = directory.name
 
     def test_all_ranks_save_the_same_step_whenever_any_is_asked_to_stop(self):
+        # SAVE-1: an interruption saves one step, the same on all ranks, wherever it strikes.
         seed = os.environ.get("SEED", str(time.time_ns()))
         print(f"SEED={seed}", flush=True)
         ends = gang.successes(gang.run(stop_at_random, 4, self.root, seed))
