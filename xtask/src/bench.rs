@@ -51,12 +51,15 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "scheduler",
         cargo: &[
-            "run",
+            "test",
             "--release",
             "--package",
             "scheduler",
-            "--example",
-            "cycle",
+            "--test",
+            "planner",
+            "--",
+            "speed",
+            "--nocapture",
         ],
     },
 ];

@@ -23,25 +23,32 @@ Suites:
 };
 
 /// The package of each suite, its test program, and the test in it that goes on with new seeds.
-const SUITES: &[(&str, &str, &str)] =
-    &[("scheduler", "planner", "all_jobs_end_whatever_goes_wrong"), ("collective", "simulation", "misfortune")];
+const SUITES: &[(&str, &str, &str)] = &[
+    ("scheduler", "planner", "all_jobs_end_whatever_goes_wrong"),
+    ("collective", "simulation", "misfortune"),
+];
 
 fn run(mut args: Args) -> Result<ExitCode> {
     let minutes: u64 = args.parsed("--minutes")?.unwrap_or(1);
     let seed: Option<u64> = args.parsed("--seed")?;
     let suite = args.positional();
     args.finish()?;
-    let Some(suite) = suite.filter(|suite| SUITES.contains(&suite.as_str())) else {
-        return Err(Usage(format!("SUITE is one of {}", SUITES.join(", "))).into());
+    let known = SUITES
+        .iter()
+        .find(|(package, ..)| suite.as_deref() == Some(package));
+    let Some((package, program, test)) = known else {
+        let names: Vec<_> = SUITES.iter().map(|(package, ..)| *package).collect();
+        return Err(Usage(format!("SUITE is one of {}", names.join(", "))).into());
     };
     let mut command = Command::new("cargo");
     command.args([
         "test",
         "--package",
-        &suite,
+        package,
         "--test",
-        "simulation",
+        program,
         "--",
+        test,
         "--nocapture",
     ]);
     match seed {
