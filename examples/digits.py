@@ -24,16 +24,24 @@ HELD_OUT = 360  # Images that the model is tested on and never sees.
 def main() -> None:
     options = parse_options()
     torch.set_num_threads(1)
-    for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+    for name, alone in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }.items():
         os.environ.setdefault(name, alone)
-    dist.init_process_group(options.backend)  # (1) "hfreduce" instead of "gloo".
+    # (1) "hfreduce" instead of "gloo".
+    dist.init_process_group(options.backend)
     torch.manual_seed(options.seed)
     images, labels, test_images, test_labels = load_data()
     model = torch.nn.parallel.DistributedDataParallel(build_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 
-    checkpoint = fireflyer.Checkpoint(model=model, optimizer=optimizer)  # (2) What a restart needs.
-    start = checkpoint.resume()  # (3) 0, or where the last attempt left off.
+    # (2) Everything that a restart needs.
+    checkpoint = fireflyer.Checkpoint(model=model, optimizer=optimizer)
+    # (3) 0, or where the last attempt left off.
+    start = checkpoint.resume()
     shown = checkpoint.last
     if shown:
         say(f"resumed={shown.name}")
@@ -49,7 +57,8 @@ def main() -> None:
         trace.add(loss)
         if step % options.print_every == 0:
             say(f"step={step} loss={loss:.4f} allreduce={allreduce_rate(model):.2f}GB/s")
-        stop = checkpoint.step(step, loss)  # (4) Saves when it is time, and when the job has to make room.
+        # (4) Saves when it is time, and when the job has to make room.
+        stop = checkpoint.step(step, loss)
         if checkpoint.last != shown:
             shown = checkpoint.last
             say(f"checkpoint={shown.name}")
@@ -67,7 +76,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1000, help="steps to train")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable")
     parser.add_argument("--print-every", type=int, default=20, help="steps between two lines")
-    parser.add_argument("--trace", metavar="FILE", help="rank 0 writes the loss of each step into it")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="rank 0 writes the loss of each step into it"
+    )
     return parser.parse_args()
 
 
@@ -91,11 +102,15 @@ def build_model() -> torch.nn.Module:
 
 
 def batch_of(step: int, images: int, seed: int) -> torch.Tensor:
-    """This rank's images of a step. It depends on the step alone, so a resumed run sees what it would have."""
+    """This rank's images of a step. They depend on the step alone: a resumed run sees the same."""
     per_step = BATCH * dist.get_world_size()
     epoch, index = divmod(step, images // per_step)
-    order = torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-    return order[index * per_step : (index + 1) * per_step][dist.get_rank() :: dist.get_world_size()]
+    order = torch.randperm(
+        images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    )
+    return order[index * per_step : (index + 1) * per_step][
+        dist.get_rank() :: dist.get_world_size()
+    ]
 
 
 def mean_over_ranks(loss: torch.Tensor) -> float:

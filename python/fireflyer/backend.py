@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from .environment import RUN_DIR, Environment
 from .errors import HFReduceError
@@ -29,10 +29,10 @@ SOCKET = "hfreduce.sock"
 ATTACH_SECONDS = 60.0
 
 #: The group that talks to the sidecar: one a process, while it lives.
-_owner: "Optional[weakref.ref[HFReduceGroup]]" = None
+_owner: weakref.ref[HFReduceGroup] | None = None
 #: The connection to the sidecar, with the process that made it. It outlives groups: a process that has left
 #: cannot come back in the same attempt.
-_connection: "Optional[Tuple[int, Client]]" = None
+_connection: tuple[int, Client] | None = None
 #: What a rank reports when a group is made. The smallest decides for all.
 _FAILED, _ALONE, _ATTACHED = 0, 1, 2
 
@@ -46,7 +46,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(options: Any, _: Any) -> "HFReduceGroup":
+def _create(options: Any, _: Any) -> HFReduceGroup:
     """Makes a group. Collective: all members decide together whether it talks to the sidecars."""
     global _owner
     import torch
@@ -72,7 +72,9 @@ def _create(options: Any, _: Any) -> "HFReduceGroup":
         flag = torch.tensor([state], dtype=torch.int32)
         gloo.allreduce([flag], dist.ReduceOp.MIN).wait()
         if int(flag) == _FAILED:
-            raise error or HFReduceError("failed to attach on another rank, see the output of that one")
+            raise error or HFReduceError(
+                "failed to attach on another rank, see the output of that one"
+            )
         if int(flag) == _ALONE and client is not None:
             client, why_not = None, "other ranks have no sidecar"
     if client is None and rank == 0:
@@ -83,14 +85,14 @@ def _create(options: Any, _: Any) -> "HFReduceGroup":
     return group
 
 
-def _is_world(ranks: List[int]) -> bool:
+def _is_world(ranks: list[int]) -> bool:
     """Whether these are all ranks in order: no list means the default group."""
     import torch.distributed as dist
 
     return not ranks or (dist.is_initialized() and ranks == list(range(dist.get_world_size())))
 
 
-def _attach(rank: int, size: int) -> "Tuple[Optional[Client], str]":
+def _attach(rank: int, size: int) -> tuple[Client | None, str]:
     """The connection to the node's sidecar, or why there is none to have."""
     global _connection
     environment = Environment.read()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
 
 #: Where the launcher, the sidecar and the ranks of a pod meet.
 RUN_DIR = "/run/fireflyer"
@@ -36,18 +36,18 @@ class Environment:
     rank: int
     world_size: int
     #: The pod's run directory; none outside a job.
-    run_dir: Optional[Path]
+    run_dir: Path | None
     #: Where the job's checkpoints lie; none when it keeps none.
-    checkpoint_dir: Optional[Path]
+    checkpoint_dir: Path | None
     #: Seconds between periodic checkpoints; 0 saves after every step.
     interval_seconds: float
     #: Durable checkpoints that stay, at least 1.
     keep_last: int
     #: Attempt and step of the checkpoint that the operator recorded last.
-    resume: Optional[Tuple[int, int]]
+    resume: tuple[int, int] | None
 
     @classmethod
-    def read(cls, variables: Optional[Mapping[str, str]] = None) -> "Environment":
+    def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
         """Reads and checks the variables; a ``ValueError`` names the one that is wrong."""
         v = os.environ if variables is None else variables
         run_dir = Path(v.get("FIREFLYER_RUN_DIR") or RUN_DIR)
@@ -67,7 +67,7 @@ class Environment:
         )
 
 
-def parse_checkpoint_name(text: str) -> Optional[Tuple[int, int]]:
+def parse_checkpoint_name(text: str) -> tuple[int, int] | None:
     """Attempt and step of a name such as ``attempt-1/step-120``; none if it is not such a name."""
     match = _CHECKPOINT_NAME.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else None
@@ -99,7 +99,7 @@ def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def _checkpoint_name(variables: Mapping[str, str], name: str) -> Optional[Tuple[int, int]]:
+def _checkpoint_name(variables: Mapping[str, str], name: str) -> tuple[int, int] | None:
     text = variables.get(name)
     if not text:
         return None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,7 @@ class HFReduceGroup(dist.ProcessGroup):
         size: int,
         timeout: timedelta,
         gloo: dist.ProcessGroupGloo,
-        client: "Optional[Client]",
+        client: Client | None,
     ) -> None:
         super().__init__(store, rank, size)
         self._client = client
@@ -84,9 +85,7 @@ class HFReduceGroup(dist.ProcessGroup):
         """The name of the backend."""
         return "hfreduce"
 
-    def allreduce(
-        self, tensors: Tensors, opts: Any = None, *, op: Any = None
-    ) -> dist.Work:
+    def allreduce(self, tensors: Tensors, opts: Any = None, *, op: Any = None) -> dist.Work:
         """Reduces the tensors of all ranks, in place on all of them."""
         tensors = _list(tensors)
         reduction = _reduction(opts if op is None else op)
@@ -100,13 +99,13 @@ class HFReduceGroup(dist.ProcessGroup):
         tensors = list(tensors)
         reduction = _reduction(opts)
         words = [self._words([tensor], reduction) for tensor in tensors]
-        if None in words or not tensors:
+        calls = [(word, reduction, 0) for word in words if word is not None]
+        if len(calls) < len(tensors) or not tensors:
             return self._gloo.allreduce_coalesced(tensors, *_given(opts))
-        calls = [(word, reduction, 0) for word in words]
         return self._each("allreduce", tensors, calls, tensors)
 
     def reduce(
-        self, tensors: Tensors, opts: Any = None, *, root: Optional[int] = None, op: Any = None
+        self, tensors: Tensors, opts: Any = None, *, root: int | None = None, op: Any = None
     ) -> dist.Work:
         """Reduces the tensors of all ranks, in place on the root; the others keep what they have."""
         tensors = _list(tensors)
@@ -125,7 +124,7 @@ class HFReduceGroup(dist.ProcessGroup):
         return self._each("reduce", tensors, [(words, reduction, target)], outputs)
 
     def broadcast(
-        self, tensors: Tensors, opts: Any = None, *, root: Optional[int] = None
+        self, tensors: Tensors, opts: Any = None, *, root: int | None = None
     ) -> dist.Work:
         """Copies the root's tensor to all ranks."""
         tensors = _list(tensors)
@@ -140,7 +139,10 @@ class HFReduceGroup(dist.ProcessGroup):
         here = target == self.rank()
         words = _moved(tensors[0])
         return self._each(
-            "broadcast", tensors if here else [None], [(words, "sum", target)], [None] if here else tensors
+            "broadcast",
+            tensors if here else [None],
+            [(words, "sum", target)],
+            [None] if here else tensors,
         )
 
     def allgather(
@@ -151,7 +153,11 @@ class HFReduceGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Copies the tensors of all ranks to all ranks, in rank order."""
         inputs = _list(input_tensors)
-        outputs = [_list(output_tensors)] if isinstance(output_tensors[0], torch.Tensor) else output_tensors
+        outputs = (
+            [_list(output_tensors)]
+            if isinstance(output_tensors[0], torch.Tensor)
+            else output_tensors
+        )
         alike = len(inputs) == len(outputs) == 1 and all(
             (one.dtype, one.numel()) == (inputs[0].dtype, inputs[0].numel()) for one in outputs[0]
         )
@@ -166,7 +172,9 @@ class HFReduceGroup(dist.ProcessGroup):
         call = (_moved(inputs[0]), "sum", 0)
         return self._each("allgather", inputs, [call], [gathered], list(outputs[0]), spread)
 
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+    def _allgather_base(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
         """Copies the tensors of all ranks into one tensor on all ranks."""
         alike = output.dtype == input.dtype and output.numel() == input.numel() * self.size()
         if not alike or not self._ready([output, input]):
@@ -180,8 +188,8 @@ class HFReduceGroup(dist.ProcessGroup):
         return self._each("barrier", [None], [(("u8", 0), "sum", 0)], [None])
 
     def _words(
-        self, tensors: Sequence[torch.Tensor], reduction: Optional[str]
-    ) -> Optional[Tuple[str, int]]:
+        self, tensors: Sequence[torch.Tensor], reduction: str | None
+    ) -> tuple[str, int] | None:
         """Element type and count of a reduction, if the sidecar can do it."""
         if not self._ready(tensors) or not tensors:
             return None
@@ -210,16 +218,16 @@ class HFReduceGroup(dist.ProcessGroup):
     def _each(
         self,
         kind: str,
-        inputs: Sequence[Optional[torch.Tensor]],
-        calls: "Sequence[Tuple[Tuple[str, int], Optional[str], int]]",
-        outputs: Sequence[Optional[torch.Tensor]],
-        results: Optional[List[torch.Tensor]] = None,
-        after: Optional[Callable[[], None]] = None,
+        inputs: Sequence[torch.Tensor | None],
+        calls: Sequence[tuple[tuple[str, int], str | None, int]],
+        outputs: Sequence[torch.Tensor | None],
+        results: list[torch.Tensor] | None = None,
+        after: Callable[[], None] | None = None,
     ) -> HFReduceWork:
         """Calls one operation for each input now; the results come into `outputs` later."""
         client, completer, timeout = self._client, self._completer, self._timeout
         assert client is not None and completer is not None
-        tickets: "List[Ticket]" = []
+        tickets: list[Ticket] = []
 
         def finish() -> None:
             first = None
@@ -237,10 +245,16 @@ class HFReduceGroup(dist.ProcessGroup):
         with self._calling:
             try:
                 for tensor, ((dtype, count), reduction, root) in zip(inputs, calls):
-                    data = None if tensor is None or count == 0 else _bytes(tensor.detach().contiguous())
+                    data = (
+                        None
+                        if tensor is None or count == 0
+                        else _bytes(tensor.detach().contiguous())
+                    )
                     word = reduction or "sum"
                     tickets.append(
-                        client.call(kind, dtype, count, data, reduce=word, root=root, timeout=timeout)
+                        client.call(
+                            kind, dtype, count, data, reduce=word, root=root, timeout=timeout
+                        )
                     )
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
@@ -248,7 +262,7 @@ class HFReduceGroup(dist.ProcessGroup):
         return work
 
 
-def _receive(client: "Client", ticket: "Ticket", output: Optional[torch.Tensor], timeout: float) -> None:
+def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> None:
     if output is None or output.numel() == 0:
         client.wait(ticket, None, timeout=timeout)
     elif output.is_contiguous():
@@ -264,7 +278,7 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def _moved(tensor: torch.Tensor) -> Tuple[str, int]:
+def _moved(tensor: torch.Tensor) -> tuple[str, int]:
     """Element type and count of what is moved and not added up: unknown types are bytes."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is not None:
@@ -272,7 +286,7 @@ def _moved(tensor: torch.Tensor) -> Tuple[str, int]:
     return "u8", tensor.numel() * tensor.element_size()
 
 
-def _reduction(given: Any) -> Optional[str]:
+def _reduction(given: Any) -> str | None:
     """The sidecar's word for a reduction, or for that of c10d's options; none if it has none."""
     if given is None:
         return "sum"
@@ -291,10 +305,9 @@ def _allreduce_options(opts: Any, op: Any) -> Any:
     return options
 
 
-def _given(opts: Any) -> Tuple[Any, ...]:
+def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
 
 
-def _list(tensors: Tensors) -> List[torch.Tensor]:
+def _list(tensors: Tensors) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-

@@ -11,9 +11,10 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Callable, Optional, SupportsFloat
+from typing import SupportsFloat
 
 _log = logging.getLogger(__name__)
 
@@ -38,16 +39,14 @@ class CheckpointRef:
 class Progress:
     """The progress of one run. Does nothing without a run directory."""
 
-    def __init__(
-        self, run_dir: Optional[Path], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, run_dir: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self._clock = clock
         self._written_at = -math.inf
         self._failed = False
-        self._checkpoint: Optional[CheckpointRef] = None
+        self._checkpoint: CheckpointRef | None = None
 
-    def step(self, step: int, loss: Optional[SupportsFloat]) -> None:
+    def step(self, step: int, loss: SupportsFloat | None) -> None:
         """Step `step` is done. Written at most once in `PERIOD_SECONDS`; `loss` is read only then."""
         now = self._clock()
         if self._run_dir is None or now - self._written_at < PERIOD_SECONDS:
@@ -82,5 +81,7 @@ class Progress:
             os.replace(new, path)
         except OSError as error:
             if not self._failed:
-                _log.warning("failed to write %s: %s; the platform does not see progress", path, error)
+                _log.warning(
+                    "failed to write %s: %s; the platform does not see progress", path, error
+                )
             self._failed = True

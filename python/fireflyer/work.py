@@ -11,8 +11,8 @@ import queue
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Callable, Deque, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -30,19 +30,19 @@ KEPT_HANDLES = 4096
 class HFReduceWork(dist.Work):
     """One call of a collective."""
 
-    def __init__(self, what: str, outputs: List[torch.Tensor]) -> None:
+    def __init__(self, what: str, outputs: list[torch.Tensor]) -> None:
         super().__init__()
         self._what = what
-        self._outputs: Optional[List[torch.Tensor]] = outputs
+        self._outputs: list[torch.Tensor] | None = outputs
         # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._error: Optional[HFReduceError] = None
-        self._source: Optional[torch.futures.Future] = None
-        self._future: Optional[torch.futures.Future] = None
+        self._error: HFReduceError | None = None
+        self._source: torch.futures.Future | None = None
+        self._future: torch.futures.Future | None = None
 
-    def complete(self, error: Optional[HFReduceError]) -> None:
+    def complete(self, error: HFReduceError | None) -> None:
         """The operation is over. Called once."""
         with self._lock:
             self._error = error
@@ -55,7 +55,9 @@ class HFReduceWork(dist.Work):
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
         limit = timeout.total_seconds()
         if not self._over.wait(limit if limit > 0 else None):
-            raise HFReduceError(f"{self._what} is not finished after {limit:g} s: a rank is missing or slow")
+            raise HFReduceError(
+                f"{self._what} is not finished after {limit:g} s: a rank is missing or slow"
+            )
         if self._error is not None:
             # A new one each time: a raised exception collects the traceback of every wait.
             raise HFReduceError(str(self._error)) from self._error.__cause__
@@ -74,11 +76,11 @@ class HFReduceWork(dist.Work):
         """Whether the tensors hold the result."""
         return self._over.is_set() and self._error is None
 
-    def exception(self) -> Optional[HFReduceError]:
+    def exception(self) -> HFReduceError | None:
         """Why it failed, if it did."""
         return self._error
 
-    def result(self) -> List[torch.Tensor]:
+    def result(self) -> list[torch.Tensor]:
         """The caller's tensors, as far as it still has them."""
         return [tensor for tensor in (one() for one in self._results) if tensor is not None]
 
@@ -95,12 +97,12 @@ class HFReduceWork(dist.Work):
                     self._source = source
             return self._future
 
-    def _take_outputs(self) -> List[torch.Tensor]:
+    def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""
         outputs, self._outputs = self._outputs, None
         return self.result() if outputs is None else outputs
 
-    def _deliver(self, source: torch.futures.Future) -> List[torch.Tensor]:
+    def _deliver(self, source: torch.futures.Future) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return source.value()
@@ -110,8 +112,8 @@ class Completer:
     """The thread that waits for operations, in the order in which they were called."""
 
     def __init__(self) -> None:
-        self._queue: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
-        self._kept: Deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
         self._thread.start()
 
@@ -149,4 +151,3 @@ class Completer:
             except Exception:  # A callback that the script attached to a future.
                 _log.exception("a callback of a collective failed")
             del complete
-

@@ -11,7 +11,8 @@ import os
 import socket
 import time
 import traceback
-from typing import Any, Callable, Dict, List, Optional
+from collections.abc import Callable
+from typing import Any
 
 # Ranks start from a process that has imported PyTorch already, which costs seconds.
 _context = multiprocessing.get_context("forkserver")
@@ -24,7 +25,7 @@ DEADLINE_SECONDS = 120.0
 class Died:
     """A rank that ended without a result."""
 
-    def __init__(self, exit_code: Optional[int]) -> None:
+    def __init__(self, exit_code: int | None) -> None:
         self.exit_code = exit_code
 
     def __repr__(self) -> str:
@@ -54,10 +55,10 @@ def run(
     function: Callable[..., Any],
     world_size: int,
     *arguments: Any,
-    backend: Optional[str] = "gloo",
-    variables: Optional[List[Dict[str, str]]] = None,
+    backend: str | None = "gloo",
+    variables: list[dict[str, str]] | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
-) -> List[Any]:
+) -> list[Any]:
     """Calls `function(*arguments)` in `world_size` ranks; returns results, `Raised` or `Died` by rank."""
     port = free_port()
     ranks = []
@@ -80,7 +81,7 @@ def run(
         there.close()
         ranks.append((process, here))
     end = time.monotonic() + deadline_seconds
-    results: List[Any] = []
+    results: list[Any] = []
     try:
         for process, pipe in ranks:
             if not pipe.poll(max(0.0, end - time.monotonic())):
@@ -99,7 +100,7 @@ def run(
     return results
 
 
-def successes(results: List[Any]) -> List[Any]:
+def successes(results: list[Any]) -> list[Any]:
     """The results, none of which may be an error."""
     for rank, result in enumerate(results):
         if isinstance(result, (Raised, Died)):
@@ -108,7 +109,11 @@ def successes(results: List[Any]) -> List[Any]:
 
 
 def _rank(
-    pipe: Any, variables: Dict[str, str], backend: Optional[str], function: Callable[..., Any], arguments: Any
+    pipe: Any,
+    variables: dict[str, str],
+    backend: str | None,
+    function: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     os.environ.update(variables)
     import torch

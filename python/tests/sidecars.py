@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import gang
 
@@ -31,13 +31,19 @@ class Sidecars:
     def __init__(self, nodes: int, procs: int) -> None:
         self.nodes = nodes
         self.procs = procs
-        self.processes: List[subprocess.Popen] = []
+        self.processes: list[subprocess.Popen] = []
 
-    def __enter__(self) -> "Sidecars":
+    def __enter__(self) -> Sidecars:
         self._folder = tempfile.TemporaryDirectory(prefix="sidecars")
         self.folder = Path(self._folder.name)
         members = [
-            {"rank": rank, "address": "127.0.0.1", "port": gang.free_port(), "name": f"node-{rank}", "zone": "a"}
+            {
+                "rank": rank,
+                "address": "127.0.0.1",
+                "port": gang.free_port(),
+                "name": f"node-{rank}",
+                "zone": "a",
+            }
             for rank in range(self.nodes)
         ]
         roster = self.folder / "roster.json"
@@ -47,7 +53,9 @@ class Sidecars:
             command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--roster={roster}"]
             command += [f"--rank={rank}", "--metrics-listen=127.0.0.1:0"]
             with open(self.log(rank), "wb") as log:
-                self.processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+                self.processes.append(
+                    subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+                )
         try:
             self._wait_until_ready()
         except BaseException:
@@ -69,7 +77,7 @@ class Sidecars:
         """What the sidecar of a node printed."""
         return self.folder / f"node-{node}.log"
 
-    def variables(self) -> List[Dict[str, str]]:
+    def variables(self) -> list[dict[str, str]]:
         """The environment of each rank."""
         return [
             {"FIREFLYER_RUN_DIR": str(self.run_dir(node)), "LOCAL_RANK": str(local)}
@@ -77,10 +85,12 @@ class Sidecars:
             for local in range(self.procs)
         ]
 
-    def run(self, function: Any, *arguments: Any, **options: Any) -> List[Any]:
+    def run(self, function: Any, *arguments: Any, **options: Any) -> list[Any]:
         """Calls `function` in every rank of the gang, over hfreduce."""
         options.setdefault("variables", self.variables())
-        return gang.run(function, self.nodes * self.procs, *arguments, backend="hfreduce", **options)
+        return gang.run(
+            function, self.nodes * self.procs, *arguments, backend="hfreduce", **options
+        )
 
     def logs(self) -> str:
         """What all of them printed."""

@@ -16,7 +16,15 @@ def every_collective():
     def note(name, *tensors):
         seen[name] = [tensor.tolist() for tensor in tensors]
 
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8, torch.int8):
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.int8,
+    ):
         for op in ("SUM", "MAX", "MIN", "PRODUCT"):
             tensor = (torch.arange(5) + rank + 1).to(dtype)
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
@@ -52,7 +60,9 @@ def every_collective():
     dist.all_gather(gathered, torch.full((3, 4), float(rank)))
     note("gather into strided", *gathered)
 
-    works = [dist.all_reduce(torch.full((10,), float(rank + step)), async_op=True) for step in range(40)]
+    works = [
+        dist.all_reduce(torch.full((10,), float(rank + step)), async_op=True) for step in range(40)
+    ]
     for work in works:
         work.wait()
         assert work.is_completed()
@@ -93,7 +103,9 @@ def every_collective():
     note("group of all", tensor)
     import torch.distributed._functional_collectives as functional
 
-    note("functional", functional.all_reduce(torch.full((2,), float(rank)), "sum", dist.group.WORLD))
+    note(
+        "functional", functional.all_reduce(torch.full((2,), float(rank)), "sum", dist.group.WORLD)
+    )
     return seen
 
 
@@ -110,9 +122,13 @@ def by_keyword():
     group.reduce(tensors=[tensor], opts=dist.ReduceOptions()).wait()
     group.reduce(tensor, root=0).wait()
     outputs = [torch.zeros(2) for _ in range(size)]
-    group.allgather(output_tensors=[outputs], input_tensors=[tensor], opts=AllgatherOptions()).wait()
+    group.allgather(
+        output_tensors=[outputs], input_tensors=[tensor], opts=AllgatherOptions()
+    ).wait()
     group.allgather([outputs], [tensor]).wait()
-    group._allgather_base(output=torch.zeros(2 * size), input=tensor, opts=AllgatherOptions()).wait()
+    group._allgather_base(
+        output=torch.zeros(2 * size), input=tensor, opts=AllgatherOptions()
+    ).wait()
     group.allreduce_coalesced(tensors=[tensor], opts=dist.AllreduceCoalescedOptions()).wait()
     group.barrier(opts=dist.BarrierOptions()).wait()
     group.barrier().wait()
@@ -148,7 +164,9 @@ class BackendTest(unittest.TestCase):
             self.assertEqual(ours[rank], theirs[rank])
 
     def test_methods_take_c10ds_parameters_by_name(self):
-        self.assertEqual(gang.successes(gang.run(by_keyword, 2, backend="hfreduce")), [("hfreduce",) * 2] * 2)
+        self.assertEqual(
+            gang.successes(gang.run(by_keyword, 2, backend="hfreduce")), [("hfreduce",) * 2] * 2
+        )
 
     def test_a_ddp_script_changes_the_backends_name_only(self):
         ours = gang.successes(gang.run(train_with_ddp, 2, backend="hfreduce"))

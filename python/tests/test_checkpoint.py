@@ -41,11 +41,16 @@ class CheckpointTest(unittest.TestCase):
 
     def checkpoint(self, attempt=1, resume=None, run_dir=None, **given):
         told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-        told = replace(told, attempt=attempt, resume=resume, checkpoint_dir=self.root, run_dir=run_dir)
+        told = replace(
+            told, attempt=attempt, resume=resume, checkpoint_dir=self.root, run_dir=run_dir
+        )
         return Checkpoint(environment=told, clock=lambda: self.now, **given)
 
     def saved(self):
-        return sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in self.root.glob("*/*/manifest.json"))
+        return sorted(
+            f"{path.parent.parent.name}/{path.parent.name}"
+            for path in self.root.glob("*/*/manifest.json")
+        )
 
     def damage(self, name):
         shard = next((self.root / name).glob("shard-*"))
@@ -65,7 +70,9 @@ class CheckpointTest(unittest.TestCase):
             torch.manual_seed(1)
             random.seed(1)
             numpy.random.seed(1)
-            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+            model = torch.nn.Sequential(
+                torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+            )
             return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
         model, optimizer = build()
@@ -124,7 +131,9 @@ class CheckpointTest(unittest.TestCase):
                 for before, after in zip(tensors, box.value):
                     self.assertEqual((before.dtype, before.shape), (after.dtype, after.shape))
                     self.assertEqual(
-                        before.contiguous().reshape(-1).view(torch.uint8).tolist() if before.numel() else [],
+                        before.contiguous().reshape(-1).view(torch.uint8).tolist()
+                        if before.numel()
+                        else [],
                         after.reshape(-1).view(torch.uint8).tolist() if after.numel() else [],
                     )
                 for path in sorted(self.root.rglob("*"), reverse=True):
@@ -144,7 +153,10 @@ class CheckpointTest(unittest.TestCase):
             "meta": torch.zeros(2, device="meta"),
         }
         for what, value in cases.items():
-            with self.subTest(what), self.assertRaisesRegex(CheckpointError, r"box\.value\.here.*cannot be stored"):
+            with (
+                self.subTest(what),
+                self.assertRaisesRegex(CheckpointError, r"box\.value\.here.*cannot be stored"),
+            ):
                 self.checkpoint(box=Box({"here": value})).save(0)
             self.assertEqual(self.saved(), [])
 
@@ -156,7 +168,9 @@ class CheckpointTest(unittest.TestCase):
         content = (directory / entry["file"]).read_bytes()
         content = content[entry["offset"] : entry["offset"] + entry["length"]]
         self.assertEqual(content, weight.numpy().tobytes())
-        self.assertEqual((entry["dtype"], entry["shape"], entry["offset"] % 4096), ("float32", [2, 3], 0))
+        self.assertEqual(
+            (entry["dtype"], entry["shape"], entry["offset"] % 4096), ("float32", [2, 3], 0)
+        )
 
     def test_the_newest_by_order_of_saving_is_resumed_whatever_its_numbers(self):
         box = Box(1)
@@ -184,10 +198,18 @@ class CheckpointTest(unittest.TestCase):
         cases = {
             "bit": (lambda directory: self.damage("attempt-1/step-2"), "another SHA-256"),
             "short shard": (shorten, "ends inside"),
-            "no shard": (lambda directory: next(directory.glob("shard-*")).unlink(), "No such file"),
-            "manifest": (lambda directory: (directory / "manifest.json").write_text("{"), "failed to parse"),
+            "no shard": (
+                lambda directory: next(directory.glob("shard-*")).unlink(),
+                "No such file",
+            ),
+            "manifest": (
+                lambda directory: (directory / "manifest.json").write_text("{"),
+                "failed to parse",
+            ),
             "other manifest": (
-                lambda d: (d / "manifest.json").write_bytes((d.parent / "step-1/manifest.json").read_bytes()),
+                lambda d: (d / "manifest.json").write_bytes(
+                    (d.parent / "step-1/manifest.json").read_bytes()
+                ),
                 "describes attempt-1/step-1",
             ),
             "huge": (grow, "not its shape"),
@@ -250,7 +272,9 @@ class CheckpointTest(unittest.TestCase):
         self.checkpoint(box=box).save(1)
         box.value = torch.ones(1)
         self.checkpoint(box=box).save(1)
-        self.assertEqual(len(list((self.root / "attempt-1/step-1").iterdir())), 2, "one shard, one manifest")
+        self.assertEqual(
+            len(list((self.root / "attempt-1/step-1").iterdir())), 2, "one shard, one manifest"
+        )
         box.value = None
         self.assertEqual(self.checkpoint(attempt=2, box=box).resume(), 2)
         self.assertEqual(box.value.item(), 1)

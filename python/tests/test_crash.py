@@ -27,7 +27,10 @@ class Counting:
         self.step = step
 
     def state_dict(self):
-        return {"step": self.step, "tensors": [torch.full((100,), self.step), torch.full((3,), self.step)]}
+        return {
+            "step": self.step,
+            "tensors": [torch.full((100,), self.step), torch.full((3,), self.step)],
+        }
 
     def load_state_dict(self, loaded):
         self.step = loaded["step"]

@@ -38,5 +38,8 @@ class EnvironmentTest(unittest.TestCase):
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",
             "FIREFLYER_RESUME": "../../etc",
         }.items():
-            with self.subTest(name), self.assertRaisesRegex(ValueError, f"{name} must .*not '{value}'"):
+            with (
+                self.subTest(name),
+                self.assertRaisesRegex(ValueError, f"{name} must .*not '{value}'"),
+            ):
                 Environment.read({name: value})

@@ -57,7 +57,9 @@ def stop_at_random(root, seed):
                 time.sleep(own.uniform(0, 0.002))
             if writer.step(step):
                 break
-        saved = sorted(path.parent.name for path in Path(root, str(trial)).glob("*/*/manifest.json"))
+        saved = sorted(
+            path.parent.name for path in Path(root, str(trial)).glob("*/*/manifest.json")
+        )
         ends.append((step, saved))
     return ends
 
@@ -178,7 +180,9 @@ class GangTest(unittest.TestCase):
 
     def test_a_rank_that_cannot_save_fails_the_save_on_all_with_its_name(self):
         for error, following in gang.successes(gang.run(fail_on_one_rank, 2, self.root)):
-            self.assertRegex(error, r"failed to save step 2: rank 1: .*own\.value: a object cannot be stored")
+            self.assertRegex(
+                error, r"failed to save step 2: rank 1: .*own\.value: a object cannot be stored"
+            )
             self.assertEqual(following, 2)
 
     def test_the_shared_state_goes_on_with_another_number_of_ranks(self):

@@ -34,7 +34,14 @@ def without_gloo():
     rank, size = group.rank(), group.size()
     group._gloo = Nobody()
     seen = []
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int32, torch.int64):
+    for dtype in (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+    ):
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN):
             tensor = torch.tensor([rank, 5, 2 * rank]).to(dtype)
             dist.all_reduce(tensor, op)
@@ -293,7 +300,9 @@ class HFReduceTest(unittest.TestCase):
         results = gang.successes(sidecars.run(lose_sidecar, processes, signal.SIGKILL))
         for rank, (took, error) in enumerate(results):
             self.assertLess(took, 5)
-            self.assertRegex(error, r"node 1\b|node-1" if rank < 2 else "sidecar of this node is gone")
+            self.assertRegex(
+                error, r"node 1\b|node-1" if rank < 2 else "sidecar of this node is gone"
+            )
 
     def test_a_frozen_sidecar_is_a_suspect_first_and_then_given_up(self):
         sidecars = self.gang()
@@ -314,7 +323,9 @@ class HFReduceTest(unittest.TestCase):
             self.assertEqual(after, 4)
 
     def test_a_group_can_be_destroyed_and_made_again(self):
-        self.assertEqual(gang.successes(self.gang().run(leave_and_come_back, 3)), [[(True, 4)] * 3] * 4)
+        self.assertEqual(
+            gang.successes(self.gang().run(leave_and_come_back, 3)), [[(True, 4)] * 3] * 4
+        )
 
     def test_ranks_that_do_not_fit_the_sidecars_are_refused_on_all_ranks(self):
         sidecars = self.gang()
@@ -329,7 +340,9 @@ class HFReduceTest(unittest.TestCase):
         sidecars = self.gang()
         variables = sidecars.variables()
         variables[3] = {"FIREFLYER_RUN_DIR": "/nonexistent"}
-        self.assertEqual(gang.successes(sidecars.run(uses_sidecar, variables=variables)), [(False, 4)] * 4)
+        self.assertEqual(
+            gang.successes(sidecars.run(uses_sidecar, variables=variables)), [(False, 4)] * 4
+        )
 
     def test_a_tensor_on_an_accelerator_is_refused_with_what_to_do(self):
         for result in self.gang(1, 1).run(accelerator_tensor):

@@ -7,20 +7,21 @@ network, so nobody's bytes are executed.
 from __future__ import annotations
 
 import json
-from typing import Any, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def standing() -> Tuple[int, int]:
+def standing() -> tuple[int, int]:
     """This process's rank and the number of ranks."""
     if _together():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
-def largest(values: Sequence[int]) -> List[int]:
+def largest(values: Sequence[int]) -> list[int]:
     """The largest of all ranks' values, place by place. One collective."""
     if not _together():
         return list(values)
@@ -42,7 +43,7 @@ def from_first(value: Any) -> Any:
     return _decode(payload)
 
 
-def to_first(value: Any) -> Optional[List[Any]]:
+def to_first(value: Any) -> list[Any] | None:
     """All ranks' values in rank order, on rank 0; none on the others."""
     if not _together():
         return [value]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, List, Optional, SupportsFloat, Tuple, Union
+from typing import Any, SupportsFloat
 
 import torch
 
@@ -44,11 +45,11 @@ class Checkpoint:
         self,
         *,
         sharded: Collection[str] = (),
-        directory: Union[str, "os.PathLike[str]", None] = None,
-        interval_seconds: Optional[float] = None,
-        keep_last: Optional[int] = None,
-        environment: Optional[Environment] = None,
-        disk: Optional[Disk] = None,
+        directory: str | os.PathLike[str] | None = None,
+        interval_seconds: float | None = None,
+        keep_last: int | None = None,
+        environment: Environment | None = None,
+        disk: Disk | None = None,
         clock: Callable[[], float] = time.monotonic,
         **states: Any,
     ) -> None:
@@ -61,7 +62,9 @@ class Checkpoint:
         unknown = set(sharded) - set(states)
         if unknown or "random" in states:
             raise ValueError(
-                "`random` is saved already" if not unknown else f"sharded names {sorted(unknown)}, not given"
+                "`random` is saved already"
+                if not unknown
+                else f"sharded names {sorted(unknown)}, not given"
             )
         if keep_last is not None and keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {keep_last}")
@@ -75,12 +78,12 @@ class Checkpoint:
         self._clock = clock
         self._progress = Progress(told.run_dir, clock)
         self._saved_at = clock()
-        self._last: Optional[CheckpointRef] = None
-        self._sequence: Optional[int] = None
+        self._last: CheckpointRef | None = None
+        self._sequence: int | None = None
         stop.install()
 
     @property
-    def last(self) -> Optional[CheckpointRef]:
+    def last(self) -> CheckpointRef | None:
         """The newest durable checkpoint that this run has saved, or resumed from."""
         return self._last
 
@@ -110,10 +113,12 @@ class Checkpoint:
                 return self._apply(*loaded, offered["digest"]) + 1
             if agreement.standing()[0] == 0:
                 _log.warning(
-                    "checkpoint %s cannot be loaded: %s; trying the one before", offered["name"], failures
+                    "checkpoint %s cannot be loaded: %s; trying the one before",
+                    offered["name"],
+                    failures,
                 )
 
-    def step(self, step: int, loss: Optional[SupportsFloat] = None) -> bool:
+    def step(self, step: int, loss: SupportsFloat | None = None) -> bool:
         """Step `step` is done on this rank. Returns whether the run has to stop now.
 
         Saves when the interval is over, and when any rank was asked to stop; all ranks decide the same. A
@@ -121,7 +126,11 @@ class Checkpoint:
         `loss` is told to the platform, about once a second.
         """
         rank, _ = agreement.standing()
-        due = self._root is not None and rank == 0 and self._clock() - self._saved_at >= self._interval
+        due = (
+            self._root is not None
+            and rank == 0
+            and self._clock() - self._saved_at >= self._interval
+        )
         stopping, saving = agreement.largest([stop.requested(), due])
         if rank == 0:
             self._progress.step(step, loss)
@@ -169,7 +178,7 @@ class Checkpoint:
         self._last = CheckpointRef(attempt, step, outcome["digest"])
         return self._last
 
-    def _write_shard(self, step: int, rank: int) -> Dict[str, Any]:
+    def _write_shard(self, step: int, rank: int) -> dict[str, Any]:
         """Writes this rank's shard. Errors travel as values: all ranks must come to the same end."""
         directory = self._directory(step)
         try:
@@ -178,7 +187,7 @@ class Checkpoint:
             for name, part in shared.items():
                 values[name], found = state.encode(part.state_dict(), name)
                 tensors += found
-            own: Dict[str, Any] = {"random": state.capture_random()}
+            own: dict[str, Any] = {"random": state.capture_random()}
             own.update((name, part.state_dict()) for name, part in self._own.items())
             own_value, found = state.encode(own, f"rank-{rank}")
             tensors += found
@@ -188,9 +197,15 @@ class Checkpoint:
             length, index = shard.write(self._disk, path, tensors)
         except (OSError, CheckpointError) as error:
             return {"error": f"rank {rank}: {error}"}
-        return {"file": path.name, "length": length, "tensors": index, "shared": values, "own": own_value}
+        return {
+            "file": path.name,
+            "length": length,
+            "tensors": index,
+            "shared": values,
+            "own": own_value,
+        }
 
-    def _write_manifest(self, step: int, parts: List[Dict[str, Any]]) -> Dict[str, Any]:
+    def _write_manifest(self, step: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
         errors = [part["error"] for part in parts if "error" in part]
         if errors:
             return {"error": f"failed to save step {step}: {_some(errors)}"}
@@ -200,7 +215,9 @@ class Checkpoint:
                 # Also finds a directory that is not shared between the nodes.
                 length = (directory / part["file"]).stat().st_size
                 if length != part["length"]:
-                    return {"error": f"failed to save step {step}: {part['file']} has {length} bytes"}
+                    return {
+                        "error": f"failed to save step {step}: {part['file']} has {length} bytes"
+                    }
             content, digest = Manifest(
                 attempt=self._environment.attempt,
                 step=step,
@@ -215,12 +232,14 @@ class Checkpoint:
             ).encode()
             self._disk.write(directory / manifest.NAME, [content])
         except OSError as error:
-            return {"error": f"failed to save step {step}: {error}; is {self._root} shared by all nodes?"}
+            return {
+                "error": f"failed to save step {step}: {error}; is {self._root} shared by all nodes?"
+            }
         return {"digest": digest}
 
-    def _candidates(self) -> List[Tuple[Manifest, str]]:
+    def _candidates(self) -> list[tuple[Manifest, str]]:
         """On rank 0 the checkpoints to try, best first. On all ranks, learns where the sequence stands."""
-        found: List[Tuple[Manifest, str]] = []
+        found: list[tuple[Manifest, str]] = []
         if agreement.standing()[0] == 0:
             assert self._root is not None
             found, unusable = manifest.durable(self._root)
@@ -240,7 +259,7 @@ class Checkpoint:
             )
         return chosen + [one for one in found if one not in chosen]
 
-    def _load(self, name: str, digest: str) -> Tuple[Optional[Tuple[Manifest, Any, Any]], Optional[str]]:
+    def _load(self, name: str, digest: str) -> tuple[tuple[Manifest, Any, Any] | None, str | None]:
         """Reads a checkpoint without touching the run. Returns what was read, or why it could not be."""
         assert self._root is not None
         rank, world_size = agreement.standing()
@@ -270,7 +289,9 @@ class Checkpoint:
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             return None, f"failed to load {name}: its manifest is inconsistent: {error!r}"
 
-    def _apply(self, found: Manifest, shared: Dict[str, Any], own: Dict[str, Any], digest: str) -> int:
+    def _apply(
+        self, found: Manifest, shared: dict[str, Any], own: dict[str, Any], digest: str
+    ) -> int:
         """Puts the run into the state that was read. A model that does not fit is the caller's error."""
         missing = sorted((set(self._shared) - set(shared)) | (set(self._own) - set(own)))
         if missing:
@@ -293,7 +314,7 @@ class Checkpoint:
         self._saved_at = self._clock()
         return found.step
 
-    def _failures(self, error: Optional[str]) -> Optional[str]:
+    def _failures(self, error: str | None) -> str | None:
         rank, _ = agreement.standing()
         errors = agreement.to_first(error and f"rank {rank}: {error}")
         said = None if errors is None else [one for one in errors if one is not None]
@@ -336,7 +357,7 @@ def _unwrap(part: Any) -> Any:
     return part.module if isinstance(part, parallel) else part
 
 
-def _some(errors: List[str]) -> str:
+def _some(errors: list[str]) -> str:
     """The first few errors; a broken disk says the same on every rank."""
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     return "; ".join(errors[:3]) + more

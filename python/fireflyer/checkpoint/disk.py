@@ -7,8 +7,9 @@ is decided elsewhere.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Iterable, Union
+from typing import Union
 
 Bytes = Union[bytes, memoryview]
 

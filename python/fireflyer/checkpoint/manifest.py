@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from ..environment import parse_checkpoint_name
 from ..errors import CheckpointError
@@ -35,26 +35,26 @@ class Manifest:
     job: str
     namespace: str
     #: Lengths of the shard files, in bytes.
-    shards: Dict[str, int]
+    shards: dict[str, int]
     #: For every tensor its file, offset, length, dtype, shape and SHA-256.
-    tensors: Dict[str, Dict[str, Any]]
+    tensors: dict[str, dict[str, Any]]
     #: The states that all ranks share, without the tensors.
-    state: Dict[str, Any]
+    state: dict[str, Any]
     #: The states that each rank has of its own, in rank order.
-    ranks: List[Dict[str, Any]]
+    ranks: list[dict[str, Any]]
 
     @property
     def name(self) -> str:
         """Its directory, seen from the directory of checkpoints."""
         return f"attempt-{self.attempt}/step-{self.step}"
 
-    def encode(self) -> Tuple[bytes, str]:
+    def encode(self) -> tuple[bytes, str]:
         """Its bytes, and their SHA-256 in hex."""
         content = json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":")).encode()
         return content, hashlib.sha256(content).hexdigest()
 
 
-def read(directory: Path) -> Tuple[Manifest, str]:
+def read(directory: Path) -> tuple[Manifest, str]:
     """The manifest of a checkpoint and its digest; a `CheckpointError` says why it cannot be used."""
     path = directory / NAME
     try:
@@ -77,7 +77,7 @@ def read(directory: Path) -> Tuple[Manifest, str]:
     return manifest, hashlib.sha256(content).hexdigest()
 
 
-def durable(root: Path) -> Tuple[List[Tuple[Manifest, str]], List[str]]:
+def durable(root: Path) -> tuple[list[tuple[Manifest, str]], list[str]]:
     """The checkpoints below `root`, newest first, and why others that have a manifest are not among them."""
     found, unusable = [], []
     for directory in step_directories(root):
@@ -90,7 +90,7 @@ def durable(root: Path) -> Tuple[List[Tuple[Manifest, str]], List[str]]:
     return found, unusable
 
 
-def step_directories(root: Path) -> List[Path]:
+def step_directories(root: Path) -> list[Path]:
     """All directories below `root` that are named like a checkpoint."""
     if not root.is_dir():
         return []

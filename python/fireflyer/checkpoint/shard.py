@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any
 
 import torch
 
@@ -25,10 +26,10 @@ READ_BYTES = 8 << 20
 
 
 def write(
-    disk: Disk, path: Path, tensors: Iterable[Tuple[str, torch.Tensor]]
-) -> Tuple[int, Dict[str, Dict[str, Any]]]:
+    disk: Disk, path: Path, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> tuple[int, dict[str, dict[str, Any]]]:
     """Writes the tensors to a new shard, durably. Returns its length and the tensors' index."""
-    index: Dict[str, Dict[str, Any]] = {}
+    index: dict[str, dict[str, Any]] = {}
     end = 0
 
     def chunks() -> Iterator[memoryview]:
@@ -54,9 +55,9 @@ def write(
     return end, index
 
 
-def read(directory: Path, index: Dict[str, Dict[str, Any]]) -> Dict[str, torch.Tensor]:
+def read(directory: Path, index: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Reads and verifies the tensors of `index`; a `CheckpointError` names the one that is damaged."""
-    by_file: Dict[str, List[Tuple[str, Dict[str, Any]]]] = {}
+    by_file: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for name, entry in index.items():
         by_file.setdefault(entry["file"], []).append((name, entry))
     tensors = {}
@@ -71,10 +72,12 @@ def read(directory: Path, index: Dict[str, Dict[str, Any]]) -> Dict[str, torch.T
     return tensors
 
 
-def _read_one(file: Any, path: Path, name: str, entry: Dict[str, Any]) -> torch.Tensor:
+def _read_one(file: Any, path: Path, name: str, entry: dict[str, Any]) -> torch.Tensor:
     dtype, length = DTYPES[entry["dtype"]], entry["length"]
     if math.prod(entry["shape"]) * dtype.itemsize != length:
-        raise CheckpointError(f"failed to read {path}: {name} has {length} bytes, which is not its shape")
+        raise CheckpointError(
+            f"failed to read {path}: {name} has {length} bytes, which is not its shape"
+        )
     # Before memory is taken for it.
     if os.fstat(file.fileno()).st_size < entry["offset"] + length:
         raise CheckpointError(f"failed to read {path}: it ends inside {name}")

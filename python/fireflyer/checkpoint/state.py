@@ -11,14 +11,15 @@ import math
 import random
 import sys
 from collections import Counter, OrderedDict
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from ..errors import CheckpointError
 
 #: Tensor types that can be saved, by the name in the manifest.
-DTYPES: Dict[str, torch.dtype] = {
+DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
         "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 "
@@ -29,9 +30,9 @@ DTYPES: Dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def encode(state: Any, prefix: str) -> Tuple[Any, List[Tuple[str, torch.Tensor]]]:
+def encode(state: Any, prefix: str) -> tuple[Any, list[tuple[str, torch.Tensor]]]:
     """`state` as a JSON value, and its tensors by name; every name starts with `prefix`."""
-    tensors: Dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     return _encode(state, prefix, tensors), list(tensors.items())
 
 
@@ -67,9 +68,9 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def capture_random() -> Dict[str, Any]:
+def capture_random() -> dict[str, Any]:
     """The states of the random number generators of this process."""
-    state: Dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
@@ -90,7 +91,7 @@ def restore_random(state: Mapping[str, Any]) -> None:
         numpy.random.set_state(tuple(state["numpy"]))
 
 
-def _encode(value: Any, path: str, tensors: Dict[str, torch.Tensor]) -> Any:
+def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if type(value) in (int, float):
@@ -121,8 +122,10 @@ def _encode(value: Any, path: str, tensors: Dict[str, torch.Tensor]) -> Any:
     )
 
 
-def _place(tensor: torch.Tensor, path: str, tensors: Dict[str, torch.Tensor]) -> str:
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+def _place(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:
+    plain = (
+        tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    )
     if not plain or tensor.dtype not in _NAMES or hasattr(tensor, "to_local"):
         raise CheckpointError(
             f"failed to save {path}: a {type(tensor).__name__} of type {tensor.dtype}, layout "

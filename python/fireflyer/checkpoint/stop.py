@@ -11,13 +11,13 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any, Optional
+from typing import Any
 
 from ..environment import RUN_DIR
 
 _asked = threading.Event()
 _previous: Any = None
-_installed_by: Optional[int] = None
+_installed_by: int | None = None
 
 
 def install() -> None:
@@ -49,7 +49,7 @@ def forget() -> None:
     _asked.clear()
 
 
-def _on_signal(number: int, frame: Optional[FrameType]) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     _asked.set()
     if callable(_previous):
         _previous(number, frame)
