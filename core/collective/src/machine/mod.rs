@@ -412,3 +412,90 @@ impl Machine {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            node: 0,
+            layout: Layout::new(&[1]).unwrap(),
+            trees: DoubleTree::build(&[0]),
+            fence: Fence {
+                attempt: 1,
+                epoch: 1,
+            },
+            chunk_bytes: DEFAULT_CHUNK_BYTES,
+            slots: DEFAULT_SLOTS,
+            timing: Timing::default(),
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_work_is_refused() {
+        assert_eq!(config().check(), Ok(()));
+        let odd = Config {
+            chunk_bytes: 1000,
+            ..config()
+        };
+        assert_eq!(odd.check(), Err(ConfigError::Chunk(1000)));
+        let none = Config {
+            slots: 0,
+            ..config()
+        };
+        assert_eq!(none.check(), Err(ConfigError::Slots(0)));
+        let stranger = Config {
+            node: 1,
+            ..config()
+        };
+        let error = ConfigError::Nodes {
+            node: 1,
+            nodes: 1,
+            trees: 1,
+        };
+        assert_eq!(stranger.check(), Err(error));
+    }
+
+    #[test]
+    fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
+        let mut machine = Machine::new(config(), Duration::ZERO);
+        let call = Call {
+            dtype: crate::DType::U8,
+            count: 1,
+            ..Call::barrier()
+        };
+        let call = Call {
+            kind: crate::OpKind::Broadcast { root: 0 },
+            ..call
+        };
+        let mut effects = Vec::new();
+        for _ in 0..MAX_IN_FLIGHT {
+            assert!(machine.may_submit(0));
+            machine.handle(
+                Duration::ZERO,
+                Input::Submit {
+                    rank: 0,
+                    call,
+                    ready: 1,
+                },
+                &mut effects,
+            );
+        }
+        assert!(!machine.may_submit(0), "copies are not reported yet");
+        for ticket in 0..MAX_IN_FLIGHT {
+            machine.handle(
+                Duration::ZERO,
+                Input::Done {
+                    ticket: Ticket(ticket),
+                },
+                &mut effects,
+            );
+        }
+        assert!(machine.may_submit(0));
+        let released = effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Release { .. }));
+        assert_eq!(released.count() as u64, MAX_IN_FLIGHT);
+    }
+}
