@@ -46,24 +46,34 @@ const TRIMMED: &[&str] = &[
 pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
     let base = base()?;
     let wheel = wheel()?;
-    let layer = images_folder()?.join("trainer.layer");
-    pack_layer(&wheel, &layer)?;
-    let base_name = base
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let key = short_key(format!("{base_name} {}", digest::file(&layer)?).as_bytes())?;
-    let archive = images_folder()?.join(format!("trainer-{key}.tar"));
-    if archive.exists() {
-        return Ok((archive, Outcome::Cached));
-    }
+    let layer = images_folder()?.join(format!("trainer.{}.layer", std::process::id()));
+    let built = with_layer(&base, &wheel, &layer);
+    // Small, and perhaps never made: what went wrong above is the news.
+    let _ = fs::remove_file(&layer);
+    built
+}
+
+/// Packs the upper layer into `layer`, and both into the archive.
+fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
+    pack_layer(wheel, layer)?;
     let config = Config {
         reference: reference("trainer"),
         entrypoint: vec!["/usr/bin/python3".to_owned()],
         environment: TRAINER_ENVIRONMENT.map(str::to_owned).to_vec(),
         user: Some(NOBODY),
     };
-    write_archive(&archive, &config, &[base, layer])?;
+    // The base's name tells its content.
+    let content = format!("{config:?} {:?} {}", base.file_name(), digest::file(layer)?);
+    let key = short_key(content.as_bytes())?;
+    let archive = images_folder()?.join(format!("trainer-{key}.tar"));
+    if archive.exists() {
+        return Ok((archive, Outcome::Cached));
+    }
+    write_archive(
+        &archive,
+        &config,
+        &[base.to_path_buf(), layer.to_path_buf()],
+    )?;
     forget_others(&archive, "trainer")?;
     Ok((archive, Outcome::Built))
 }
