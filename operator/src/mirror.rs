@@ -141,6 +141,16 @@ impl<T: PartialEq> Mirror<T> {
         self.entries.contains_key(&key) && self.set(key, version, value, None)
     }
 
+    /// We changed an object and know how, but not its new version: the watch will tell.
+    pub fn touched(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut T)) {
+        if let Some(entry) = self
+            .entries
+            .get_mut(&(namespace.to_owned(), name.to_owned()))
+        {
+            change(&mut entry.value);
+        }
+    }
+
     /// We found that an object does not exist.
     pub fn missing(&mut self, namespace: &str, name: &str) -> bool {
         self.entries
@@ -267,6 +277,17 @@ mod tests {
             (get(&mirror, "ghost"), get(&mirror, "real")),
             (None, Some(8))
         );
+    }
+
+    #[test]
+    fn a_change_of_unknown_version_holds_until_the_watch_tells() {
+        let mut mirror = synced(&[("a", 5)]);
+        mirror.touched("team", "a", |value| *value = 50);
+        assert_eq!(get(&mirror, "a"), Some(50));
+        mirror.applied(key("a"), 6, Some(6));
+        assert_eq!(get(&mirror, "a"), Some(6));
+        mirror.touched("team", "gone", |value| *value = 1);
+        assert_eq!(get(&mirror, "gone"), None);
     }
 
     #[test]

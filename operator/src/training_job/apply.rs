@@ -2,9 +2,9 @@
 //! in their order and stop at the first that fails; what a write answers is laid over the mirrors,
 //! so that the next plan contains it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crds::fabric::FabricSpec;
 use crds::names;
@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event as ApiEvent;
 use k8s_openapi::jiff;
 use kube::api::{DeleteParams, Patch, Preconditions};
-use scheduler::{Action, Event, JobKey, JobPlan, NewAttempt, Plan, Status};
+use scheduler::{Action, Event, JobKey, JobPlan, NewAttempt, Plan, Status, Timestamp};
 use serde_json::json;
 use tracing::{debug, info, warn};
 use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
@@ -33,6 +33,8 @@ use crate::watch;
 
 /// Port that rank 0 offers to the training framework. The pod network gives each pod its own.
 const MASTER_PORT: u16 = 29_500;
+/// Pods that a deletion of all others may name as exceptions: the selector goes into a URL.
+const SPARED: usize = 16;
 /// Longest note of an Event that the API server takes.
 const NOTE_BYTES: usize = 1000;
 
@@ -150,6 +152,14 @@ impl Applier {
 
     /// Actions on pods of one kind: they do not depend on each other.
     async fn act_together(&self, progress: &Progress<'_>, actions: &[Action]) -> Result<(), Error> {
+        debug!(job = %progress.key, action = kind(&actions[0]), pods = actions.len(), "applying");
+        if let Some(group) = self.group(progress.key, actions) {
+            match self.delete_group(progress.key, group).await {
+                // An operator newer than its chart may not delete collections: one by one then.
+                Err(Error::Write(write::Error::Refused { .. })) => {}
+                done => return done,
+            }
+        }
         let mut running: FuturesUnordered<_> = actions
             .iter()
             .map(|action| self.act_on_pod(progress, action))
@@ -556,6 +566,89 @@ impl Applier {
         }
     }
 
+    /// The deletions as one request, when they are all or nearly all pods of an attempt: a gang of
+    /// 1,250 is then released by one write. The pods were seen with this job's uid; the selector
+    /// names it by job and attempt.
+    fn group(&self, key: &JobKey, actions: &[Action]) -> Option<Group> {
+        let Action::DeletePod { attempt, grace, .. } = *actions.first()? else {
+            return None;
+        };
+        let ranks: Option<BTreeSet<u32>> = actions
+            .iter()
+            .map(|action| {
+                let Action::DeletePod {
+                    attempt: other,
+                    rank,
+                    grace: same,
+                } = *action
+                else {
+                    return None;
+                };
+                (other == attempt && same == grace).then_some(rank)
+            })
+            .collect();
+        let ranks = ranks?;
+        let mirrors = self.cluster.mirrors();
+        let of_attempt = mirrors.pods.values().filter(|kept| {
+            let same_name =
+                (&kept.pod.job.namespace, &kept.pod.job.name) == (&key.namespace, &key.name);
+            same_name && kept.pod.attempt == attempt
+        });
+        let mut spared = Vec::new();
+        for kept in of_attempt {
+            if kept.pod.job != *key {
+                return None; // Of an earlier job of this name: one by one, by uid.
+            }
+            if !ranks.contains(&kept.pod.rank) {
+                spared.push(kept.pod.rank);
+            }
+        }
+        let grace_seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+        (spared.len() <= SPARED).then_some(Group {
+            attempt,
+            ranks,
+            spared,
+            grace_seconds,
+        })
+    }
+
+    async fn delete_group(&self, key: &JobKey, group: Group) -> Result<(), Error> {
+        let Group {
+            attempt,
+            ranks,
+            spared,
+            grace_seconds,
+        } = group;
+        let mut selector = format!(
+            "{}={},{}={attempt}",
+            names::LABEL_JOB,
+            key.name,
+            names::LABEL_ATTEMPT
+        );
+        if !spared.is_empty() {
+            let spared: Vec<String> = spared.iter().map(ToString::to_string).collect();
+            selector.push_str(&format!(
+                ",{} notin ({})",
+                names::LABEL_RANK,
+                spared.join(",")
+            ));
+        }
+        let params = DeleteParams::default().grace_period(grace_seconds);
+        self.writer
+            .delete_all::<PodView>(&key.namespace, &selector, &params)
+            .await?;
+        // The answer shows the pods as they were before, so what follows is noted here.
+        let delete_by = now() + Duration::from_secs(grace_seconds.into());
+        let mut mirrors = self.cluster.mirrors();
+        for rank in ranks {
+            let name = names::pod_name(&key.name, attempt, rank);
+            mirrors.pods.touched(&key.namespace, &name, |kept| {
+                kept.pod.delete_by.get_or_insert(delete_by);
+            });
+        }
+        Ok(())
+    }
+
     fn pod_uid(&self, key: &JobKey, name: &str) -> Option<Arc<str>> {
         let mirrors = self.cluster.mirrors();
         let kept = mirrors.pods.get(&key.namespace, name)?;
@@ -612,6 +705,20 @@ impl Applier {
             }
         }
     }
+}
+
+/// Pods of one attempt that are deleted together.
+struct Group {
+    attempt: u32,
+    ranks: BTreeSet<u32>,
+    /// Other pods of the attempt, which stay.
+    spared: Vec<u32>,
+    grace_seconds: u32,
+}
+
+fn now() -> Timestamp {
+    let millis = jiff::Timestamp::now().as_millisecond();
+    Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
 /// Whether two neighbouring actions may be on their way at the same time.

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Request};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::Status;
 use kube::{Client, Resource};
 use prometheus::IntCounterVec;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -117,6 +117,23 @@ impl Writer {
         // A Status means that nothing is left.
         let left = answer["kind"] != "Status";
         Ok(left.then(|| serde_json::from_value(answer).ok()).flatten())
+    }
+
+    /// Deletes all objects that a label selector names.
+    pub async fn delete_all<K>(
+        &self,
+        namespace: &str,
+        selector: &str,
+        params: &DeleteParams,
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let selected = ListParams::default().labels(selector);
+        let request = Request::new(path::<K>(namespace)).delete_collection(params, &selected);
+        self.raw::<K, IgnoredAny>("delete_all", selector, request)
+            .await
+            .map(drop)
     }
 
     /// Reads an object, to learn what a write found or did.
