@@ -1,0 +1,425 @@
+//! Joining by the operator: real sidecar processes with the files of a pod, against an operator of a few
+//! lines that says what it is told to say. The real one's rules are `collective::membership`'s.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use gang::{PATIENCE, f32s, run, wait_until};
+use hfreduce_sidecar::node::not_ready;
+use rustix::process::{Pid, Signal, kill_process};
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
+use wire::client::Client;
+use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
+use wire::rendezvous::{Decoder, Peer, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::run_dir::{CheckpointRef, Progress, Roster};
+use wire::{Call, DType, ReduceOp};
+
+const UID: &str = "2c1f2a6e-test";
+
+fn key() -> Key {
+    Key::derive(b"master", UID, 3)
+}
+
+/// A connection of a sidecar: what it says comes out of `heard` with its rank.
+struct Operator {
+    address: SocketAddr,
+    connections: Receiver<(u32, TcpStream)>,
+    heard: Receiver<(u32, ToOperator)>,
+    streams: BTreeMap<u32, TcpStream>,
+}
+
+impl Operator {
+    fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connected, connections) = channel();
+        let (hear, heard) = channel();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (connected, hear) = (connected.clone(), hear.clone());
+                thread::spawn(move || listen(stream.unwrap(), &connected, &hear));
+            }
+        });
+        Self {
+            address,
+            connections,
+            heard,
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// The next message for which there is an answer to give, heartbeats aside.
+    fn next(&mut self, wanted: impl Fn(&ToOperator) -> bool) -> (u32, ToOperator) {
+        loop {
+            let (rank, message) = self.heard.recv_timeout(PATIENCE).unwrap();
+            while let Ok((rank, stream)) = self.connections.try_recv() {
+                self.streams.insert(rank, stream);
+            }
+            if wanted(&message) {
+                return (rank, message);
+            }
+        }
+    }
+
+    fn say(&self, rank: u32, message: &ToSidecar) {
+        (&self.streams[&rank])
+            .write_all(&encode(message).unwrap())
+            .unwrap();
+    }
+
+    /// Hears all hellos and answers with the roster.
+    fn introduce(&mut self, nodes: u32) -> Vec<Option<u64>> {
+        let mut hellos = BTreeMap::new();
+        while hellos.len() < nodes as usize {
+            let (rank, hello) = self.next(|message| matches!(message, ToOperator::Hello { .. }));
+            hellos.insert(rank, hello);
+        }
+        let (peers, joined) = hellos
+            .into_iter()
+            .map(|(rank, hello)| {
+                let ToOperator::Hello {
+                    address,
+                    port,
+                    joined_epoch,
+                    ..
+                } = hello
+                else {
+                    unreachable!("only hellos are kept")
+                };
+                let peer = Peer {
+                    rank,
+                    address,
+                    port,
+                };
+                (peer, joined_epoch)
+            })
+            .unzip();
+        let roster = ToSidecar::Roster {
+            epoch: 5,
+            nodes: peers,
+        };
+        for rank in 0..nodes {
+            self.say(rank, &roster);
+        }
+        joined
+    }
+
+    fn await_joined(&mut self, nodes: u32) {
+        for _ in 0..nodes {
+            self.next(|message| *message == ToOperator::Joined { epoch: 5 });
+        }
+    }
+
+    fn go(&self, nodes: u32) {
+        for rank in 0..nodes {
+            self.say(rank, &ToSidecar::Go { epoch: 5 });
+        }
+    }
+}
+
+fn listen(
+    mut stream: TcpStream,
+    connected: &Sender<(u32, TcpStream)>,
+    hear: &Sender<(u32, ToOperator)>,
+) {
+    let mut hello = [0; handshake::HELLO_BYTES];
+    if stream.read_exact(&mut hello).is_err() {
+        return;
+    }
+    let responder = Responder::new(&hello).unwrap();
+    let own = Identity {
+        job: JobId::new(UID),
+        attempt: 3,
+        party: Party::Operator,
+    };
+    let (challenged, challenge) = responder.challenge(key(), own, [9; 32]).unwrap();
+    stream.write_all(&challenge).unwrap();
+    let mut proof = [0; handshake::PROOF_BYTES];
+    stream.read_exact(&mut proof).unwrap();
+    let Party::Sidecar { rank } = challenged.finish(&proof).unwrap().party else {
+        return;
+    };
+    connected.send((rank, stream.try_clone().unwrap())).ok();
+    let mut decoder = Decoder::default();
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+        decoder.push(&bytes[..count]);
+        while let Some(message) = decoder.next().unwrap() {
+            hear.send((rank, message)).ok();
+        }
+    }
+}
+
+/// Pods without a cluster: processes with the files that the operator mounts.
+struct Pods {
+    dir: tempfile::TempDir,
+    children: Vec<Child>,
+}
+
+impl Pods {
+    fn start(nodes: u32, rendezvous: SocketAddr) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let assignment = Assignment {
+            version: VERSION,
+            job: JobRef {
+                namespace: "default".to_owned(),
+                name: "digits".to_owned(),
+                uid: UID.to_owned(),
+            },
+            attempt: 3,
+            algorithm: ALGORITHM,
+            procs_per_node: 1,
+            nodes: (0..nodes)
+                .map(|rank| AssignedNode {
+                    name: format!("worker-{rank}"),
+                    zone: "a".to_owned(),
+                    leaf: String::new(),
+                })
+                .collect(),
+            crossing: false,
+            master_port: 29_400,
+            checkpoint: None,
+            resume: None,
+        };
+        let packed = assignment.to_gz().unwrap();
+        std::fs::write(dir.path().join("assignment.json.gz"), packed).unwrap();
+        std::fs::write(dir.path().join("key"), key().as_bytes()).unwrap();
+        std::fs::write(dir.path().join("launcher"), "#!/bin/sh\n").unwrap();
+        let mut pods = Self {
+            dir,
+            children: Vec::new(),
+        };
+        for rank in 0..nodes {
+            std::fs::create_dir(pods.run_dir(rank)).unwrap();
+            let child = pods.spawn(rank, rendezvous);
+            pods.children.push(child);
+        }
+        pods
+    }
+
+    fn spawn(&self, rank: u32, rendezvous: SocketAddr) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
+            .current_dir(self.dir.path())
+            .env("POD_IP", "127.0.0.1")
+            .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
+            .env("FIREFLYER_NODE_RANK", rank.to_string())
+            .args([
+                "--assignment",
+                "assignment.json.gz",
+                "--key",
+                "key",
+                "--launcher",
+                "launcher",
+            ])
+            .args([
+                "--port",
+                "0",
+                "--metrics-listen",
+                "127.0.0.1:0",
+                "--run-dir",
+            ])
+            .arg(self.run_dir(rank))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn run_dir(&self, rank: u32) -> PathBuf {
+        self.dir.path().join(rank.to_string())
+    }
+
+    fn client(&self, rank: u32) -> Client {
+        Client::attach(&self.run_dir(rank).join(wire::run_dir::SOCKET), 0, PATIENCE).unwrap()
+    }
+
+    fn sum(&self, nodes: u32) {
+        let clients: Vec<Client> = (0..nodes).map(|rank| self.client(rank)).collect();
+        sum(&clients);
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+    }
+}
+
+fn sum(clients: &[Client]) {
+    thread::scope(|scope| {
+        for client in clients {
+            scope.spawn(move || {
+                let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 1);
+                let output = run(client, call, &f32s(&[1.0])).unwrap();
+                assert_eq!(output.result[..], f32s(&[clients.len() as f32]));
+            });
+        }
+    });
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+// GANG-2: no trainer starts, because `ready` fails, before the operator has said that all joined.
+#[test]
+fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
+    let mut operator = Operator::start();
+    let pods = Pods::start(3, operator.address);
+    assert_eq!(operator.introduce(3), [None; 3]);
+    operator.await_joined(3);
+    for rank in 0..3 {
+        assert!(
+            not_ready(&pods.run_dir(rank))
+                .unwrap()
+                .contains("not joined")
+        );
+        assert!(!pods.run_dir(rank).join(wire::run_dir::SOCKET).exists());
+        assert!(pods.run_dir(rank).join(wire::run_dir::LAUNCHER).exists());
+    }
+    operator.go(3);
+    for rank in 0..3 {
+        wait_until(|| not_ready(&pods.run_dir(rank)).is_none());
+        let roster = Roster::read(&pods.run_dir(rank)).unwrap().unwrap();
+        assert_eq!(
+            (roster.attempt, roster.epoch, roster.master_port),
+            (3, 5, 29_400)
+        );
+        assert_eq!(roster.nodes[2].name, "worker-2");
+    }
+    pods.sum(3);
+}
+
+#[test]
+fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands() {
+    let mut operator = Operator::start();
+    let mut leader = Operator::start();
+    let pods = Pods::start(2, operator.address);
+    operator.introduce(2);
+    operator.await_joined(2);
+    operator.go(2);
+    let clients: Vec<Client> = (0..2).map(|rank| pods.client(rank)).collect();
+    sum(&clients);
+    let progress = Progress {
+        step: 7,
+        loss: Some(0.5),
+        checkpoint: Some(CheckpointRef {
+            attempt: 3,
+            step: 5,
+            digest: "abc".to_owned(),
+        }),
+    };
+    progress.write(&pods.run_dir(0)).unwrap();
+    let told = Some(progress);
+    operator
+        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
+    // The replica steps down: it sends everybody to the new leader.
+    for rank in 0..2 {
+        operator.say(
+            rank,
+            &ToSidecar::Redirect {
+                address: leader.address,
+            },
+        );
+    }
+    let mut joined = BTreeMap::new();
+    while joined.len() < 2 {
+        let (rank, message) = leader.next(|message| matches!(message, ToOperator::Hello { .. }));
+        if let ToOperator::Hello { joined_epoch, .. } = message {
+            joined.insert(rank, joined_epoch);
+        }
+    }
+    assert_eq!(joined.into_values().collect::<Vec<_>>(), [Some(5), Some(5)]);
+    sum(&clients);
+    // And that one dies.
+    for stream in leader.streams.values() {
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    sum(&clients);
+    let (_, again) = operator.next(|message| matches!(message, ToOperator::Hello { .. }));
+    assert!(matches!(
+        again,
+        ToOperator::Hello {
+            joined_epoch: Some(5),
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_later_roster_replaces_one_that_nobody_can_reach() {
+    let mut operator = Operator::start();
+    let pods = Pods::start(2, operator.address);
+    let mut peers = BTreeMap::new();
+    while peers.len() < 2 {
+        let (rank, message) = operator.next(|message| matches!(message, ToOperator::Hello { .. }));
+        if let ToOperator::Hello { address, port, .. } = message {
+            let peer = Peer {
+                rank,
+                address,
+                port,
+            };
+            peers.insert(rank, peer);
+        }
+    }
+    let nodes: Vec<Peer> = peers.into_values().collect();
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let wrong = nodes
+        .iter()
+        .map(|peer| Peer {
+            port: closed,
+            ..peer.clone()
+        })
+        .collect();
+    for (epoch, nodes) in [(4, wrong), (5, nodes)] {
+        for rank in 0..2 {
+            let nodes = Vec::clone(&nodes);
+            operator.say(rank, &ToSidecar::Roster { epoch, nodes });
+        }
+    }
+    operator.await_joined(2);
+    operator.go(2);
+    pods.sum(2);
+}
+
+// COLL-2: the operator hears of the dead one by name.
+#[test]
+fn the_operator_is_told_who_died_and_who_left() {
+    let mut operator = Operator::start();
+    let pods = Pods::start(3, operator.address);
+    operator.introduce(3);
+    operator.await_joined(3);
+    operator.go(3);
+    let clients: Vec<Client> = (0..3).map(|rank| pods.client(rank)).collect();
+    sum(&clients);
+    pods.signal(1, Signal::KILL);
+    let (by, told) = operator.next(|message| matches!(message, ToOperator::Suspect { .. }));
+    let ToOperator::Suspect {
+        epoch,
+        rank,
+        reason,
+        detail,
+    } = told
+    else {
+        unreachable!("only a suspicion is taken")
+    };
+    assert_eq!((epoch, rank, reason), (5, 1, SuspectReason::Dead));
+    assert!(by != 1 && detail.contains("worker-1"), "{detail}");
+    pods.signal(2, Signal::TERM);
+    let (who, _) = operator.next(|message| *message == ToOperator::Bye);
+    assert_eq!(who, 2);
+}
