@@ -47,27 +47,44 @@ pub enum Error {
     /// Somebody else decided this attempt, or the job is another one by now.
     #[error("{0}; looking again")]
     Stale(String),
+    /// A name that the job needs is taken by something else.
+    #[error("failed to create {what}: {owner} has one of this name")]
+    Taken {
+        /// What was to be created.
+        what: String,
+        /// Whose it is.
+        owner: String,
+        /// Whether it goes away by itself.
+        leaving: bool,
+    },
     /// The assignment could not be packed.
     #[error(transparent)]
     Assignment(#[from] wire::assignment::Error),
 }
 
 impl Error {
-    /// Whether looking again is all it takes.
-    pub fn is_stale(&self) -> bool {
+    /// How long and in which way the job has to wait.
+    pub fn wait(&self) -> Wait {
         match self {
-            Self::Stale(_) | Self::Write(write::Error::Conflict { .. }) => true,
-            Self::Write(_) | Self::Assignment(_) => false,
+            Self::Stale(_) | Self::Write(write::Error::Conflict { .. }) => Wait::Look,
+            Self::Write(write::Error::Refused { reason, .. }) => {
+                Wait::Refused(format!("the API server refuses its objects: {reason}"))
+            }
+            Self::Taken { leaving: false, .. } => Wait::Refused(self.to_string()),
+            Self::Write(_) | Self::Taken { .. } | Self::Assignment(_) => Wait::Retry,
         }
     }
+}
 
-    /// Whether the API server refuses the job's own objects, whoever asks.
-    pub fn refusal(&self) -> Option<&str> {
-        match self {
-            Self::Write(write::Error::Refused { reason, .. }) => Some(reason),
-            Self::Write(_) | Self::Stale(_) | Self::Assignment(_) => None,
-        }
-    }
+/// What helps after a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Looking again is all it takes.
+    Look,
+    /// Trying again later.
+    Retry,
+    /// Only somebody can help; the sentence says what is wrong.
+    Refused(String),
 }
 
 /// The jobs as the snapshot saw them.
@@ -374,10 +391,7 @@ impl Applier {
         });
         let created: AttemptView = match self.writer.create(&key.namespace, &config_map).await {
             Ok(created) => created,
-            Err(write::Error::Exists { .. }) => {
-                let text = format!("attempt {} of job {key} was decided already", new.number);
-                return Err(Error::Stale(text));
-            }
+            Err(write::Error::Exists { .. }) => return Err(self.who_has(key, new.number).await),
             Err(error) => return Err(error.into()),
         };
         if let Some(attempt) = watch::attempt(&created) {
@@ -388,6 +402,30 @@ impl Applier {
                 .created(key, version, attempt, Instant::now());
         }
         Ok(())
+    }
+
+    /// Why the ConfigMap of an attempt exists already.
+    async fn who_has(&self, key: &JobKey, attempt: u32) -> Error {
+        let name = names::attempt_name(&key.name, attempt);
+        let found: AttemptView = match self.writer.get(&key.namespace, &name).await {
+            Ok(found) => found,
+            Err(error) => return error.into(),
+        };
+        match translate::owner(&found.metadata) {
+            Some(owner) if owner == *key => Error::Stale(format!(
+                "attempt {attempt} of job {key} was decided already"
+            )),
+            Some(owner) => Error::Taken {
+                what: format!("ConfigMap {name}"),
+                owner: format!("an earlier job {owner}"),
+                leaving: true,
+            },
+            None => Error::Taken {
+                what: format!("ConfigMap {name}"),
+                owner: format!("somebody in namespace {}", key.namespace),
+                leaving: false,
+            },
+        }
     }
 
     async fn delete_attempt(&self, key: &JobKey, attempt: u32) -> Result<(), Error> {
@@ -802,3 +840,7 @@ fn same_uid(uid: &str) -> Preconditions {
         resource_version: None,
     }
 }
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

@@ -17,14 +17,15 @@ use tracing::{debug, error, warn};
 use crate::bootstrap;
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::metrics::Metrics;
-use crate::training_job::apply::{self, Applier, Jobs};
+use crate::training_job::apply::{self, Applier, Jobs, Wait};
 use crate::training_job::observe::{self, Reports};
 
 /// Changes come in bursts (1,250 pods turn Running): planning waits for the rest of a burst.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// After a write collided, the mirrors need a moment.
-const STALE_RETRY: Duration = Duration::from_millis(100);
-/// After a write failed: doubled up to the longest.
+/// After a write collided, the mirrors need a moment. As all pauses, doubled up to the longest.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
+/// After a write failed.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// How long a refusal of the API server is believed before it is asked again; doubled as well.
@@ -38,6 +39,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 struct Pause {
     until: Instant,
     length: Duration,
+    reason: &'static str,
     /// What the API server refused, shown as the reason why the job waits.
     refusal: Option<String>,
 }
@@ -246,37 +248,38 @@ impl Reconciler {
     fn pause(&mut self, stopped: Vec<(JobKey, apply::Error)>) {
         let now = Instant::now();
         for (key, error) in stopped {
-            let before = self.pauses.get(&key);
-            let refusal = error
-                .refusal()
-                .map(|reason| format!("the API server refuses its pods: {reason}"));
-            // Pauses of one kind grow; a stale view is no failure and keeps what was known.
-            let doubled = |refused: bool, first: Duration, longest: Duration| {
-                let same = before.filter(|pause| pause.refusal.is_some() == refused);
-                same.map_or(first, |pause| (pause.length * 2).min(longest))
+            let wait = error.wait();
+            let (reason, first, longest) = match wait {
+                Wait::Look => ("stale", FIRST_LOOK, LONGEST_LOOK),
+                Wait::Retry => ("failed", FIRST_RETRY, LONGEST_RETRY),
+                Wait::Refused(_) => ("refused", FIRST_REFUSAL, LONGEST_REFUSAL),
             };
-            let (reason, length) = if error.is_stale() {
-                ("stale", STALE_RETRY)
-            } else if refusal.is_some() {
-                ("refused", doubled(true, FIRST_REFUSAL, LONGEST_REFUSAL))
-            } else {
-                ("failed", doubled(false, FIRST_RETRY, LONGEST_RETRY))
-            };
+            let before = self.pauses.get(&key).filter(|pause| pause.reason == reason);
+            let length = before.map_or(first, |pause| (pause.length * 2).min(longest));
             self.metrics.stopped.with_label_values(&[reason]).inc();
-            if error.is_stale() {
-                debug!(job = %key, %error, "stopped");
+            let retry_seconds = length.as_secs_f64();
+            if wait == Wait::Look {
+                debug!(job = %key, %error, retry_seconds, "stopped");
             } else {
-                warn!(job = %key, %error, retry_seconds = length.as_secs_f64(), "stopped");
+                warn!(job = %key, %error, retry_seconds, "stopped");
             }
+            let refusal = match wait {
+                Wait::Refused(sentence) => Some(sentence),
+                Wait::Look | Wait::Retry => None,
+            };
             self.pauses.insert(
                 key,
                 Pause {
                     until: now + length,
                     length,
+                    reason,
                     refusal,
                 },
             );
         }
+        // Long after a pause is over, the next one is a first one again.
+        self.pauses
+            .retain(|_, pause| now < pause.until + pause.length * 2);
     }
 
     fn count(&self, snapshot: &Snapshot, plan: &Plan, now: Timestamp) {

@@ -1,0 +1,394 @@
+//! Tests of `apply` against an API server that answers from a script and notes what it was asked.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use daemon::Registry;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use scheduler::{Phase, Place};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::metrics::Metrics;
+
+/// How the server answers: `METHOD path?query` to status code and body.
+type Script = fn(&str) -> (u16, Value);
+
+struct World {
+    applier: Applier,
+    asked: Arc<Mutex<Vec<String>>>,
+    job: Arc<TrainingJob>,
+    key: JobKey,
+}
+
+/// A world with one job, `team/digits`, whose listed version is 5.
+fn world(script: Script) -> World {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let line = format!("{} {}", request.method(), request.uri());
+        let (code, body) = script(&line);
+        noted.lock().unwrap().push(line);
+        let answer = Response::builder()
+            .status(code)
+            .body(Body::from(body.to_string().into_bytes()));
+        async move { Ok::<_, Infallible>(answer.unwrap()) }
+    });
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let job: TrainingJob = serde_json::from_value(job_json(5)).unwrap();
+    let job = Arc::new(job);
+    let cluster = Arc::new(Cluster::default());
+    let at = ("team".to_owned(), "digits".to_owned());
+    cluster
+        .mirrors()
+        .jobs
+        .created(at, 5, Arc::clone(&job), Instant::now());
+    let settings = Settings {
+        sidecar_image: "sidecar:1".to_owned(),
+        rendezvous: "10.0.0.1:9443".to_owned(),
+        dedicated_taints: Vec::new(),
+    };
+    let writer = Writer::new(Client::new(service, "team"), metrics.writes);
+    let (master, instance) = (Arc::from([7; 32]), "operator-0".to_owned());
+    let applier = Applier {
+        writer,
+        cluster,
+        settings,
+        master,
+        instance,
+    };
+    let key = crate::training_job::observe::key(&job).unwrap();
+    World {
+        applier,
+        asked,
+        job,
+        key,
+    }
+}
+
+fn job_json(version: u64) -> Value {
+    json!({
+        "apiVersion": "fireflyer.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "digits", "namespace": "team", "uid": "u-1", "resourceVersion": version.to_string()},
+        "spec": {"nodes": 3, "template": {"spec": {"containers": [
+            {"name": "trainer", "image": "i", "command": ["train"]}]}}},
+    })
+}
+
+fn pod_json(rank: u32, owner: &str, version: u64) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": format!("digits-1-{rank}"), "namespace": "team",
+            "uid": format!("pod-{rank}"), "resourceVersion": version.to_string(),
+            "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/attempt": "1", "fireflyer.dev/rank": rank.to_string()},
+            "ownerReferences": [{"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob", "name": "digits", "uid": owner}],
+        },
+        "spec": {"nodeName": format!("n{rank}")},
+        "status": {"phase": "Running"},
+    })
+}
+
+fn failure(code: u16, reason: &str) -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "reason": reason, "message": reason, "code": code});
+    (code, status)
+}
+
+impl World {
+    async fn apply(&self, actions: Vec<Action>) -> Result<(), Error> {
+        let fabric = crate::bootstrap::default_fabric(None).unwrap();
+        let plan = Plan {
+            jobs: vec![JobPlan {
+                job: self.key.clone(),
+                actions,
+            }],
+            wake_at: None,
+        };
+        let jobs = Jobs::from([(self.key.clone(), Arc::clone(&self.job))]);
+        let stopped = self.applier.apply(plan, &jobs, &fabric).await;
+        stopped
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    /// Three running pods, seen.
+    fn with_pods(self) -> Self {
+        for rank in 0..3 {
+            let view: PodView = serde_json::from_value(pod_json(rank, "u-1", 10)).unwrap();
+            self.applier.saw_pod(view);
+        }
+        self
+    }
+
+    fn delete_by(&self, rank: u32) -> Option<Timestamp> {
+        let mirrors = self.applier.cluster.mirrors();
+        mirrors
+            .pods
+            .get("team", &format!("digits-1-{rank}"))?
+            .pod
+            .delete_by
+    }
+}
+
+fn record(phase: Phase) -> Action {
+    let status = Status {
+        phase,
+        attempt: 1,
+        ..Status::default()
+    };
+    Action::Record {
+        status: Box::new(status),
+        event: None,
+    }
+}
+
+fn new_attempt() -> Action {
+    let place = |node: &str| Place {
+        node: node.into(),
+        zone: "a".into(),
+        leaf: "".into(),
+    };
+    let nodes = ["n0", "n1", "n2"].map(place).to_vec();
+    Action::CreateAttempt(NewAttempt {
+        number: 1,
+        nodes,
+        crossing: false,
+        resume: None,
+    })
+}
+
+fn deletions(ranks: &[u32]) -> Vec<Action> {
+    let grace = Duration::from_secs(30);
+    ranks
+        .iter()
+        .map(|&rank| Action::DeletePod {
+            attempt: 1,
+            rank,
+            grace,
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_else_changed_stops_the_job() {
+    let world = world(|line| match line {
+        line if line.starts_with("PATCH") => failure(409, "Conflict"),
+        _ => (200, job_json(8)),
+    });
+    let error = world
+        .apply(vec![record(Phase::Assigned), new_attempt()])
+        .await
+        .unwrap_err();
+    assert_eq!(error.wait(), Wait::Look, "{error}");
+    let asked = world.asked();
+    assert_eq!(
+        asked.len(),
+        2,
+        "nothing after the conflict but a look: {asked:?}"
+    );
+    let mirrors = world.applier.cluster.mirrors();
+    let seen = mirrors
+        .jobs
+        .get("team", "digits")
+        .unwrap()
+        .metadata
+        .resource_version
+        .clone();
+    assert_eq!(
+        seen.as_deref(),
+        Some("8"),
+        "the next plan starts from what is there"
+    );
+}
+
+#[tokio::test]
+async fn what_was_written_is_seen_before_the_watch_tells() {
+    let world = world(|line| match line {
+        line if line.starts_with("PATCH") => {
+            let mut job = job_json(6);
+            job["status"] = json!({"phase": "Assigned", "attempt": 1});
+            (200, job)
+        }
+        _ => failure(500, "InternalError"),
+    });
+    world.apply(vec![record(Phase::Assigned)]).await.unwrap();
+    let mirrors = world.applier.cluster.mirrors();
+    let status = mirrors
+        .jobs
+        .get("team", "digits")
+        .unwrap()
+        .status
+        .clone()
+        .unwrap();
+    assert_eq!(status.attempt, 1);
+}
+
+fn config_map(owner: Option<&str>) -> Value {
+    let owner = owner.map(|uid| {
+        json!({"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob", "name": "digits", "uid": uid})
+    });
+    let owners: Vec<Value> = owner.into_iter().collect();
+    let metadata = json!({"name": "digits-1", "namespace": "team", "ownerReferences": owners});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+}
+
+/// What an existing ConfigMap leads to.
+async fn wait_for(script: Script) -> Wait {
+    let world = world(script);
+    let wait = world.apply(vec![new_attempt()]).await.unwrap_err().wait();
+    let posts: Vec<_> = world
+        .asked()
+        .into_iter()
+        .filter(|line| line.starts_with("POST"))
+        .collect();
+    assert!(
+        posts[0].contains("/secrets") && posts[1].contains("/configmaps"),
+        "{posts:?}"
+    );
+    wait
+}
+
+#[tokio::test]
+async fn whose_an_existing_attempt_is_decides_what_helps() {
+    let ours = wait_for(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("configmaps") => (200, config_map(Some("u-1"))),
+        _ => (200, job_json(5)),
+    });
+    assert_eq!(ours.await, Wait::Look);
+    let earlier = wait_for(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("configmaps") => (200, config_map(Some("u-0"))),
+        _ => (200, job_json(5)),
+    });
+    assert_eq!(earlier.await, Wait::Retry);
+    let strangers = wait_for(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("configmaps") => (200, config_map(None)),
+        _ => (200, job_json(5)),
+    });
+    assert!(matches!(strangers.await, Wait::Refused(why) if why.contains("ConfigMap digits-1")));
+}
+
+#[tokio::test]
+async fn a_gang_is_released_by_one_write() {
+    let world = world(|_| (200, json!({"kind": "PodList", "items": []}))).with_pods();
+    world.apply(deletions(&[1, 2])).await.unwrap();
+    let asked = world.asked();
+    let [line] = &asked[..] else {
+        panic!("not one request: {asked:?}")
+    };
+    assert!(
+        line.starts_with("DELETE /api/v1/namespaces/team/pods?"),
+        "{line}"
+    );
+    assert!(line.contains("rank+notin+%280%29"), "{line}");
+    let deleting = [0, 1, 2].map(|rank| world.delete_by(rank).is_some());
+    assert_eq!(deleting, [false, true, true], "the next plan knows");
+}
+
+#[tokio::test]
+async fn without_the_right_to_delete_collections_pods_go_one_by_one() {
+    let world = world(|line| match line {
+        line if line.contains("labelSelector") => failure(403, "Forbidden"),
+        line => {
+            let rank = line
+                .rsplit('-')
+                .next()
+                .and_then(|rank| rank[..1].parse().ok())
+                .unwrap_or(0);
+            let mut pod = pod_json(rank, "u-1", 20);
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+            (200, pod)
+        }
+    })
+    .with_pods();
+    world.apply(deletions(&[0, 1, 2])).await.unwrap();
+    assert_eq!(world.asked().len(), 4);
+    assert!((0..3).all(|rank| world.delete_by(rank).is_some()));
+}
+
+#[tokio::test]
+async fn pods_of_an_earlier_job_of_the_same_name_are_not_swept_up() {
+    let world = world(|line| match line {
+        line if line.starts_with("DELETE") => failure(404, "NotFound"),
+        _ => (200, job_json(5)),
+    })
+    .with_pods();
+    let view = serde_json::from_value(pod_json(7, "u-0", 10)).unwrap();
+    world.applier.saw_pod(view);
+    world.apply(deletions(&[0, 1, 2])).await.unwrap();
+    let asked = world.asked();
+    assert!(
+        asked.iter().all(|line| !line.contains("labelSelector")),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
+    let create = || Action::CreatePod {
+        attempt: 1,
+        rank: 1,
+        node: "n1".into(),
+    };
+    let attempt = |world: &World| {
+        let attempt = scheduler::Attempt {
+            job: world.key.clone(),
+            number: 1,
+            nodes: Vec::new(),
+            crossing: false,
+            created: Timestamp::default(),
+        };
+        let attempt = translate::Attempt {
+            attempt,
+            resume: None,
+        };
+        let at = ("team".to_owned(), "digits-1".to_owned());
+        world
+            .applier
+            .cluster
+            .mirrors()
+            .attempts
+            .created(at, 5, attempt, Instant::now());
+    };
+    let ours = world(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        _ => (200, pod_json(1, "u-1", 10)),
+    });
+    attempt(&ours);
+    ours.apply(vec![create()]).await.unwrap();
+    let theirs = world(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("trainingjobs") => (200, job_json(5)),
+        _ => (200, pod_json(1, "u-0", 10)),
+    });
+    attempt(&theirs);
+    assert_eq!(
+        theirs.apply(vec![create()]).await.unwrap_err().wait(),
+        Wait::Look
+    );
+}
+
+#[tokio::test]
+async fn what_the_api_server_will_never_take_is_told_apart() {
+    let world = world(|line| match line {
+        line if line.starts_with("POST") => failure(422, "Invalid"),
+        _ => (200, job_json(5)),
+    });
+    let error = world.apply(vec![new_attempt()]).await.unwrap_err();
+    assert!(
+        matches!(error.wait(), Wait::Refused(why) if why.contains("Invalid")),
+        "{error}"
+    );
+}
