@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -128,14 +128,28 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 /// A neighbour's connection.
 type Joined = (usize, TcpStream);
 
+/// A round of connecting: who may knock, and who waits for it. A new round has a channel of its own, so
+/// that no connection of an earlier one is taken for one of this.
+#[derive(Debug)]
+struct Round {
+    ranks: BTreeSet<u32>,
+    sender: Sender<Joined>,
+}
+
+/// The round under way, if there is one.
+type Current = Arc<Mutex<Option<Round>>>;
+
+fn current(round: &Current) -> MutexGuard<'_, Option<Round>> {
+    // A round is put in place whole.
+    round.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Where neighbours with a lower rank connect. It stays open, so that who comes later is refused at once.
 #[derive(Debug)]
 pub struct Door {
     address: SocketAddr,
     credentials: Credentials,
-    wanted: Arc<Mutex<BTreeSet<u32>>>,
-    sender: Sender<Joined>,
-    joined: Receiver<Joined>,
+    round: Current,
 }
 
 impl Door {
@@ -146,14 +160,11 @@ impl Door {
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let (sender, joined) = channel();
-        let wanted = Arc::new(Mutex::new(BTreeSet::new()));
+        let round = Current::default();
         let door = Self {
             address,
             credentials: credentials.clone(),
-            wanted: Arc::clone(&wanted),
-            sender: sender.clone(),
-            joined,
+            round: Arc::clone(&round),
         };
         thread::Builder::new()
             .name("door".to_owned())
@@ -168,8 +179,7 @@ impl Door {
                     knocking.fetch_add(1, Ordering::Relaxed);
                     let knock = Knock {
                         credentials: credentials.clone(),
-                        wanted: Arc::clone(&wanted),
-                        sender: sender.clone(),
+                        round: Arc::clone(&round),
                         metrics: metrics.clone(),
                     };
                     let counter = Arc::clone(&knocking);
@@ -204,20 +214,22 @@ impl Door {
             return None;
         };
         let over = Arc::new(AtomicBool::new(false));
-        // What an earlier, cancelled round left behind is not of this roster.
-        while self.joined.try_recv().is_ok() {}
+        let (sender, joined) = channel();
         let lower = neighbours
             .keys()
             .map(|peer| *peer as u32)
             .filter(|peer| *peer < rank);
-        self.want(lower.collect());
+        *current(&self.round) = Some(Round {
+            ranks: lower.collect(),
+            sender: sender.clone(),
+        });
         for (peer, address) in neighbours.iter().filter(|(peer, _)| **peer as u32 > rank) {
             let dial = Dial {
                 peer: *peer,
                 address: *address,
                 credentials: self.credentials.clone(),
                 over: Arc::clone(&over),
-                sender: self.sender.clone(),
+                sender: sender.clone(),
             };
             let named = thread::Builder::new().name(format!("dial-{peer}"));
             if let Err(error) = named.spawn(move || dial.run()) {
@@ -231,7 +243,7 @@ impl Door {
             neighbours.keys().filter(there).copied().collect()
         };
         while streams.len() < neighbours.len() && !cancelled() {
-            match self.joined.recv_timeout(LOOK) {
+            match joined.recv_timeout(LOOK) {
                 // Who connects again has forgotten its first connection.
                 Ok((peer, stream)) if neighbours.contains_key(&peer) => {
                     streams.insert(peer, stream);
@@ -244,20 +256,15 @@ impl Door {
             }
         }
         over.store(true, Ordering::Release);
-        self.want(BTreeSet::new());
+        *current(&self.round) = None;
         missing(&streams).is_empty().then_some(streams)
-    }
-
-    fn want(&self, ranks: BTreeSet<u32>) {
-        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = ranks;
     }
 }
 
 /// A connection that somebody made to the door.
 struct Knock {
     credentials: Credentials,
-    wanted: Arc<Mutex<BTreeSet<u32>>>,
-    sender: Sender<Joined>,
+    round: Current,
     metrics: Metrics,
 }
 
@@ -265,16 +272,17 @@ impl Knock {
     fn answer(&self, mut stream: TcpStream) {
         let wanted = |identity: Identity| match identity.party {
             Party::Operator => false,
-            Party::Sidecar { rank } => {
-                let ranks = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-                ranks.contains(&rank)
-            }
+            Party::Sidecar { rank } => current(&self.round)
+                .as_ref()
+                .is_some_and(|round| round.ranks.contains(&rank)),
         };
         let answered = respond(&mut stream, &self.credentials, wanted)
             .and_then(|identity| Ok(tune(&stream).map(|()| identity)?));
         match answered.map(|identity| identity.party) {
             Ok(Party::Sidecar { rank }) => {
-                self.sender.send((rank as usize, stream)).ok();
+                if let Some(round) = &*current(&self.round) {
+                    round.sender.send((rank as usize, stream)).ok();
+                }
             }
             Ok(Party::Operator) => {}
             // A neighbour that was told of the roster first comes again.

@@ -2,7 +2,8 @@
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -208,9 +209,11 @@ impl Node {
     /// Follows the operator's orders up to the start, then serves.
     fn follow(self, rendezvous: &Rendezvous) -> Result<(), Error> {
         let mut joined: Option<(u64, Vec<Peer>, BTreeMap<usize, Link>)> = None;
-        let mut newest: Option<Order> = None;
+        // Orders heard while connecting.
+        let heard = RefCell::new(VecDeque::new());
         while !self.stop.is_asked() {
-            let order = match newest.take() {
+            let earlier = heard.borrow_mut().pop_front();
+            let order = match earlier {
                 Some(order) => order,
                 None => match rendezvous.orders.recv_timeout(LOOK) {
                     Ok(order) => order,
@@ -218,40 +221,37 @@ impl Node {
                     Err(RecvTimeoutError::Disconnected) => break,
                 },
             };
-            match order {
-                Order::Roster { epoch, nodes } => {
-                    // The links of an earlier roster end here.
-                    drop(joined.take());
+            match (order, joined.take()) {
+                // Said again after a reconnection: the links stand.
+                (Order::Roster { epoch, nodes }, Some((of, members, links)))
+                    if of == epoch && members == nodes =>
+                {
+                    rendezvous.reporter.send(Report::Joined { epoch });
+                    joined = Some((of, members, links));
+                }
+                // The links of an earlier roster, if there are any, end here.
+                (Order::Roster { epoch, nodes }, _earlier) => {
                     info!(epoch, nodes = nodes.len(), "connecting to the neighbours");
                     // A later roster replaces this one, also while neighbours are missing.
-                    let later = std::cell::RefCell::new(None);
                     let replaced = || {
-                        later
-                            .borrow_mut()
-                            .get_or_insert_with(|| rendezvous.orders.try_recv().ok());
-                        let is_roster = matches!(*later.borrow(), Some(Some(Order::Roster { .. })));
-                        if !is_roster {
-                            later.borrow_mut().take();
-                        }
-                        is_roster
+                        let mut heard = heard.borrow_mut();
+                        heard.extend(rendezvous.orders.try_iter());
+                        heard
+                            .iter()
+                            .any(|order| matches!(order, Order::Roster { .. }))
                     };
-                    let links = self.join(&nodes, replaced)?;
-                    newest = later.into_inner().flatten();
-                    if let Some(links) = links {
+                    if let Some(links) = self.join(&nodes, replaced)? {
                         rendezvous.reporter.send(Report::Joined { epoch });
                         joined = Some((epoch, nodes, links));
                     }
                 }
-                Order::Go { epoch } => match joined.take() {
-                    Some((of, nodes, links)) if of == epoch => {
-                        let reporter = rendezvous.reporter.clone();
-                        return self.run(epoch, &nodes, links, reporter);
-                    }
-                    other => {
-                        warn!(epoch, "start of an epoch that this node has not joined");
-                        joined = other;
-                    }
-                },
+                (Order::Go { epoch }, Some((of, nodes, links))) if of == epoch => {
+                    return self.run(epoch, &nodes, links, rendezvous.reporter.clone());
+                }
+                (Order::Go { epoch }, other) => {
+                    warn!(epoch, "start of an epoch that this node has not joined");
+                    joined = other;
+                }
             }
         }
         Ok(())

@@ -8,17 +8,19 @@ mod gang;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use gang::{Gang, PATIENCE, f32s, filled, run};
 use hfreduce_sidecar::join::{Credentials, initiate};
 use rustix::process::{Pid, Signal, kill_process};
-use wire::attach::{Channel, ToSidecar};
+use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::{Client, Error};
 use wire::entry::FailureKind;
 use wire::handshake::{Identity, JobId, Key, Party};
+use wire::ring::Bell;
+use wire::segment::Segment;
 use wire::{Call, DType, OpKind, ReduceOp};
 
 /// Ten times the 2 s in which a frozen node has to be named, and far above what a dead one takes.
@@ -348,4 +350,97 @@ fn a_process_that_leaves_without_a_call_may_come_again() {
     let gang = Gang::start(1, 1);
     drop(gang.client(0));
     gang::wait_until(|| Client::attach(&gang.nodes[0].socket(), 0, PATIENCE).is_ok());
+}
+
+/// Attaches by hand: the socket, the process's ends of the rings, and the sidecar's bell.
+fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Segment>, Bell) {
+    let channel = Channel::connect(socket).unwrap();
+    let version = wire::attach::VERSION;
+    channel
+        .send(
+            &ToSidecar::Attach {
+                version,
+                local_rank,
+            },
+            &[],
+        )
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some((message, mut fds)) = channel.receive_with_fds::<ToClient>().unwrap() {
+            let ToClient::Welcome { control_bytes, .. } = message else {
+                panic!("not welcome: {message:?}")
+            };
+            let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
+            return (channel, Arc::new(control), Bell::from_fd(fds.remove(0)));
+        }
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
+    let submissions: [[u64; 16]; 4] = [
+        // No such kind, no such call, a release of nothing, an input that is not lent.
+        [9; 16],
+        [1, 1, u64::MAX, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [2, 77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [
+            1,
+            1,
+            0x0001_0101,
+            0,
+            1 << 60,
+            0,
+            5,
+            u64::MAX,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ],
+    ];
+    for (at, submission) in submissions.iter().enumerate() {
+        let gang = Gang::start(1, 2);
+        let socket = gang.nodes[0].socket();
+        let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
+        let (channel, control, bell) = attach_by_hand(&socket, 1);
+        let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+        calls.push(submission).unwrap();
+        bell.ring();
+        if at == 3 {
+            // Well formed, so it is answered, and takes no place in the order.
+            let deadline = Instant::now() + PATIENCE;
+            while outcomes.pop().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "no answer");
+                std::thread::yield_now();
+            }
+            continue;
+        }
+        let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
+        assert_eq!(kind, FailureKind::Broken);
+        assert!(text.contains("rank 1"), "{text}");
+        drop(channel);
+    }
+}
+
+#[test]
+fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
+    let gang = Gang::start(1, 2);
+    let socket = gang.nodes[0].socket();
+    let (_channel, control, bell) = attach_by_hand(&socket, 1);
+    let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    for word in control.words() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        word.store(seed, Ordering::SeqCst);
+    }
+    bell.ring();
+    let (_, text) = failure(run(&honest, Call::barrier(), &[]));
+    assert!(text.contains("rank 1"), "{text}");
 }
