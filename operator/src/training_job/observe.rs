@@ -28,7 +28,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
         nodes: mirrors
             .nodes
             .values()
-            .filter_map(|kept| node(kept, fabric, reports))
+            .map(|kept| node(kept, fabric, reports))
             .collect(),
         jobs: mirrors
             .jobs
@@ -70,23 +70,25 @@ pub fn key(job: &TrainingJob) -> Option<JobKey> {
     })
 }
 
-fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> Option<scheduler::Node> {
+/// A node without a class stays in the snapshot: one that is not there counts as lost, and taking
+/// its label away must not end the job that trains on it.
+fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> scheduler::Node {
     let label = |name: &str| {
         kept.labels
             .iter()
             .find(|(key, _)| &**key == name)
             .map(|(_, value)| &**value)
     };
-    Some(scheduler::Node {
+    scheduler::Node {
         name: kept.name.clone(),
-        class: label(&fabric.class_label)?.into(),
+        class: label(&fabric.class_label).unwrap_or_default().into(),
         zone: label(&fabric.zone_label).unwrap_or_default().into(),
         leaf: label(&fabric.leaf_label).unwrap_or_default().into(),
         ready: kept.ready,
         cordoned: kept.cordoned,
         has_node_resource: kept.has_node_resource,
         suspect_until: reports.suspects.get(&kept.name).copied(),
-    })
+    }
 }
 
 fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job> {
@@ -223,18 +225,22 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_the_class_label_are_none_of_ours() {
+    fn a_node_without_the_class_label_is_there_but_of_no_class() {
         let suspects = BTreeMap::from([("n1".into(), Timestamp::from_millis(9))]);
         let reports = Reports {
             suspects,
             ..Reports::default()
         };
         let snapshot = snapshot(&mirrors(&job_with("")), &reports).unwrap();
-        let [node] = &snapshot.nodes[..] else {
-            panic!("not one node: {:?}", snapshot.nodes)
+        let [node, unlabelled] = &snapshot.nodes[..] else {
+            panic!("not two nodes: {:?}", snapshot.nodes)
         };
-        assert_eq!((node.zone.as_str(), node.leaf.as_str()), ("b", ""));
+        assert_eq!(
+            (node.class.as_str(), node.zone.as_str(), node.leaf.as_str()),
+            ("a100", "b", "")
+        );
         assert_eq!(node.suspect_until, Some(Timestamp::from_millis(9)));
+        assert_eq!(unlabelled.class.as_str(), "");
         assert_eq!(snapshot.jobs[0].class.as_str(), "a100");
     }
 

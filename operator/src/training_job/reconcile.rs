@@ -303,7 +303,11 @@ impl Reconciler {
                 .inc();
         }
         self.metrics.nodes.reset();
-        for node in &snapshot.nodes {
+        for node in snapshot
+            .nodes
+            .iter()
+            .filter(|node| !node.class.as_str().is_empty())
+        {
             let state = if !node.ready || !node.has_node_resource {
                 "unready"
             } else if node.suspect_until.is_some_and(|until| now < until) {
