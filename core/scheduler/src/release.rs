@@ -22,7 +22,7 @@ impl<'a> Draft<'a> {
                 continue;
             }
             let Pod { attempt, rank, .. } = **pod;
-            let kept_for_its_log = is_current && phase.is_terminal() && pod.terminal;
+            let kept_for_its_log = is_current && phase.is_terminal() && pod.has_ended();
             if pod.delete_by.is_none() && !kept_for_its_log {
                 let grace = ledger.policy().survivor_grace;
                 self.actions.push(Action::DeletePod {

@@ -153,6 +153,22 @@ pub struct Pod {
     pub created: Timestamp,
 }
 
+impl Pod {
+    /// Whether its trainer is over. The pod becomes terminal by itself once its sidecar has left.
+    pub fn has_ended(&self) -> bool {
+        match self.state {
+            PodState::Unbound
+            | PodState::Starting
+            | PodState::ImageError(_)
+            | PodState::Running => self.terminal,
+            PodState::Succeeded
+            | PodState::Interrupted { .. }
+            | PodState::Failed(_)
+            | PodState::Refused(_) => true,
+        }
+    }
+}
+
 /// What a pod's trainer does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodState {

@@ -121,10 +121,10 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
         .next()
         .unwrap_or(scenario.name)
         .trim();
-    // Namespaces are DNS labels of at most 63 characters.
+    // Namespaces are DNS labels of at most 63 characters; a cluster may see several runs.
     let mut namespace = short.replace('_', "-");
-    namespace.truncate(63);
-    let namespace = namespace.trim_end_matches('-').to_owned();
+    namespace.truncate(50);
+    let namespace = format!("{}-{}", namespace.trim_end_matches('-'), std::process::id());
     let result = match Context::new(client, Arc::clone(&cluster), &namespace).await {
         // Its own task, so that a panic is one scenario's failure and not the run's.
         Ok(context) => match tokio::spawn((scenario.run)(context)).await {

@@ -519,6 +519,20 @@ fn a_finished_job_keeps_its_pods_for_their_logs_until_its_time_is_over() {
 }
 
 #[test]
+fn a_finished_job_keeps_pods_whose_sidecars_are_still_leaving() {
+    // The kubelet tells of the trainer's end a second before that of its sidecar.
+    let mut snapshot = running(2);
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Succeeded;
+    }
+    let plan = decide(&snapshot, at(10));
+    assert_eq!(recorded(&plan, "train").phase, Phase::Succeeded);
+    apply(&mut snapshot, &plan, at(10));
+    assert_eq!(deletions(&decide(&snapshot, at(10))), []);
+    assert_eq!(snapshot.pods.len(), 2);
+}
+
+#[test]
 fn a_gang_that_was_asked_on_one_node_only_has_not_succeeded() {
     // The flag is shared by all ranks: those that got no SIGTERM end with code 0.
     let mut snapshot = running(2);

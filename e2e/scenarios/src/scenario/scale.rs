@@ -112,7 +112,9 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
     let writes = audit::writes_since(&log, start)?;
     let nodes: Vec<_> = writes
         .iter()
-        .filter(|write| write.account == "fireflyer-operator" && write.resource.starts_with("nodes"))
+        .filter(|write| {
+            write.account == "fireflyer-operator" && write.resource.starts_with("nodes")
+        })
         .collect();
     ensure!(nodes.is_empty(), "the operator changed Nodes: {nodes:?}");
     let on_pods = writes

@@ -24,10 +24,32 @@ const ACCURACY: f64 = 0.95;
 pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()> {
     context.claim("digits", "ReadWriteMany").await?;
     context
-        .submit(&Job::digits("digits", 2, 2, &[]).checkpoint("digits", 10))
+        .submit(&Job::digits("digits", 2, 2, &["--steps", "400"]).checkpoint("digits", 10))
         .await?;
     context
         .reaches("digits", Phase::Succeeded, TRAINING)
+        .await?;
+    // The pods of a finished job stay, so that its log can be read for as long as the job is there.
+    context
+        .eventually(
+            "all pods have ended and are still there",
+            TRAINING,
+            || async {
+                let pods = context.pods("digits").await?;
+                ensure!(
+                    pods.len() == 2,
+                    "{} of 2 pods are left of the finished job",
+                    pods.len()
+                );
+                let phases = pods
+                    .iter()
+                    .filter_map(|pod| pod.status.as_ref()?.phase.as_deref());
+                Ok(phases
+                    .into_iter()
+                    .all(|phase| phase == "Succeeded")
+                    .then_some(()))
+            },
+        )
         .await?;
     let log = context.log("digits", 1, 0).await?;
     let accuracy = log
@@ -108,7 +130,9 @@ async fn shared_folder(context: &Context, claim: &str) -> Result<PathBuf> {
     let path = volume
         .spec
         .and_then(|spec| spec.host_path)
-        .map(|host| host.path);
-    path.map(PathBuf::from)
-        .context("the volume of the shared class is not a folder")
+        .map(|host| PathBuf::from(host.path));
+    let path = path.context("the volume of the shared class is not a folder")?;
+    // The path is the nodes'; this machine has the same folder elsewhere.
+    let folder = path.file_name().context("the volume's path has no name")?;
+    Ok(context.cluster.shared().join(folder))
 }
