@@ -284,3 +284,23 @@ fn nobody_there_is_an_error_that_names_the_socket() {
     let error = Client::attach(&path, 0, Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("hfreduce.sock"), "{error}");
 }
+
+#[test]
+fn a_forked_child_gets_an_error_that_says_what_to_do() {
+    let (loopback, mut client) = Loopback::start(1 << 30);
+    let mut owner = Arc::get_mut(&mut client.shared).unwrap().owner;
+    // To the client, a child is a process with another number than the one that attached.
+    owner += 1;
+    std::mem::swap(
+        &mut Arc::get_mut(&mut client.shared).unwrap().owner,
+        &mut owner,
+    );
+    let error = client.submit(Call::barrier(), None, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Forked { .. }), "{error}");
+    assert!(
+        error.to_string().contains("attach again after fork"),
+        "{error}"
+    );
+    Arc::get_mut(&mut client.shared).unwrap().owner = owner;
+    loopback.finish(client);
+}
