@@ -190,6 +190,7 @@ fn a_program_that_does_not_exist_is_named() {
     );
 }
 
+// SAVE-2: the launcher never kills a rank that was asked to save.
 #[test]
 fn a_save_that_takes_longer_than_any_mercy_is_waited_for_and_acknowledged() {
     let node = Node::new(2);

@@ -143,6 +143,7 @@ fn what_the_kubelet_refuses_is_no_failure_of_the_program() {
     );
 }
 
+// API-1: a missing image is one state, however often the kubelet tries.
 #[test]
 fn an_image_that_cannot_be_had_is_named() {
     let status = json!({"phase": "Pending",
