@@ -2,16 +2,18 @@
 
 use std::convert::Infallible;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use daemon::Registry;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use scheduler::{Phase, Place};
+use scheduler::{NewAttempt, Phase, Place, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::metrics::Metrics;
+use crate::training_job::translate;
 
 /// How the server answers: `METHOD path?query` to status code and body.
 type Script = fn(&str) -> (u16, Value);

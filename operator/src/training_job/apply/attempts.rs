@@ -1,0 +1,173 @@
+//! The part of `apply` that writes attempts: the Secret with the key and the ConfigMap with the
+//! assignment, which decides who runs where.
+
+use std::time::Instant;
+
+use crds::fabric::FabricSpec;
+use crds::names;
+use crds::training_job::TrainingJob;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::DeleteParams;
+use scheduler::{JobKey, NewAttempt};
+use serde_json::json;
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
+use wire::handshake::Key;
+use wire::run_dir::CheckpointRef;
+
+use super::{Applier, Error, Progress, gone_is_fine};
+use crate::cluster::{key_of, version_of};
+use crate::training_job::observe::class_of;
+use crate::training_job::{pod, translate, write};
+use crate::views::AttemptView;
+use crate::watch;
+
+/// Port that rank 0 offers to the training framework. The pod network gives each pod its own.
+const MASTER_PORT: u16 = 29_500;
+
+impl Applier {
+    /// Secret first: when the ConfigMap exists, everything its pods mount does.
+    pub(super) async fn create_attempt(
+        &self,
+        progress: &Progress<'_>,
+        new: &NewAttempt,
+    ) -> Result<(), Error> {
+        let Some(job) = &progress.job else {
+            return Err(Error::Stale(format!("job {} is gone", progress.key)));
+        };
+        let key = progress.key;
+        let metadata = json!({
+            "name": names::attempt_name(&key.name, new.number),
+            "namespace": &*key.namespace,
+            "labels": {
+                names::LABEL_JOB: &*key.name,
+                names::LABEL_ATTEMPT: new.number.to_string(),
+            },
+            "ownerReferences": [pod::owner_reference(job)],
+        });
+        let secret = Key::derive(&self.master, &key.uid, new.number);
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata,
+            "immutable": true,
+            "data": {"key": ByteString(secret.as_bytes().to_vec())},
+        });
+        match self.writer.create::<Secret>(&key.namespace, &secret).await {
+            // The same bytes, whoever wrote them: they follow from the job and the attempt.
+            Ok(_) | Err(write::Error::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let assignment = assignment(job, progress.fabric, new)?;
+        let packed = ByteString(assignment.to_gz()?);
+        let config_map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "immutable": true,
+            "binaryData": {translate::ASSIGNMENT_FILE: packed},
+        });
+        let created: AttemptView = match self.writer.create(&key.namespace, &config_map).await {
+            Ok(created) => created,
+            Err(write::Error::Exists { .. }) => return Err(self.who_has(key, new.number).await),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(attempt) = watch::attempt(&created) {
+            let (key, version) = (key_of(&created), version_of(&created));
+            self.cluster
+                .mirrors()
+                .attempts
+                .created(key, version, attempt, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Why the ConfigMap of an attempt exists already.
+    async fn who_has(&self, key: &JobKey, attempt: u32) -> Error {
+        let name = names::attempt_name(&key.name, attempt);
+        let found: AttemptView = match self.writer.get(&key.namespace, &name).await {
+            Ok(found) => found,
+            Err(error) => return error.into(),
+        };
+        match translate::owner(&found.metadata) {
+            Some(owner) if owner == *key => Error::Stale(format!(
+                "attempt {attempt} of job {key} was decided already"
+            )),
+            Some(owner) => Error::Taken {
+                what: format!("ConfigMap {name}"),
+                owner: format!("an earlier job {owner}"),
+                leaving: true,
+            },
+            None => Error::Taken {
+                what: format!("ConfigMap {name}"),
+                owner: format!("somebody in namespace {}", key.namespace),
+                leaving: false,
+            },
+        }
+    }
+
+    pub(super) async fn delete_attempt(&self, key: &JobKey, attempt: u32) -> Result<(), Error> {
+        let name = names::attempt_name(&key.name, attempt);
+        let params = DeleteParams::default();
+        let config_map = self
+            .writer
+            .delete::<ConfigMap>(&key.namespace, &name, &params)
+            .await
+            .map(drop);
+        gone_is_fine(config_map)?;
+        let secret = self
+            .writer
+            .delete::<Secret>(&key.namespace, &name, &params)
+            .await
+            .map(drop);
+        gone_is_fine(secret)?;
+        self.cluster
+            .mirrors()
+            .attempts
+            .missing(&key.namespace, &name);
+        Ok(())
+    }
+}
+
+/// What the attempt's ConfigMap says.
+fn assignment(
+    job: &TrainingJob,
+    fabric: &FabricSpec,
+    new: &NewAttempt,
+) -> Result<Assignment, Error> {
+    let class = class_of(job, fabric)
+        .ok_or_else(|| Error::Stale("the node class of the job is gone".to_owned()))?;
+    let name = |name: &Option<String>| name.clone().unwrap_or_default();
+    let nodes = new.nodes.iter().map(|place| AssignedNode {
+        name: place.node.to_string(),
+        zone: place.zone.to_string(),
+        leaf: place.leaf.to_string(),
+    });
+    Ok(Assignment {
+        version: VERSION,
+        job: JobRef {
+            namespace: name(&job.metadata.namespace),
+            name: name(&job.metadata.name),
+            uid: name(&job.metadata.uid),
+        },
+        attempt: new.number,
+        algorithm: ALGORITHM,
+        procs_per_node: pod::procs_per_node(job, class),
+        nodes: nodes.collect(),
+        crossing: new.crossing,
+        master_port: MASTER_PORT,
+        checkpoint: job
+            .spec
+            .checkpoint
+            .as_ref()
+            .map(|checkpoint| CheckpointPlace {
+                claim_name: checkpoint.claim_name.clone(),
+                path: pod::checkpoint_folder(job).unwrap_or_default().to_owned(),
+            }),
+        resume: new.resume.as_ref().map(|checkpoint| CheckpointRef {
+            attempt: checkpoint.attempt,
+            step: checkpoint.step,
+            digest: checkpoint.digest.clone(),
+        }),
+    })
+}
