@@ -49,10 +49,15 @@ pub async fn serve(kubeconfig: &str, operator: &str, arguments: &[&str]) -> Resu
     }
 }
 
-/// `kubectl proxy`: TLS and credentials on its side, plain HTTP on ours.
+/// `kubectl proxy`: TLS and credentials on its side, plain HTTP on ours; with the rights of the
+/// operator's own account.
 async fn plain_api(kubeconfig: &str) -> Result<(Child, String)> {
     let mut child = Command::new("kubectl")
         .args(["--kubeconfig", kubeconfig, "proxy", "--port=0"])
+        .arg(format!(
+            "--as=system:serviceaccount:{}:fireflyer-operator",
+            crds::names::SYSTEM_NAMESPACE
+        ))
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -116,7 +121,8 @@ async fn relay(
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                if let Some(write) = write.take() {
+                // A write that was refused changed nothing: no state to crash in.
+                if let Some(write) = write.take().filter(|_| accepted(bytes)) {
                     let number = writes.fetch_add(1, Ordering::SeqCst) + 1;
                     println!("write {number}: {write}");
                     // Full means that a kill is under way already.
@@ -127,6 +133,11 @@ async fn relay(
             }
         }
     }
+}
+
+/// Whether the bytes begin an answer that says a write was carried out.
+fn accepted(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"HTTP/1.1 2")
 }
 
 /// The request line of a write, when the bytes begin one. Leases are no decision about a job.
@@ -143,7 +154,13 @@ fn written(bytes: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::written;
+    use super::{accepted, written};
+
+    #[test]
+    fn only_writes_that_were_carried_out_kill() {
+        assert!(accepted(b"HTTP/1.1 201 Created\r\n"));
+        assert!(!accepted(b"HTTP/1.1 409 Conflict\r\n"));
+    }
 
     #[test]
     fn writes_are_told_from_reads_bodies_and_leases() {

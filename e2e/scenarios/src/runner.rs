@@ -137,6 +137,7 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
     match result {
         Ok(()) => {
             println!("test {short} ... ok ({seconds:.1} s)");
+            clear(&cluster, &namespace, "--wait=false");
             true
         }
         Err(error) => {
@@ -145,8 +146,20 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
                 Ok(folder) => println!("    everything about it is in {}", folder.display()),
                 Err(error) => println!("    its logs could not be kept: {error:#}"),
             }
+            // What it left must not hold the nodes of those that follow.
+            clear(&cluster, &namespace, "--timeout=90s");
             false
         }
+    }
+}
+
+/// Deletes the scenario's namespace and all that is in it.
+fn clear(cluster: &Cluster, namespace: &str, how: &str) {
+    let deleted = cluster
+        .kubectl(["delete", "namespace", namespace, how])
+        .and_then(|mut kubectl| cluster::command::run(&mut kubectl));
+    if let Err(error) = deleted {
+        println!("    namespace {namespace} was not deleted: {error}");
     }
 }
 

@@ -98,21 +98,23 @@ pub async fn operator_killed_after_every_write_finishes_the_job(context: Context
 }
 
 async fn life_of_a_job(context: &Context) -> Result<()> {
+    /// A start of an operator costs some 0.2 s, a life some 40 of them; ten times that is the limit.
+    const LIFE: Duration = Duration::from_secs(80);
     context.claim("life", "ReadWriteMany").await?;
     let job = Job::shell("life", 2, ENDS_WHEN_RESUMED).checkpoint("life", 300);
     context.submit(&job).await?;
-    context.reaches("life", Phase::Running, ROLLOUT).await?;
+    context.reaches("life", Phase::Running, LIFE).await?;
     context.change("life", json!({"suspend": true})).await?;
-    context.reaches("life", Phase::Suspended, ROLLOUT).await?;
+    context.reaches("life", Phase::Suspended, LIFE).await?;
     context.change("life", json!({"suspend": false})).await?;
-    let ended = context.reaches("life", Phase::Succeeded, ROLLOUT).await?;
+    let ended = context.reaches("life", Phase::Succeeded, LIFE).await?;
     let attempt = ended.status.map_or(0, |status| status.attempt);
     ensure!(
         attempt == 2,
         "one suspension and no failure, yet attempt {attempt}"
     );
     context.delete("life").await?;
-    context.is_gone("life", ROLLOUT).await
+    context.is_gone("life", LIFE).await
 }
 
 /// The process that keeps killing operators, beside the control plane.
