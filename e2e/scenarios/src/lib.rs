@@ -1,6 +1,6 @@
 //! What must hold on a real cluster (T4) and on a thousand simulated nodes (T5), as scenarios.
 //!
-//! A scenario is an async function over a [`Context`]; [`runner`] decides which of them share the
+//! A scenario is an async function over a [`Context`](context::Context); [`runner`] decides which of them share the
 //! cluster at one time. Everything goes through the Kubernetes API, as a user's tools would.
 #![expect(
     clippy::print_stdout,
