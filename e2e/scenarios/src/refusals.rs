@@ -10,15 +10,13 @@ use cluster::Cluster;
 use crds::cases::{self, Answer};
 
 /// Runs every case; fails with all that differed.
-pub fn check_all(cluster: &Cluster, namespace: &str) -> Result<()> {
+pub fn check_all(cluster: &Cluster) -> Result<()> {
     let mut differences = Vec::new();
     let all = cases::cases()?;
     ensure!(!all.is_empty(), "there is no case to try");
     for case in &all {
         let ended = cases::run(case, |arguments, object| {
-            let mut arguments = arguments.to_vec();
-            arguments.extend(["--namespace", namespace]);
-            let output = run(cluster, &arguments, object)?;
+            let output = run(cluster, arguments, object)?;
             let text = [output.stdout, output.stderr].concat();
             Ok::<_, anyhow::Error>(Answer {
                 accepted: output.status.success(),

@@ -6,8 +6,7 @@ use crate::context::Context;
 
 pub async fn every_refusal_says_what_to_do(context: Context) -> Result<()> {
     let cluster = context.cluster;
-    let namespace = context.namespace;
-    tokio::task::spawn_blocking(move || crate::refusals::check_all(&cluster, &namespace)).await?
+    tokio::task::spawn_blocking(move || crate::refusals::check_all(&cluster)).await?
 }
 
 pub async fn nobody_else_takes_a_node(context: Context) -> Result<()> {
