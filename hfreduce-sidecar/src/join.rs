@@ -21,6 +21,8 @@ use crate::metrics::Metrics;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a connection may take to be made before it is tried again.
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
+/// What the door says once it agrees on the epoch.
+const AGREED: [u8; 1] = [1];
 /// First and longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
@@ -53,6 +55,14 @@ pub enum Error {
     /// Not one of those who may connect.
     #[error("{0} is no neighbour that connects to this node now")]
     Unwanted(Identity),
+    /// A neighbour whose roster is another one than ours: one of us will hear of a later one.
+    #[error("{claim} connects for epoch {theirs}, which is not the one this node is joining")]
+    Epoch {
+        /// Who connects.
+        claim: Identity,
+        /// The epoch it names.
+        theirs: u64,
+    },
 }
 
 /// Who this sidecar is, and what proves it.
@@ -132,6 +142,7 @@ type Joined = (usize, TcpStream);
 /// that no connection of an earlier one is taken for one of this.
 #[derive(Debug)]
 struct Round {
+    epoch: u64,
     ranks: BTreeSet<u32>,
     sender: Sender<Joined>,
 }
@@ -207,6 +218,7 @@ impl Door {
     /// all are there; `none` when `cancelled` says so first.
     pub fn connect(
         &self,
+        epoch: u64,
         neighbours: &BTreeMap<usize, SocketAddr>,
         cancelled: impl Fn() -> bool,
     ) -> Option<BTreeMap<usize, TcpStream>> {
@@ -220,6 +232,7 @@ impl Door {
             .map(|peer| *peer as u32)
             .filter(|peer| *peer < rank);
         *current(&self.round) = Some(Round {
+            epoch,
             ranks: lower.collect(),
             sender: sender.clone(),
         });
@@ -227,6 +240,7 @@ impl Door {
             let dial = Dial {
                 peer: *peer,
                 address: *address,
+                epoch,
                 credentials: self.credentials.clone(),
                 over: Arc::clone(&over),
                 sender: sender.clone(),
@@ -277,16 +291,16 @@ impl Knock {
                 .is_some_and(|round| round.ranks.contains(&rank)),
         };
         let answered = respond(&mut stream, &self.credentials, wanted)
-            .and_then(|identity| Ok(tune(&stream).map(|()| identity)?));
-        match answered.map(|identity| identity.party) {
-            Ok(Party::Sidecar { rank }) => {
-                if let Some(round) = &*current(&self.round) {
-                    round.sender.send((rank as usize, stream)).ok();
-                }
+            .and_then(|identity| Ok(tune(&stream).map(|()| identity)?))
+            .and_then(|identity| self.agree(&mut stream, identity));
+        match answered {
+            Ok((rank, sender)) => {
+                sender.send((rank as usize, stream)).ok();
             }
-            Ok(Party::Operator) => {}
             // A neighbour that was told of the roster first comes again.
-            Err(Error::Unwanted(claim)) => debug!(%claim, "refused a connection for now"),
+            Err(error @ (Error::Unwanted(_) | Error::Epoch { .. })) => {
+                debug!(%error, "refused a connection for now");
+            }
             Err(error) => {
                 self.metrics.refused_connections.inc();
                 let from = stream
@@ -298,10 +312,53 @@ impl Knock {
     }
 }
 
+impl Knock {
+    /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that
+    /// comes while rosters change is taken into a round that is given up, and its dialler believes that
+    /// it stands.
+    fn agree(
+        &self,
+        stream: &mut TcpStream,
+        identity: Identity,
+    ) -> Result<(u32, Sender<Joined>), Error> {
+        let Party::Sidecar { rank } = identity.party else {
+            return Err(Error::Unwanted(identity));
+        };
+        limit(stream, Some(HANDSHAKE_LIMIT))?;
+        let mut epoch = [0; 8];
+        stream.read_exact(&mut epoch)?;
+        let theirs = u64::from_le_bytes(epoch);
+        let sender = match &*current(&self.round) {
+            Some(round) if round.epoch == theirs && round.ranks.contains(&rank) => {
+                round.sender.clone()
+            }
+            Some(_) | None => {
+                return Err(Error::Epoch {
+                    claim: identity,
+                    theirs,
+                });
+            }
+        };
+        stream.write_all(&AGREED)?;
+        limit(stream, None)?;
+        Ok((rank, sender))
+    }
+}
+
+/// Names the epoch to a neighbour that was dialled, and waits until it agrees.
+fn propose(stream: &mut TcpStream, epoch: u64) -> io::Result<()> {
+    limit(stream, Some(HANDSHAKE_LIMIT))?;
+    stream.write_all(&epoch.to_le_bytes())?;
+    let mut agreed = [0; AGREED.len()];
+    stream.read_exact(&mut agreed)?;
+    limit(stream, None)
+}
+
 /// A neighbour that is being dialled.
 struct Dial {
     peer: usize,
     address: SocketAddr,
+    epoch: u64,
     credentials: Credentials,
     over: Arc<AtomicBool>,
     sender: Sender<Joined>,
@@ -331,11 +388,64 @@ impl Dial {
         tune(&stream)?;
         let theirs = initiate(&mut stream, &self.credentials)?;
         match theirs.party {
-            Party::Sidecar { rank } if rank as usize == self.peer => Ok(stream),
+            Party::Sidecar { rank } if rank as usize == self.peer => {
+                propose(&mut stream, self.epoch)?;
+                Ok(stream)
+            }
             Party::Sidecar { .. } | Party::Operator => Err(Error::Somebody {
                 expected: self.peer,
                 answered: theirs,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use wire::handshake::JobId;
+
+    use super::*;
+
+    fn door(rank: u32) -> Door {
+        let identity = Identity {
+            job: JobId::new("job"),
+            attempt: 1,
+            party: Party::Sidecar { rank },
+        };
+        let credentials = Credentials {
+            identity,
+            key: Key::new([7; 32]),
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
+        Door::open(listener, credentials, metrics).unwrap()
+    }
+
+    #[test]
+    fn a_connection_of_another_epoch_is_refused_and_one_of_this_epoch_is_taken() {
+        let (low, high) = (door(0), door(1));
+        let to_low = BTreeMap::from([(0, low.address())]);
+        let to_high = BTreeMap::from([(1, high.address())]);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| high.connect(5, &to_low, || false));
+            let wait = Instant::now();
+            while current(&high.round).is_none() {
+                assert!(
+                    wait.elapsed() < HANDSHAKE_LIMIT,
+                    "the door never opened a round"
+                );
+                thread::yield_now();
+            }
+            let mut early = TcpStream::connect(high.address()).unwrap();
+            initiate(&mut early, &low.credentials).unwrap();
+            assert!(
+                propose(&mut early, 4).is_err(),
+                "epoch 4 was taken into epoch 5"
+            );
+            assert_eq!(low.connect(5, &to_high, || false).unwrap().len(), 1);
+            assert_eq!(waiting.join().unwrap().unwrap().len(), 1);
+        });
     }
 }

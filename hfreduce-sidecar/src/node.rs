@@ -179,7 +179,7 @@ impl Node {
                     doing: "create a bell",
                     source,
                 })?;
-                match self.join(&peers, || false)? {
+                match self.join(1, &peers, || false)? {
                     Some(links) => self.run(1, &peers, links, reporter),
                     None => Ok(()),
                 }
@@ -240,7 +240,7 @@ impl Node {
                             .iter()
                             .any(|order| matches!(order, Order::Roster { .. }))
                     };
-                    if let Some(links) = self.join(&nodes, replaced)? {
+                    if let Some(links) = self.join(epoch, &nodes, replaced)? {
                         rendezvous.reporter.send(Report::Joined { epoch });
                         joined = Some((epoch, nodes, links));
                     }
@@ -260,6 +260,7 @@ impl Node {
     /// Connects to the neighbours among `peers`. None when it was given up.
     fn join(
         &self,
+        epoch: u64,
         peers: &[Peer],
         replaced: impl Fn() -> bool,
     ) -> Result<Option<BTreeMap<usize, Link>>, Error> {
@@ -284,7 +285,7 @@ impl Node {
             })
             .collect();
         let cancelled = || self.stop.is_asked() || replaced();
-        let Some(streams) = self.door.connect(&neighbours, cancelled) else {
+        let Some(streams) = self.door.connect(epoch, &neighbours, cancelled) else {
             return Ok(None);
         };
         let link = |(node, stream)| Link::new(stream).map(|link| (node, link));

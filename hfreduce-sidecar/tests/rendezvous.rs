@@ -58,7 +58,9 @@ impl Operator {
 
     /// The next message for which there is an answer to give, heartbeats aside.
     fn next(&mut self, wanted: impl Fn(&ToOperator) -> bool) -> (u32, ToOperator) {
+        let asked = std::time::Instant::now();
         loop {
+            assert!(asked.elapsed() < PATIENCE, "nothing but heartbeats");
             let (rank, message) = self.heard.recv_timeout(PATIENCE).unwrap();
             while let Ok((rank, stream)) = self.connections.try_recv() {
                 self.streams.insert(rank, stream);
