@@ -7,7 +7,7 @@ use crate::chart::{self, Ran};
 use crate::{images, reference};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 pub(crate) const VERB: Verb = Verb {
     name: "gen",
@@ -39,7 +39,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 
 fn generate(check: bool) -> anyhow::Result<()> {
     for (package, binary) in GENERATORS {
-        let mut command = Command::new(env!("CARGO"));
+        let mut command = crate::child::command(env!("CARGO"));
         command.args(["run", "--quiet", "--package", package, "--bin", binary]);
         if check {
             command.args(["--", "--check"]);

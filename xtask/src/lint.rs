@@ -7,7 +7,7 @@ use crate::r#gen::root;
 use crate::{Verb, report};
 use anyhow::{Context, bail};
 use cluster::prerequisites::found;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 pub(crate) const VERB: Verb = Verb {
@@ -74,7 +74,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn cargo(name: &str, arguments: &[&str], variable: Option<(&str, &str)>) -> anyhow::Result<()> {
     let start = Instant::now();
-    let status = Command::new(env!("CARGO"))
+    let status = crate::child::command(env!("CARGO"))
         .args(arguments)
         .envs(variable)
         .current_dir(root())

@@ -11,6 +11,7 @@
 mod args;
 mod bench;
 mod chart;
+mod child;
 mod cluster;
 mod demo;
 mod r#gen;

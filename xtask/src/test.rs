@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, report};
+use crate::{Verb, child, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "test",
@@ -153,7 +153,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
 
 /// Runs one stage in a process group of its own, shows what it prints and adds up what it counts.
 fn run_stage(stage: &Stage, watchdog: &Watchdog, counts: &mut Counts) -> Result<()> {
-    let mut child = Command::new(&stage.command[0])
+    let mut child = child::command(&stage.command[0])
         .args(&stage.command[1..])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -24,8 +24,8 @@ Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
        scenarios crash KUBECONFIG OPERATOR [ARGUMENT...]
 
   --filter NAME   run the scenarios whose name contains NAME
-  --cluster NAME  use this name for the cluster (default e2e); one that is up is used as it is
-  --keep          leave the cluster up afterwards";
+  --cluster NAME  use this name for the cluster (default e2e)
+  --keep          use the cluster as it is when it is up, and leave it up afterwards";
 
 /// Real nodes of the cluster: two zones of two.
 const ZONES: [&str; 4] = ["a", "a", "b", "b"];
@@ -121,8 +121,12 @@ async fn run(words: &[&str]) -> Result<bool> {
     let name = Name::new(&name)?;
     let started = Instant::now();
     let cluster = match Cluster::attach(&name) {
-        Ok(cluster) => cluster,
-        Err(_) => bring_up(&name)?,
+        Ok(cluster) if keep => cluster,
+        Ok(_) | Err(_) => {
+            // Whatever an earlier run left may be of another build.
+            Cluster::down(&name).context("failed to remove the last run's cluster")?;
+            bring_up(&name)?
+        }
     };
     let cluster = Arc::new(cluster);
     let client = client(&cluster.kubeconfig()).await?;

@@ -1,14 +1,13 @@
 //! Release builds of our programs that need no library at run time: they run in an empty image.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use cluster::image::{host, release_folder};
 
 use crate::r#gen::root;
-use crate::report;
+use crate::{child, report};
 
 /// Builds packages of the workspace and returns the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
@@ -22,7 +21,7 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         "CARGO_TARGET_{}_RUSTFLAGS",
         target.to_uppercase().replace('-', "_")
     );
-    let mut cargo = Command::new("cargo");
+    let mut cargo = child::command("cargo");
     // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
     // flags' reach.
     cargo
