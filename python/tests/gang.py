@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import random
 import socket
 import time
 import traceback
@@ -20,6 +21,10 @@ _context.set_forkserver_preload(["torch", "torch.distributed"])
 
 #: A gang that takes longer hangs, in seconds.
 DEADLINE_SECONDS = 120.0
+
+
+#: Ports in a row that `free_port` gives: one for each time that a test makes its group anew.
+PORTS = 4
 
 
 class Died:
@@ -45,10 +50,24 @@ class Raised:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """A port that was free a moment ago, and so were the next `PORTS - 1`.
+
+    Below the range that the kernel hands out: no connection of another rank can take it meanwhile.
+    """
+    for _ in range(100):
+        first = random.randrange(20_000, 30_000)
+        if all(_is_free(port) for port in range(first, first + PORTS)):
+            return first
+    raise AssertionError("no free ports between 20000 and 30000")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+        try:
+            listener.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def run(
