@@ -20,7 +20,7 @@ use scenarios::{crash, member, scenario};
 
 const USAGE: &str = "
 Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
-       scenarios members KUBECONFIG RENDEZVOUS
+       scenarios members KUBECONFIG
        scenarios crash KUBECONFIG OPERATOR [ARGUMENT...]
 
   --filter NAME   run the scenarios whose name contains NAME
@@ -38,9 +38,7 @@ async fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let ended = match words.as_slice() {
         ["run", options @ ..] => run(options).await,
-        ["members", kubeconfig, rendezvous] => {
-            until_deserted(members(kubeconfig, rendezvous)).await
-        }
+        ["members", kubeconfig] => until_deserted(members(kubeconfig)).await,
         ["crash", kubeconfig, operator, arguments @ ..] => {
             until_deserted(crash::serve(kubeconfig, operator, arguments)).await
         }
@@ -75,8 +73,8 @@ async fn until_deserted(part: impl Future<Output = Result<()>>) -> Result<bool> 
     }
 }
 
-async fn members(kubeconfig: &str, rendezvous: &str) -> Result<()> {
-    member::serve(client(kubeconfig.as_ref()).await?, rendezvous).await
+async fn members(kubeconfig: &str) -> Result<()> {
+    member::serve(client(kubeconfig.as_ref()).await?).await
 }
 
 async fn client(kubeconfig: &std::path::Path) -> Result<Client> {
@@ -155,7 +153,7 @@ async fn all(
 ) -> Result<()> {
     let real = runner::run(client.clone(), Arc::clone(cluster), scenario::REAL, filter).await?;
     outcome.add(real);
-    let members = member::Process::start(cluster, client).await?;
+    let members = member::Process::start(cluster)?;
     let simulated = runner::run(
         client.clone(),
         Arc::clone(cluster),

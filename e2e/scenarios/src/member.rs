@@ -37,16 +37,14 @@ const DATA_PORT: u16 = 9500;
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it; it dials the leader that there is now.
-    pub async fn start(cluster: &Cluster, client: &Client) -> Result<Self> {
-        let (_, address) = leader(client).await?;
+    /// Starts it.
+    pub fn start(cluster: &Cluster) -> Result<Self> {
         let log = cluster.logs().join("members.log");
         let log = File::create(&log).context("failed to create the log of the members")?;
         let mut command = cluster.in_control_plane(&std::env::current_exe()?)?;
         command
             .arg("members")
             .arg(cluster.control_plane_kubeconfig())
-            .arg(format!("{address}:{}", wire::rendezvous::PORT))
             .stdin(Stdio::piped())
             .stderr(log.try_clone()?)
             .stdout(log);
@@ -64,8 +62,7 @@ impl Process {
 }
 
 /// Serves until the watch ends for good.
-pub async fn serve(client: Client, rendezvous: &str) -> Result<()> {
-    let rendezvous: SocketAddr = rendezvous.parse().context("RENDEZVOUS is not ip:port")?;
+pub async fn serve(client: Client) -> Result<()> {
     let system: Api<Secret> = Api::namespaced(client.clone(), crds::names::SYSTEM_NAMESPACE);
     let secret = system
         .get("fireflyer-master")
@@ -91,7 +88,7 @@ pub async fn serve(client: Client, rendezvous: &str) -> Result<()> {
                 let client = client.clone();
                 members.entry(uid).or_insert_with(|| {
                     tokio::spawn(async move {
-                        if let Err(error) = member.live(client, rendezvous).await {
+                        if let Err(error) = member.live(client).await {
                             eprintln!("member {}: {error:#}", member.pod);
                         }
                     })
@@ -148,19 +145,26 @@ impl Member {
         })
     }
 
-    async fn live(&self, client: Client, rendezvous: SocketAddr) -> Result<()> {
+    async fn live(&self, client: Client) -> Result<()> {
         let mut started: Option<Instant> = None;
-        let mut target = rendezvous;
+        let mut redirected = None;
         loop {
-            match self.attend(target, &mut started).await {
+            let ended = match redirected.take() {
+                Some(address) => self.attend(address, &mut started).await,
+                None => match rendezvous(&client).await {
+                    Ok(address) => self.attend(address, &mut started).await,
+                    Err(error) => Err(error),
+                },
+            };
+            match ended {
                 Ok(Ended::Redirected(address)) => {
-                    target = address;
+                    redirected = Some(address);
                     continue;
                 }
                 Ok(Ended::TimeIsOver) => return self.end_well(client).await,
                 Ok(Ended::Refused(reason)) => bail!("refused: {reason}"),
                 // The operator is being replaced, or the member was early: dial again.
-                Err(_) => target = rendezvous,
+                Err(_) => {}
             }
             tokio::time::sleep(REDIAL).await;
         }
@@ -276,6 +280,13 @@ impl Member {
             .context("failed to end the pod")?;
         Ok(())
     }
+}
+
+/// Where the leader serves. Sidecars reach it through a Service; simulated nodes have none.
+async fn rendezvous(client: &Client) -> Result<SocketAddr> {
+    let (_, address) = leader(client).await?;
+    let address: IpAddr = address.parse().context("the leader's address is none")?;
+    Ok(SocketAddr::new(address, wire::rendezvous::PORT))
 }
 
 enum Ended {
