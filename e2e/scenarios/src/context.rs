@@ -10,9 +10,7 @@ use cluster::Cluster;
 use crds::TrainingJob;
 use crds::training_job::Phase;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Event, Namespace, Node, PersistentVolumeClaim, Pod, Secret,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -191,17 +189,6 @@ impl Context {
             .into_iter()
             .find(|c| c.type_ == kind && c.status == status);
         Ok(found.map(|condition| condition.message))
-    }
-
-    /// Reasons of the Events about one object of this namespace.
-    pub async fn event_reasons(&self, name: &str) -> Result<Vec<String>> {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let list = events.list(&ListParams::default()).await?.items;
-        Ok(list
-            .into_iter()
-            .filter(|event| event.involved_object.name.as_deref() == Some(name))
-            .filter_map(|event| event.reason)
-            .collect())
     }
 
     /// Makes a claim of the shared class.

@@ -1,5 +1,7 @@
 //! All scenarios, longest first: the order in which the runner starts them.
 
+use std::time::Duration;
+
 use crate::runner::{Needs, Scenario};
 use crate::scenario;
 
@@ -9,6 +11,9 @@ pub mod lifecycle;
 pub mod scale;
 pub mod training;
 pub mod upgrade;
+
+/// A gang of shell trainers starts within seconds; ten times that is the limit.
+const START: Duration = Duration::from_secs(60);
 
 /// Scenarios on real nodes (T4).
 pub const REAL: &[Scenario] = &[

@@ -10,9 +10,8 @@ use serde_json::json;
 
 use crate::context::{Context, leader};
 use crate::jobs::{Job, LATER_ATTEMPTS_END, RUNS_UNTIL_ASKED};
+use crate::scenario::START;
 
-/// A gang of shell trainers starts within seconds; ten times that is the limit.
-const START: Duration = Duration::from_secs(60);
 /// The cluster under test calls a node lost after 8 to 10 s; ten times that is the limit.
 const NODE_LOSS: Duration = Duration::from_secs(100);
 

@@ -8,9 +8,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
-
-/// A gang of shell trainers starts within seconds; ten times that is the limit.
-const START: Duration = Duration::from_secs(60);
+use crate::scenario::START;
 
 /// SAVE-1: what was acknowledged is what the next attempt starts from.
 pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::jobs::{ENDS_WHEN_RESUMED, Job, RUNS_UNTIL_ASKED, VERSION};
+use crate::scenario::START;
 
-const START: Duration = Duration::from_secs(60);
 const ROLLOUT: Duration = Duration::from_secs(300);
 
 pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> {
