@@ -29,32 +29,34 @@ const IMAGES: [&str; 5] = [
     "busybox",
 ];
 
-/// Installs the chart or upgrades it, and waits until it is at work.
+/// Gives the nodes our images, installs the chart or upgrades it, and waits until it is at work.
 pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
     cluster.import(&archives()?, progress)?;
-    let repository = paths::repository();
     step(progress, "chart", || {
-        let fixture = repository.join("e2e/fixtures/node-a100.yaml");
-        let mut helm = helm(cluster)?;
-        helm.args(["upgrade", "--install", RELEASE])
-            .arg(repository.join("helm/fireflyer"))
-            .args([
-                "--namespace",
-                NAMESPACE,
-                "--create-namespace",
-                "--wait",
-                "--timeout",
-                WAIT,
-            ])
-            .arg("--values")
-            .arg(repository.join("e2e/values.yaml"))
-            .arg(format!(
-                "--set-file=devicePlugin.fixture={}",
-                fixture.display()
-            ));
-        command::run(&mut helm)?;
+        upgrade(cluster, &[])?;
         Ok(((), Outcome::Done))
     })
+}
+
+/// Installs the chart or upgrades it to other values (`operator.logLevel=debug`), and waits until
+/// all of it is at work.
+pub fn upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
+    let repository = paths::repository();
+    let fixture = repository.join("e2e/fixtures/node-a100.yaml");
+    let mut helm = helm(cluster)?;
+    helm.args(["upgrade", "--install", RELEASE])
+        .arg(repository.join("helm/fireflyer"))
+        .args(["--namespace", NAMESPACE, "--create-namespace"])
+        .args(["--wait", "--timeout", WAIT, "--values"])
+        .arg(repository.join("e2e/values.yaml"))
+        .arg(format!(
+            "--set-file=devicePlugin.fixture={}",
+            fixture.display()
+        ));
+    for value in values {
+        helm.args(["--set", value]);
+    }
+    command::run(&mut helm).map(|_| ())
 }
 
 /// Uninstalls the chart and waits until its pods are gone. Jobs and their definitions stay.

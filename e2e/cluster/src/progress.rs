@@ -8,6 +8,8 @@ use crate::error::Result;
 /// What became of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
+    /// It begins; what became of it follows.
+    Begun,
     /// It was made now.
     Built,
     /// It was there from an earlier run.
@@ -21,6 +23,7 @@ pub enum Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Begun => "begun",
             Self::Built => "built",
             Self::Cached => "cached",
             Self::Done => "done",
@@ -29,7 +32,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Told at the end of every step: its name, what became of it, how long it took.
+/// Told at both ends of every step: its name, what became of it, how long it took so far.
 pub type Progress<'a> = &'a (dyn Fn(&str, Outcome, Duration) + Sync);
 
 /// Runs a step and reports it.
@@ -39,6 +42,7 @@ pub fn step<T>(
     work: impl FnOnce() -> Result<(T, Outcome)>,
 ) -> Result<T> {
     let start = Instant::now();
+    progress(name, Outcome::Begun, Duration::ZERO);
     match work() {
         Ok((value, outcome)) => {
             progress(name, outcome, start.elapsed());

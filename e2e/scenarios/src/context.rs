@@ -11,6 +11,7 @@ use crds::TrainingJob;
 use crds::training_job::Phase;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -189,6 +190,20 @@ impl Context {
             .into_iter()
             .find(|c| c.type_ == kind && c.status == status);
         Ok(found.map(|condition| condition.message))
+    }
+
+    /// Reasons of the job's Events, oldest first.
+    pub async fn events(&self, job: &str) -> Result<Vec<String>> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut told = events.list(&ListParams::default()).await?.items;
+        told.retain(|event| {
+            let about = event.regarding.as_ref();
+            about.is_some_and(|object| {
+                object.kind.as_deref() == Some("TrainingJob") && object.name.as_deref() == Some(job)
+            })
+        });
+        told.sort_by_key(|event| event.event_time.clone());
+        Ok(told.into_iter().filter_map(|event| event.reason).collect())
     }
 
     /// Makes a claim of the shared class.

@@ -93,6 +93,13 @@ impl Job {
         )
     }
 
+    /// Replaces the trainer's command.
+    #[must_use]
+    pub fn program(mut self, program: &[&str], arguments: &[&str]) -> Self {
+        self.spec["template"]["spec"]["containers"][0]["command"] = json!([program, arguments].concat());
+        self
+    }
+
     /// Replaces the trainer's image.
     #[must_use]
     pub fn image(mut self, image: &str) -> Self {

@@ -176,5 +176,7 @@ fn bring_up(name: &Name) -> Result<Cluster> {
 }
 
 fn progress(name: &str, outcome: cluster::Outcome, elapsed: Duration) {
-    println!("  {name:<40} {outcome:<8} {:>7.1} s", elapsed.as_secs_f64());
+    if outcome != cluster::Outcome::Begun {
+        println!("  {name:<40} {outcome:<8} {:>7.1} s", elapsed.as_secs_f64());
+    }
 }

@@ -53,6 +53,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
+    scenario!(Needs::Nodes(0), api::agent_labels_its_own_node_only),
     scenario!(Needs::Everything, lifecycle::second_job_waits_for_the_first),
     scenario!(Needs::Everything, faults::cordoned_node_is_left_gracefully),
     scenario!(
@@ -69,7 +70,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Everything,
-        upgrade::operator_upgrade_interrupts_no_job
+        upgrade::chart_upgrade_interrupts_no_job
     ),
     scenario!(
         Needs::Everything,

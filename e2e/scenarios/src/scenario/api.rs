@@ -33,3 +33,58 @@ spec:
     );
     Ok(())
 }
+
+/// What a node's agent may do with its token: label the Node that its pod runs on, nothing else.
+pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
+    let mut nodes = context.cluster.nodes();
+    let (own, other) = (nodes.next(), nodes.next());
+    let own = own.context("the cluster has no node")?.name().to_owned();
+    let other = other.context("the cluster has one node")?.name().to_owned();
+    let label = r#"{"metadata":{"labels":{"fireflyer.dev/tried":"yes"}}}"#;
+    let tries: [(&str, &str, Option<&str>); 5] = [
+        (&own, label, None),
+        (&other, label, Some("may not change node")),
+        (
+            &own,
+            r#"{"metadata":{"labels":{"kubernetes.io/role":"spy"}}}"#,
+            Some("labels under fireflyer.dev/"),
+        ),
+        (
+            &own,
+            r#"{"spec":{"unschedulable":true}}"#,
+            Some("and nothing else"),
+        ),
+        (
+            &own,
+            r#"{"metadata":{"labels":{"fireflyer.dev/tried":null}}}"#,
+            None,
+        ),
+    ];
+    for (node, patch, refusal) in tries {
+        let output = as_agent_of(&context, &own)?
+            .args(["patch", "node", node, "--type", "merge", "--patch", patch])
+            .output()
+            .context("failed to run kubectl")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let as_expected = match refusal {
+            None => output.status.success(),
+            Some(why) => !output.status.success() && said.contains(why),
+        };
+        ensure!(
+            as_expected,
+            "the agent of {own} patches {node} with {patch}: expected {refusal:?}, the answer was {said:?}"
+        );
+    }
+    Ok(())
+}
+
+/// kubectl with the identity that the API server reads from the token of a node's agent.
+fn as_agent_of(context: &Context, node: &str) -> Result<std::process::Command> {
+    let mut kubectl = context.cluster.kubectl::<&str>([])?;
+    let system = crds::names::SYSTEM_NAMESPACE;
+    kubectl.args([
+        format!("--as=system:serviceaccount:{system}:fireflyer-device-plugin"),
+        format!("--as-user-extra=authentication.kubernetes.io/node-name={node}"),
+    ]);
+    Ok(kubectl)
+}

@@ -10,6 +10,17 @@ use crate::context::Context;
 use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 use crate::scenario::START;
 
+/// What Events tell of a job that was suspended once.
+const LIFE: [&str; 7] = [
+    "Assigned",
+    "Running",
+    "Interrupting",
+    "Suspended",
+    "Resumed",
+    "Assigned",
+    "Running",
+];
+
 /// SAVE-1: what was acknowledged is what the next attempt starts from.
 pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {
     context.claim("store", "ReadWriteMany").await?;
@@ -59,6 +70,11 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
         log.contains("resume=attempt-1/step-7"),
         "not resumed from the save: {log}"
     );
+
+    // Events tell transitions, each once; how long it queued depends on the other scenarios.
+    let told = context.events("pausing").await?;
+    let life: Vec<_> = told.iter().filter(|reason| LIFE.contains(&reason.as_str())).collect();
+    ensure!(life == LIFE, "the job's Events are {told:?}");
 
     context.delete("pausing").await?;
     context.is_gone("pausing", Duration::from_secs(120)).await

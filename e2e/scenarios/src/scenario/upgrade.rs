@@ -18,35 +18,21 @@ use crate::scenario::START;
 
 const ROLLOUT: Duration = Duration::from_secs(300);
 
-pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> {
+pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     context
         .submit(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED))
         .await?;
     context.reaches("untouched", Phase::Running, START).await?;
     let before = context.pod_uids("untouched").await?;
 
-    let deployments = deployments(&context);
-    let patch = json!({"spec": {"template": {"metadata": {"annotations": {
-        "fireflyer.dev/rolled-by": context.namespace,
-    }}}}});
-    let params = PatchParams::default();
-    deployments
-        .patch("fireflyer-operator", &params, &Patch::Merge(&patch))
-        .await?;
-    context
-        .eventually("the new operator replaced the old one", ROLLOUT, || async {
-            let deployment = deployments.get("fireflyer-operator").await?;
-            let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-            let generation = deployment.metadata.generation;
-            let status = deployment.status.unwrap_or_default();
-            let done = status.observed_generation == generation
-                && status.updated_replicas == wanted
-                && status.available_replicas == wanted
-                && status.replicas == wanted;
-            Ok(done.then_some(()))
-        })
-        .await?;
+    let told = context.events("untouched").await?;
 
+    // Both the operator and the nodes' agents are replaced by other values.
+    helm_upgrade(
+        &context,
+        &["operator.logLevel=debug", "devicePlugin.logLevel=debug"],
+    )
+    .await?;
     let job = context.job("untouched").await?.status.unwrap_or_default();
     ensure!(
         job.phase == Phase::Running,
@@ -58,6 +44,10 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
         before == context.pod_uids("untouched").await?,
         "pods changed with the operator"
     );
+    ensure!(
+        told == context.events("untouched").await?,
+        "the new operator told the job's story again"
+    );
     // The new leader is at work: it suspends the job, and the job's own save is recorded.
     context
         .change("untouched", json!({"suspend": true}))
@@ -66,7 +56,14 @@ pub async fn operator_upgrade_interrupts_no_job(context: Context) -> Result<()> 
         .reaches("untouched", Phase::Suspended, ROLLOUT)
         .await?;
     context.delete("untouched").await?;
-    context.is_gone("untouched", START).await
+    context.is_gone("untouched", START).await?;
+    helm_upgrade(&context, &[]).await
+}
+
+/// `helm upgrade` to these values; returns when all that changed is Ready.
+async fn helm_upgrade(context: &Context, values: &'static [&'static str]) -> Result<()> {
+    let cluster = std::sync::Arc::clone(&context.cluster);
+    Ok(tokio::task::spawn_blocking(move || cluster::chart::upgrade(&cluster, values)).await??)
 }
 
 fn deployments(context: &Context) -> Api<Deployment> {
@@ -196,8 +193,7 @@ pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Res
         "pods went with the operator"
     );
 
-    let cluster = std::sync::Arc::clone(&context.cluster);
-    tokio::task::spawn_blocking(move || cluster::chart::install(&cluster, &|_, _, _| {})).await??;
+    helm_upgrade(&context, &[]).await?;
     context.change("orphan", json!({"suspend": true})).await?;
     context.reaches("orphan", Phase::Suspended, ROLLOUT).await?;
     context.delete("orphan").await?;
