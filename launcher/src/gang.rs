@@ -4,9 +4,10 @@
 //! - A requested stop is passed on, then waited for: nothing is killed here, the kubelet does that
 //!   when the grace is over.
 //! - A rank that fails without a stop ends the others: SIGTERM at once, SIGKILL after [`MERCY`].
-//! - A rank whose first process died of the SIGTERM but left its program running (a shell script
-//!   that started python) is over only when that program is.
+//! - Once the ranks are to end, one whose first process ended but left its program running (a shell
+//!   script that started python) gets SIGTERM for all of it, and is over only when nothing is left.
 
+use std::fmt;
 use std::time::Duration;
 
 /// How long the other ranks have after one failed. Together with noticing and reporting it stays
@@ -37,6 +38,15 @@ impl Ending {
 
     fn is_from_sigterm(self) -> bool {
         self.code() == 128 + SIGTERM
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
     }
 }
 
@@ -152,6 +162,11 @@ impl Gang {
         self.stopping
     }
 
+    /// Whether the ranks are to end: a stop was requested, or one failed.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stopping || self.failure.is_some()
+    }
+
     /// The ranks whose process groups are waited for.
     pub(crate) fn leaving(&self) -> impl Iterator<Item = usize> {
         self.those(Rank::Leaving)
@@ -191,23 +206,24 @@ impl Gang {
         ending: Ending,
         left_behind: bool,
     ) -> Vec<Effect> {
-        if self.stopping && left_behind && ending.is_from_sigterm() {
-            self.ranks[rank] = Rank::Leaving;
-            return vec![Effect::TerminateGroup { rank }];
-        }
-        self.ranks[rank] = Rank::Over;
         let expected = ending.is_success() || (self.stopping && ending.is_from_sigterm());
-        if expected || self.failure.is_some() {
-            return Vec::new();
+        let is_cause = !expected && self.failure.is_none();
+        if is_cause {
+            self.failure = Some(Failure { rank, ending });
         }
-        self.failure = Some(Failure { rank, ending });
-        if self.stopping {
-            return Vec::new();
+        let mut effects = Vec::new();
+        if self.is_ending() && left_behind {
+            self.ranks[rank] = Rank::Leaving;
+            effects.push(Effect::TerminateGroup { rank });
+        } else {
+            self.ranks[rank] = Rank::Over;
         }
-        self.kill_at = Some(now + MERCY);
-        self.those(Rank::Running)
-            .map(|rank| Effect::Terminate { rank })
-            .collect()
+        if is_cause && !self.stopping {
+            self.kill_at = Some(now + MERCY);
+            let others = self.those(Rank::Running);
+            effects.extend(others.map(|rank| Effect::Terminate { rank }));
+        }
+        effects
     }
 
     fn tick(&mut self, now: Duration) -> Vec<Effect> {
@@ -216,6 +232,7 @@ impl Gang {
         }
         self.kill_at = None;
         self.those(Rank::Running)
+            .chain(self.those(Rank::Leaving))
             .map(|rank| Effect::KillGroup { rank })
             .collect()
     }
@@ -311,6 +328,51 @@ mod tests {
         assert_eq!(gang.leaving().collect::<Vec<_>>(), [0]);
         gang.step(NOW, Input::GroupGone { rank: 0 });
         assert_eq!(gang.verdict(), Some(Verdict::Interrupted(None)));
+    }
+
+    #[test]
+    fn a_shell_that_ends_well_does_not_cost_its_program_the_save() {
+        let mut gang = Gang::new(1);
+        gang.step(NOW, Input::Stop);
+        let shell_ended = Input::Ended {
+            rank: 0,
+            ending: Ending::Code(0),
+            left_behind: true,
+        };
+        assert_eq!(
+            gang.step(NOW, shell_ended),
+            [Effect::TerminateGroup { rank: 0 }]
+        );
+        assert_eq!(gang.step(NOW + 100 * MERCY, Input::Tick), []);
+        assert_eq!(gang.verdict(), None);
+        gang.step(NOW, Input::GroupGone { rank: 0 });
+        assert_eq!(gang.verdict(), Some(Verdict::Interrupted(None)));
+    }
+
+    #[test]
+    fn after_a_failure_a_program_left_behind_by_its_shell_has_the_same_mercy() {
+        let mut gang = Gang::new(2);
+        gang.step(NOW, ended(0, Ending::Code(3)));
+        let shell_died = Input::Ended {
+            rank: 1,
+            ending: Ending::Signal(15),
+            left_behind: true,
+        };
+        assert_eq!(
+            gang.step(NOW, shell_died),
+            [Effect::TerminateGroup { rank: 1 }]
+        );
+        assert_eq!(gang.verdict(), None);
+        assert_eq!(
+            gang.step(NOW + MERCY, Input::Tick),
+            [Effect::KillGroup { rank: 1 }]
+        );
+        gang.step(NOW + MERCY, Input::GroupGone { rank: 1 });
+        let failure = Failure {
+            rank: 0,
+            ending: Ending::Code(3),
+        };
+        assert_eq!(gang.verdict(), Some(Verdict::Failed(failure)));
     }
 
     #[test]

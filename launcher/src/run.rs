@@ -22,9 +22,9 @@ use crate::signals::{self, Notice};
 
 /// Signals that wait for their turn; they coalesce, so a few are enough.
 const NOTICES: usize = 64;
-/// How often the world is looked at while the ranks save: for the acknowledgement, and for process
+/// How often the world is looked at while the ranks end: for the acknowledgement, and for process
 /// groups, whose end nobody signals.
-const STOPPING_TICK: Duration = Duration::from_millis(200);
+const ENDING_TICK: Duration = Duration::from_millis(200);
 /// The sidecar writes the roster before its startup probe passes, so it is there; this covers a
 /// folder that shows it late.
 const ROSTER_PATIENCE: Duration = Duration::from_secs(10);
@@ -117,16 +117,16 @@ impl<'a> Ranks<'a> {
             gang: Gang::new(count),
             pids: vec![None; count],
             running: vec![false; count],
-            tails: vec![Tail::default(); count],
+            // Not `vec![…; count]`: clones would share one tail.
+            tails: (0..count).map(|_| Tail::default()).collect(),
             copies: Vec::with_capacity(2 * count),
             ack: None,
         };
-        let own_threads = std::env::var_os("OMP_NUM_THREADS").is_none();
+        let share_cores = count > 1 && std::env::var_os("OMP_NUM_THREADS").is_none();
         let mut refused = None;
         for rank in 0..count {
-            ranks.tails[rank] = Tail::default();
             let mut environment = place.environment(roster, &args.run_dir, rank)?;
-            if own_threads {
+            if share_cores {
                 // Otherwise each of the node's processes would start a thread on every core.
                 environment.push(("OMP_NUM_THREADS", "1".to_owned()));
             }
@@ -141,7 +141,7 @@ impl<'a> Ranks<'a> {
                 } else {
                     126
                 };
-                refused.get_or_insert((rank, code));
+                refused = Some((rank, code));
                 break;
             }
         }
@@ -183,7 +183,7 @@ impl<'a> Ranks<'a> {
         loop {
             self.reap();
             self.step(Input::Tick);
-            if self.gang.is_stopping() {
+            if self.gang.is_ending() {
                 self.look();
             }
             if let Some(verdict) = self.gang.verdict() {
@@ -207,7 +207,7 @@ impl<'a> Ranks<'a> {
             .gang
             .wake_at()
             .map(|at| at.saturating_sub(self.started.elapsed()));
-        let until_look = self.gang.is_stopping().then_some(STOPPING_TICK);
+        let until_look = self.gang.is_ending().then_some(ENDING_TICK);
         match [until_kill, until_look].into_iter().flatten().min() {
             Some(timeout) => notices.recv_timeout(timeout).ok(),
             None => notices.recv().ok(),
@@ -242,7 +242,7 @@ impl<'a> Ranks<'a> {
         for rank in gone {
             self.step(Input::GroupGone { rank });
         }
-        if self.ack.is_none() {
+        if self.gang.is_stopping() && self.ack.is_none() {
             self.ack = CheckpointRef::read_ack(&self.args.run_dir).ok().flatten();
             if self.ack.is_some() {
                 self.write(Verdict::Interrupted(None));
@@ -305,10 +305,7 @@ impl<'a> Ranks<'a> {
         self.write(verdict);
         if let Verdict::Failed(failure) = verdict {
             let rank = self.place.rank(failure.rank);
-            report::say(&format!(
-                "launcher: rank {rank} failed: {:?}",
-                failure.ending
-            ));
+            report::say(&format!("launcher: rank {rank} failed: {}", failure.ending));
         }
     }
 }
