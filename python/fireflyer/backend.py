@@ -7,10 +7,10 @@ sidecar; the group itself is in `group`, imported when the first one is made.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import weakref
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 from .environment import RUN_DIR, Environment
@@ -27,6 +27,9 @@ NAME = "hfreduce"
 SOCKET = "hfreduce.sock"
 #: How long a sidecar that has a socket may take to answer, in seconds.
 ATTACH_SECONDS = 60.0
+
+#: Place of the goodbye among what is done at a process's end: what may still talk to others comes first.
+_LAST = -100
 
 #: The group that talks to the sidecar: one a process, while it lives.
 _owner: weakref.ref[HFReduceGroup] | None = None
@@ -47,7 +50,10 @@ def register() -> None:
 
 
 def _create(options: Any, _: Any) -> HFReduceGroup:
-    """Makes a group. Collective: all members decide together whether it talks to the sidecars."""
+    """Makes a group. Collective: all members decide together whether it talks to the sidecars.
+
+    An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it.
+    """
     global _owner
     import torch
     import torch.distributed as dist
@@ -96,6 +102,8 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
     """The connection to the node's sidecar, or why there is none to have."""
     global _connection
     environment = Environment.read()
+    if environment.backend == "None":
+        return None, "spec.communication.backend of the job is None"
     if environment.run_dir is None:
         return None, f"there is no {RUN_DIR}, this is not a job's pod"
     socket = environment.run_dir / SOCKET
@@ -105,7 +113,8 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
         from ._native import Client
 
         _connection = os.getpid(), Client.attach(socket, environment.local_rank, ATTACH_SECONDS)
-        atexit.register(_leave)
+        # `atexit` would not do: before Python 3.13 a process that multiprocessing has forked skips it.
+        Finalize(None, _leave, exitpriority=_LAST)
     client = _connection[1]
     if (client.rank, client.world_size) != (rank, size):
         raise HFReduceError(
@@ -117,5 +126,8 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
 
 def _leave() -> None:
     """Leaves in good order: the sidecar takes a process that just ends for dead."""
+    group = _owner() if _owner is not None else None
+    if group is not None:
+        group.finish()
     if _connection is not None and _connection[0] == os.getpid():
         _connection[1].close()

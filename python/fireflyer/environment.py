@@ -16,8 +16,11 @@ from pathlib import Path
 RUN_DIR = "/run/fireflyer"
 #: Time between two periodic checkpoints, in seconds; the paper's five minutes.
 INTERVAL_SECONDS = 300.0
-#: Durable checkpoints that stay: the newest, and one to fall back to should it turn out corrupt.
-KEEP_LAST = 2
+#: Durable checkpoints that stay, as many as a job keeps by default: the newest, and two to fall back to
+#: should it turn out corrupt.
+KEEP_LAST = 3
+#: Who performs collectives: the sidecar, or the program itself.
+BACKENDS = ("HFReduce", "None")
 
 _CHECKPOINT_NAME = re.compile(r"attempt-(\d{1,9})/step-(\d{1,18})")
 
@@ -35,6 +38,8 @@ class Environment:
     local_rank: int
     rank: int
     world_size: int
+    #: The job's ``spec.communication.backend``, one of `BACKENDS`.
+    backend: str
     #: The pod's run directory; none outside a job.
     run_dir: Path | None
     #: Where the job's checkpoints lie; none when it keeps none.
@@ -59,6 +64,7 @@ class Environment:
             local_rank=_integer(v, "LOCAL_RANK", 0),
             rank=_integer(v, "RANK", 0),
             world_size=_integer(v, "WORLD_SIZE", 1, least=1),
+            backend=_one_of(v, "FIREFLYER_BACKEND", BACKENDS),
             run_dir=run_dir if run_dir.is_dir() else None,
             checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
             interval_seconds=_seconds(v, "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", INTERVAL_SECONDS),
@@ -84,6 +90,14 @@ def _integer(variables: Mapping[str, str], name: str, default: int, least: int =
     if value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {text!r}")
     return value
+
+
+def _one_of(variables: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of `words`; the first by default."""
+    text = variables.get(name) or words[0]
+    if text not in words:
+        raise ValueError(f"{name} must be {' or '.join(words)}, not {text!r}")
+    return text
 
 
 def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:

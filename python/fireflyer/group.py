@@ -73,8 +73,13 @@ class HFReduceGroup(dist.ProcessGroup):
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            # At the interpreter's end too, before the connection is closed.
-            weakref.finalize(self, self._completer.close, _CLOSE_SECONDS)
+            self._finish = weakref.finalize(self, self._completer.close, _CLOSE_SECONDS)
+
+    def finish(self) -> None:
+        """Waits a little for operations in flight; none can be called after it. Once the group is
+        collected this is done by itself."""
+        if self._completer is not None:
+            self._finish()
 
     @property
     def uses_sidecar(self) -> bool:

@@ -5,7 +5,6 @@ Owns the processes, their environment and a deadline. What a rank does is a func
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import random
@@ -16,12 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 # Ranks start from a process that has imported PyTorch already, which costs seconds.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch", "torch.distributed"])
 
 #: A gang that takes longer hangs, in seconds.
 DEADLINE_SECONDS = 120.0
 
+#: A user that owns nothing, as in the trainer's image.
+NOBODY = 65_532
 
 #: Ports in a row that `free_port` gives: one for each time that a test makes its group anew.
 PORTS = 4
@@ -82,7 +83,7 @@ def run(
     port = free_port()
     ranks = []
     for rank in range(world_size):
-        here, there = _context.Pipe(duplex=False)
+        here, there = context.Pipe(duplex=False)
         own = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -95,7 +96,7 @@ def run(
             "FIREFLYER_RUN_DIR": "/nonexistent",
             **(variables[rank] if variables else {}),
         }
-        process = _context.Process(target=_rank, args=(there, own, backend, function, arguments))
+        process = context.Process(target=_rank, args=(there, own, backend, function, arguments))
         process.start()
         there.close()
         ranks.append((process, here))
@@ -127,6 +128,14 @@ def successes(results: list[Any]) -> list[Any]:
     return results
 
 
+def drop_rights() -> None:
+    """From here on this process may write only what everybody may; root may write everything."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
 def _rank(
     pipe: Any,
     variables: dict[str, str],
@@ -147,8 +156,6 @@ def _rank(
         result = Raised(error)
     pipe.send(result)
     pipe.close()
-    if not isinstance(result, Raised):
-        # As an interpreter ends; multiprocessing does not do it for its children.
-        atexit._run_exitfuncs()
-    # Without destroying the group: a rank whose peers died must end too.
-    os._exit(0)
+    if isinstance(result, Raised):
+        # Without destroying the group: a rank whose peers died must end too.
+        os._exit(0)

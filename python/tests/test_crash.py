@@ -17,7 +17,7 @@ import torch
 from fireflyer import Checkpoint
 from fireflyer.checkpoint.disk import Disk
 from fireflyer.environment import Environment
-from gang import _context as context
+from gang import context
 
 
 class Counting:

@@ -1,6 +1,8 @@
 """The backend over real sidecars: 2 nodes of 2 ranks on the loopback."""
 
+import atexit
 import gc
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -181,6 +183,24 @@ def fork():
     return told, tensor.item()
 
 
+def end_first(how):
+    """Rank 1 ends after one operation; returns what the others are told by the next one."""
+    tensor = torch.ones(1 << 20)
+    dist.all_reduce(tensor)
+    if dist.get_rank() == 1:
+        if how == "as an interpreter":
+            atexit._run_exitfuncs()
+        else:
+            # As before Python 3.13: of all that is registered, multiprocessing does only this.
+            atexit._clear()
+            atexit.register(multiprocessing.util._exit_function)
+        return None
+    try:
+        dist.all_reduce(tensor)
+    except HFReduceError as raised:
+        return str(raised)
+
+
 def leave_and_come_back(rounds):
     """Groups are made and destroyed; each talks to the sidecar."""
     used = []
@@ -325,6 +345,20 @@ class HFReduceTest(unittest.TestCase):
     def test_a_group_can_be_destroyed_and_made_again(self):
         self.assertEqual(
             gang.successes(self.gang().run(leave_and_come_back, 3)), [[(True, 4)] * 3] * 4
+        )
+
+    def test_a_process_that_just_ends_has_left_and_did_not_die(self):
+        for how in ("as an interpreter", "as a process of multiprocessing"):
+            with self.subTest(how):
+                results = gang.successes(self.gang().run(end_first, how))
+                for rank in (0, 2, 3):
+                    self.assertRegex(results[rank], "rank 1 on node 0 left while operation")
+
+    def test_a_job_that_brings_its_own_backend_does_not_use_the_sidecar(self):
+        sidecars = self.gang()
+        variables = [{**own, "FIREFLYER_BACKEND": "None"} for own in sidecars.variables()]
+        self.assertEqual(
+            gang.successes(sidecars.run(uses_sidecar, variables=variables)), [(False, 4)] * 4
         )
 
     def test_ranks_that_do_not_fit_the_sidecars_are_refused_on_all_ranks(self):
