@@ -192,8 +192,14 @@ class CheckpointTest(unittest.TestCase):
             shard.write_bytes(shard.read_bytes()[:-1])
 
         def grow(directory):
+            found, _ = manifest.read(directory)
+            for entry in found.tensors.values():
+                entry["shape"] = [1_000_000_000_000]
+            (directory / "manifest.json").write_bytes(found.encode()[0])
+
+        def count_wrong(directory):
             path = directory / "manifest.json"
-            path.write_text(path.read_text().replace('"shape":[1]', '"shape":[1000000000000]'))
+            path.write_text(path.read_text().replace('"sequence":2', '"sequence":3'))
 
         cases = {
             "bit": (lambda directory: self.damage("attempt-1/step-2"), "another SHA-256"),
@@ -213,6 +219,7 @@ class CheckpointTest(unittest.TestCase):
                 "describes attempt-1/step-1",
             ),
             "huge": (grow, "not its shape"),
+            "a bit that is no tensor's": (count_wrong, "its content has another SHA-256"),
         }
         for what, (hurt, said) in cases.items():
             self.root = Path(self.root.parent, what)
@@ -256,9 +263,21 @@ class CheckpointTest(unittest.TestCase):
             self.assertEqual(self.saved(), kept)
         self.assertEqual(len(list((self.root / "attempt-1").iterdir())), 2, "shards went too")
 
-    def test_keeping_none_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "at least 1"):
+    def test_numbers_that_make_no_sense_are_refused_by_name(self):
+        with self.assertRaisesRegex(ValueError, "keep_last must be at least 1"):
             self.checkpoint(box=Box(), keep_last=0)
+        for wrong in (-1, math.nan):
+            with self.assertRaisesRegex(ValueError, "interval_seconds must be at least 0"):
+                self.checkpoint(box=Box(), interval_seconds=wrong)
+        with self.assertRaisesRegex(ValueError, "step must be at least 0, not -1"):
+            self.checkpoint(box=Box()).save(-1)
+        with self.assertRaisesRegex(TypeError, "float"):
+            self.checkpoint(box=Box()).step(0.5)
+
+    def test_a_step_may_be_counted_in_other_numbers(self):
+        saved = self.checkpoint(box=Box()).save(numpy.int64(3))
+        self.assertEqual(saved.name, "attempt-1/step-3")
+        self.assertEqual(self.checkpoint(attempt=2, box=Box()).resume(), 4)
 
     def test_what_an_interrupted_save_left_is_removed(self):
         left = self.root / "attempt-1/step-3"
@@ -266,6 +285,14 @@ class CheckpointTest(unittest.TestCase):
         (left / "shard-00000.1.new").write_bytes(b"half")
         self.checkpoint(attempt=2, box=Box(1)).save(4)
         self.assertFalse(left.exists())
+
+    def test_what_a_later_attempt_is_saving_is_no_leftover(self):
+        saving = self.root / "attempt-2/step-9"
+        saving.mkdir(parents=True)
+        self.checkpoint(attempt=1, box=Box(1)).save(4)
+        self.assertTrue(saving.exists(), "attempt 1 is void and does not know")
+        self.checkpoint(attempt=2, box=Box(1)).save(10)
+        self.assertFalse(saving.exists())
 
     def test_saving_a_step_again_replaces_it_as_a_whole(self):
         box = Box(torch.zeros(1))

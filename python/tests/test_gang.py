@@ -1,9 +1,11 @@
 """Several ranks save and resume together, over gloo."""
 
 import json
+import logging
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -66,12 +68,58 @@ def stop_at_random(root, seed):
 
 def stop_alone(_):
     """Without the collective: each rank looks at its own flag only."""
+    stop.install()
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGTERM)
     seen = []
     for _ in range(3):
         seen.append((stop.requested(), should_stop()))
     return seen
+
+
+def stop_at_every_line():
+    """SIGTERM comes before each line that a request to stop runs through; returns how many there are."""
+    stop.install()
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        return trace
+
+    sys.settrace(trace)
+    stop.request()
+    sys.settrace(None)
+    return lines, stop.requested()
+
+
+def what_sigterm_does():
+    """In a process that has imported the package and asked nothing of it."""
+    sys.exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
+
+
+def without_rights(root):
+    """The folder belongs to somebody else; returns what is warned of at the start, and the error of a save."""
+    gang.drop_rights()
+    writer = checkpoint(root, own=Own(1), sharded=["own"])
+    with unittest.TestCase().assertLogs("fireflyer") as logs:
+        logging.getLogger("fireflyer").warning("so that there is one")
+        first = writer.resume()
+    try:
+        writer.save(1)
+    except CheckpointError as error:
+        return first, logs.output[1:], str(error)
+
+
+def without_sight(root):
+    """The folder cannot be listed."""
+    gang.drop_rights()
+    try:
+        return checkpoint(root, own=Own(1)).resume()
+    except CheckpointError as error:
+        return str(error)
 
 
 def periodic(root):
@@ -163,6 +211,38 @@ class GangTest(unittest.TestCase):
         first, second = gang.successes(gang.run(stop_alone, 2, None))
         self.assertEqual(first, [(False, True)] * 3)
         self.assertEqual(second, [(True, True)] * 3)
+
+    def test_a_signal_in_the_middle_of_a_request_does_not_block(self):
+        lines, asked = gang.successes(gang.run(stop_at_every_line, 1, backend=None))[0]
+        self.assertGreater(lines, 0)
+        self.assertTrue(asked)
+
+    def test_importing_the_package_does_not_keep_a_worker_alive(self):
+        worker = gang.context.Process(target=what_sigterm_does)
+        worker.start()
+        worker.join(60)
+        self.assertEqual(worker.exitcode, 0)
+
+    def test_a_folder_without_the_right_to_write_is_told_at_once_and_by_every_save(self):
+        root = Path(self.root, "digits")
+        root.mkdir()
+        os.chmod(self.root, 0o755)
+        os.chmod(root, 0o555)
+        first, second = gang.successes(gang.run(without_rights, 2, root))
+        self.assertEqual((first[0], second[0]), (0, 0), "it starts anew")
+        self.assertRegex(
+            "".join(first[1]), "cannot be saved: no right to write to .*digits.*fsGroup"
+        )
+        self.assertEqual(second[1], [], "once is enough")
+        self.assertEqual(first[2], second[2])
+        self.assertRegex(first[2], r"step 1: rank 0: .*denied.*digits.*user \d+.*fsGroup")
+
+    def test_a_folder_that_cannot_be_listed_is_an_error_and_not_a_fresh_start(self):
+        gang.successes(gang.run(save_and_resume, 3, self.root, False))
+        os.chmod(self.root, 0o311)
+        self.addCleanup(os.chmod, self.root, 0o755)
+        for told in gang.successes(gang.run(without_sight, 2, self.root)):
+            self.assertRegex(str(told), "failed to look for checkpoints: .*denied.*fsGroup")
 
     def test_clocks_that_disagree_save_the_same_steps(self):
         saved = gang.successes(gang.run(periodic, 3, self.root))

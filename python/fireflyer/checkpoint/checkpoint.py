@@ -7,6 +7,7 @@ last and by rank 0 alone, so a process killed at any point leaves the earlier ch
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
 from collections.abc import Callable, Collection
@@ -19,7 +20,7 @@ from ..environment import Environment
 from ..errors import CheckpointError
 from ..progress import CheckpointRef, Progress
 from . import agreement, manifest, shard, state, stop
-from .disk import Disk
+from .disk import Disk, explain, may_write, remedy
 from .manifest import Manifest
 
 _log = logging.getLogger(__name__)
@@ -36,9 +37,13 @@ class Checkpoint:
     the same on all ranks; states named in `sharded` differ by rank and are written by each. The random
     number generators of every rank are saved too, as ``random``.
 
-    All methods are collective: every rank calls them at the same place. Where to save, how often, and how
-    many checkpoints stay comes from the job (``FIREFLYER_CHECKPOINT_DIR``, …_INTERVAL_SECONDS,
-    …_KEEP_LAST) unless given here. Without a directory nothing is saved, and the script runs as it is.
+    `directory` is where checkpoints lie, a folder that all nodes see; `interval_seconds` (0 or more) the
+    time between periodic ones, `keep_last` (1 or more) how many stay. What is not given comes from the job
+    (``FIREFLYER_CHECKPOINT_DIR``, …_INTERVAL_SECONDS, …_KEEP_LAST). Without a directory nothing is saved,
+    and the script runs as it is.
+
+    All methods are collective: every rank calls them at the same place. A `TypeError` or `ValueError` here
+    names the argument or variable that cannot be used.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class Checkpoint:
                 if not unknown
                 else f"sharded names {sorted(unknown)}, not given"
             )
+        if interval_seconds is not None and not interval_seconds >= 0:
+            raise ValueError(f"interval_seconds must be at least 0, not {interval_seconds}")
         if keep_last is not None and keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {keep_last}")
         self._environment = told
@@ -91,11 +98,18 @@ class Checkpoint:
         """Loads the checkpoint to go on from and returns the step to do next; `first` if there is none.
 
         That is the one the operator recorded (``FIREFLYER_RESUME``), else the newest; one that cannot be
-        read by all ranks is skipped with a warning. Rank 0 decides.
+        read by all ranks is skipped with a warning. Rank 0 decides. A `CheckpointError`, the same on all
+        ranks: the directory cannot be looked through, or the checkpoint lacks a state that is named here.
+        What a ``load_state_dict()`` raises, as for a model of another shape, is passed on.
         """
         if self._root is None:
             return first
         candidates = self._candidates()
+        if agreement.standing()[0] == 0 and not may_write(self._root):
+            # Now, and not when the first interval is over.
+            _log.warning(
+                "checkpoints cannot be saved: no right to write to %s; %s", self._root, remedy()
+            )
         attempted = 0
         while True:
             # Only rank 0 looks at the list; a rank whose disk lags behind must not choose another one.
@@ -119,12 +133,14 @@ class Checkpoint:
                 )
 
     def step(self, step: int, loss: SupportsFloat | None = None) -> bool:
-        """Step `step` is done on this rank. Returns whether the run has to stop now.
+        """Step `step` (0 or more) is done on this rank. Returns whether the run has to stop now.
 
         Saves when the interval is over, and when any rank was asked to stop; all ranks decide the same. A
         save that fails is logged and tried again after the next interval; a stop is then not acknowledged.
-        `loss` is told to the platform, about once a second.
+        `loss` is a number or a tensor of one element; it is told to the platform about once a second, and
+        read from the accelerator only then.
         """
+        step = _checked(step)
         rank, _ = agreement.standing()
         due = (
             self._root is not None
@@ -146,10 +162,12 @@ class Checkpoint:
         return bool(stopping)
 
     def save(self, step: int) -> CheckpointRef:
-        """Saves the state after step `step`, durably, and returns what identifies it.
+        """Saves the state after step `step` (0 or more), durably, and returns what identifies it.
 
-        A `CheckpointError`, the same on all ranks, says what failed; earlier checkpoints are untouched then.
+        For the end of a run, and for moments of your own; `step` calls it when it is time. A
+        `CheckpointError`, the same on all ranks, says what failed; earlier checkpoints are untouched then.
         """
+        step = _checked(step)
         if self._root is None:
             raise CheckpointError(
                 "failed to save: no directory; set spec.checkpoint of the job or pass directory="
@@ -196,7 +214,7 @@ class Checkpoint:
             path = directory / f"shard-{rank:05}.{self._sequence}"
             length, index = shard.write(self._disk, path, tensors)
         except (OSError, CheckpointError) as error:
-            return {"error": f"rank {rank}: {error}"}
+            return {"error": f"rank {rank}: {explain(error)}"}
         return {
             "file": path.name,
             "length": length,
@@ -231,22 +249,31 @@ class Checkpoint:
                 ranks=[part["own"] for part in parts],
             ).encode()
             self._disk.write(directory / manifest.NAME, [content])
-        except OSError as error:
+        except FileNotFoundError as error:
             return {
                 "error": f"failed to save step {step}: {error}; is {self._root} shared by all nodes?"
             }
+        except OSError as error:
+            return {"error": f"failed to save step {step}: {explain(error)}"}
         return {"digest": digest}
 
     def _candidates(self) -> list[tuple[Manifest, str]]:
         """On rank 0 the checkpoints to try, best first. On all ranks, learns where the sequence stands."""
         found: list[tuple[Manifest, str]] = []
+        failure = None
         if agreement.standing()[0] == 0:
             assert self._root is not None
-            found, unusable = manifest.durable(self._root)
+            try:
+                found, unusable = manifest.durable(self._root)
+            except OSError as error:
+                failure, unusable = f"failed to look for checkpoints: {explain(error)}", []
             for reason in unusable:
                 _log.warning("a checkpoint is left out: %s", reason)
         newest = found[0][0].sequence if found else 0
-        self._sequence = agreement.from_first(newest)
+        self._sequence, failure = agreement.from_first([newest, failure])
+        if failure is not None:
+            self._sequence = None
+            raise CheckpointError(failure)
         pinned = self._environment.resume
         if pinned is None or agreement.standing()[0] != 0:
             return found
@@ -286,7 +313,7 @@ class Checkpoint:
             return (found, shared, own), None
         except CheckpointError as error:
             return None, str(error)
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             return None, f"failed to load {name}: its manifest is inconsistent: {error!r}"
 
     def _apply(
@@ -328,9 +355,8 @@ class Checkpoint:
             for old, _ in manifest.durable(self._root)[0][self._keep_last :]:
                 if self._root / old.name != newest:
                     self._disk.remove_directory(self._root / old.name, first=manifest.NAME)
-            for directory in manifest.step_directories(self._root):
-                if not (directory / manifest.NAME).exists():
-                    self._disk.remove_directory(directory, first=manifest.NAME)
+            for directory in manifest.leftovers(self._root, self._environment.attempt):
+                self._disk.remove_directory(directory, first=manifest.NAME)
             current, _ = manifest.read(newest)
             for path in sorted(newest.iterdir()):
                 if path.name != manifest.NAME and path.name not in current.shards:
@@ -346,8 +372,10 @@ class Checkpoint:
 def should_stop() -> bool:
     """Whether the run has to stop: true on all ranks as soon as any was asked to. Collective.
 
-    For scripts that save in their own way; `Checkpoint.step` does it all.
+    For scripts that save in their own way: call it after every step on every rank, save and leave when it
+    is true. `Checkpoint.step` does it all. From its first call on, SIGTERM no longer ends this process.
     """
+    stop.install()
     return bool(agreement.largest([stop.requested()])[0])
 
 
@@ -355,6 +383,14 @@ def _unwrap(part: Any) -> Any:
     # A checkpoint must not depend on how the model is run.
     parallel = torch.nn.parallel.DistributedDataParallel
     return part.module if isinstance(part, parallel) else part
+
+
+def _checked(step: int) -> int:
+    """The step as an `int`, also one that counted in numpy's or in a tensor."""
+    number = operator.index(step)
+    if number < 0:
+        raise ValueError(f"step must be at least 0, not {number}")
+    return number
 
 
 def _some(errors: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The effects of saving on the file system, each of which may be the last one before a crash.
 
-Owns the order of write, fsync and rename. What is written, and what a directory full of leftovers means,
+Owns the order of write, fsync and rename, and what a person can do about a missing right. What is written, and what a directory full of leftovers means,
 is decided elsewhere.
 """
 
@@ -69,3 +69,24 @@ class Disk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def may_write(directory: Path) -> bool:
+    """Whether this process may write to `directory`, or make it."""
+    at = directory
+    while not os.path.exists(at) and at != at.parent:
+        at = at.parent
+    return os.access(at, os.W_OK | os.X_OK)
+
+
+def explain(error: Exception) -> str:
+    """The error, with what helps where that is known."""
+    return f"{error}; {remedy()}" if isinstance(error, PermissionError) else str(error)
+
+
+def remedy() -> str:
+    """What helps a process that may not write."""
+    return (
+        f"this process has user {os.getuid()} and group {os.getgid()}: give them the folder, "
+        "in a job by template.spec.securityContext.fsGroup"
+    )

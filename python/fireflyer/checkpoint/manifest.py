@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ class Manifest:
 
     def encode(self) -> tuple[bytes, str]:
         """Its bytes, and their SHA-256 in hex."""
-        content = json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":")).encode()
-        return content, hashlib.sha256(content).hexdigest()
+        value = {"format": FORMAT, **asdict(self)}
+        content = _json({**value, "sha256": _digest(_json(value))})
+        return content, _digest(content)
 
 
 def read(directory: Path) -> tuple[Manifest, str]:
@@ -66,19 +68,26 @@ def read(directory: Path) -> tuple[Manifest, str]:
         raise CheckpointError(f"failed to read {path}: it is larger than {LIMIT_BYTES} bytes")
     try:
         value = json.loads(content)
-        if value.pop("format", None) != FORMAT:
+        if value.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
+        # It holds what is no tensor: step counts, learning rates.
+        if value.pop("sha256", None) != _digest(_json(value)):
+            raise ValueError("its content has another SHA-256")
+        del value["format"]
         manifest = Manifest(**value)
         _check(manifest)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"failed to parse {path}: {error}") from error
-    if parse_checkpoint_name("/".join(directory.parts[-2:])) != (manifest.attempt, manifest.step):
+    if _numbers(directory) != (manifest.attempt, manifest.step):
         raise CheckpointError(f"failed to use {path}: it describes {manifest.name}")
-    return manifest, hashlib.sha256(content).hexdigest()
+    return manifest, _digest(content)
 
 
 def durable(root: Path) -> tuple[list[tuple[Manifest, str]], list[str]]:
-    """The checkpoints below `root`, newest first, and why others that have a manifest are not among them."""
+    """The checkpoints below `root`, newest first, and why others that have a manifest are not among them.
+
+    An `OSError` if `root` cannot be read.
+    """
     found, unusable = [], []
     for directory in step_directories(root):
         if (directory / NAME).exists():
@@ -90,15 +99,52 @@ def durable(root: Path) -> tuple[list[tuple[Manifest, str]], list[str]]:
     return found, unusable
 
 
+def leftovers(root: Path, attempt: int) -> list[Path]:
+    """What saves of `attempt` or of an earlier one left when they were interrupted.
+
+    A later attempt may be saving: then `attempt` is void and was not told.
+    """
+    return [
+        directory
+        for directory in step_directories(root)
+        if _numbers(directory)[0] <= attempt and not (directory / NAME).exists()
+    ]
+
+
 def step_directories(root: Path) -> list[Path]:
-    """All directories below `root` that are named like a checkpoint."""
-    if not root.is_dir():
+    """All directories below `root` that are named like a checkpoint; none if there is no `root`.
+
+    An `OSError` if they cannot be listed: what cannot be seen must not look like nothing.
+    """
+    return [
+        step
+        for attempt in _folders(root)
+        if attempt.name.startswith("attempt-")
+        for step in _folders(attempt)
+        if parse_checkpoint_name(f"{attempt.name}/{step.name}") is not None
+    ]
+
+
+def _numbers(directory: Path) -> tuple[int, int]:
+    """Attempt and step in the name of a directory; (-1, -1) if it is named otherwise."""
+    return parse_checkpoint_name("/".join(directory.parts[-2:])) or (-1, -1)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(
-        path
-        for path in root.glob("attempt-*/step-*")
-        if parse_checkpoint_name("/".join(path.parts[-2:])) is not None and path.is_dir()
-    )
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    """The same bytes for the same value, also after it was read back."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check(manifest: Manifest) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 from ..environment import RUN_DIR
 
-_asked = threading.Event()
+#: Whether this process was asked. Not an `Event`: the handler may interrupt the main thread anywhere,
+#: also where that thread holds the event's lock, and would wait for it for ever.
+_asked = False
 _previous: Any = None
 _installed_by: int | None = None
 
@@ -31,26 +33,28 @@ def install() -> None:
 
 
 def request() -> None:
-    """Asks for a stop, as SIGTERM does."""
-    _asked.set()
+    """Asks for a stop, as SIGTERM does. From any thread."""
+    global _asked
+    _asked = True
 
 
 def requested() -> bool:
     """Whether this process was asked to stop; stays true once it was."""
-    if not _asked.is_set():
+    if not _asked:
         run_dir = os.environ.get("FIREFLYER_RUN_DIR") or RUN_DIR
         if Path(run_dir, "stop").exists():
-            _asked.set()
-    return _asked.is_set()
+            request()
+    return _asked
 
 
 def forget() -> None:
     """Forgets a request, for a process that goes on."""
-    _asked.clear()
+    global _asked
+    _asked = False
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    _asked.set()
+    request()
     if callable(_previous):
         _previous(number, frame)
 
