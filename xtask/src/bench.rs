@@ -1,11 +1,11 @@
 //! `cargo xtask bench`: what the hot parts cost here, as ratios to a limit measured in the same run.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
-use crate::Verb;
 use crate::args::{Args, Usage};
+use crate::{Verb, child};
 
 pub(crate) const VERB: Verb = Verb {
     name: "bench",
@@ -77,7 +77,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
             continue;
         }
         println!("== {}", suite.name);
-        let status = Command::new("cargo")
+        let status = child::command("cargo")
             .args(suite.cargo)
             .status()
             .context("failed to start cargo")?;

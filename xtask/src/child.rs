@@ -1,6 +1,7 @@
 //! Environment of the programs that a verb starts.
 
 use std::env;
+use std::ffi::OsStr;
 use std::process::Command;
 
 /// What cargo tells about the package that it runs, which is this one. A cargo below must not see it: build scripts that
@@ -8,7 +9,7 @@ use std::process::Command;
 const ABOUT_THIS_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 /// A command that knows nothing of the cargo that started this program.
-pub(crate) fn command(program: &str) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

@@ -37,7 +37,8 @@ by side under different names.
   --fake-nodes M   simulated nodes besides, of class `simulated` (0)
 
 `up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that
-crashed. `down` leaves no trace. `tools` only builds the cluster's programs. State is kept in
+crashed. `down` leaves no trace. `tools` only builds the programs of the cluster and of the tests.
+State is kept in
 $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
 
@@ -51,7 +52,8 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
         Some("tools") => {
             args.finish()?;
-            Tools::build(&Module::ALL, &report::step)?;
+            packages::install(&prerequisites::missing_for_cluster())?;
+            Tools::build(&Module::of_tests(Engine::here()), &report::step)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),
@@ -122,19 +124,26 @@ fn status() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says how to do it as root, and with which exit status to leave, when root is needed and missing.
+/// Says how to do it as root, and with which exit status to leave, when a cluster needs root and we
+/// are not.
 pub(crate) fn refuse_without_root() -> Option<ExitCode> {
     if !prerequisites::needs_root() {
         return None;
     }
+    let status = ask_for_root("This makes network namespaces and mounts, which only root may.");
+    eprintln!("(With Docker and kind, the cluster is one of kind's and needs no root.)");
+    Some(status)
+}
+
+/// Says why root is needed and how to do it, and with which exit status to leave.
+pub(crate) fn ask_for_root(why: &str) -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    eprintln!("This makes network namespaces and mounts, which only root may. Run:\n");
+    eprintln!("{why} Run:\n");
     eprintln!(
-        "  sudo -E env \"PATH=$PATH\" cargo xtask {}\n",
+        "  sudo -E env \"PATH=$PATH\" \"HOME=$HOME\" cargo xtask {}\n",
         arguments.join(" ")
     );
-    eprintln!("(With Docker and kind, the cluster is one of kind's and needs no root.)");
-    Some(ExitCode::from(EXIT_USAGE))
+    ExitCode::from(EXIT_USAGE)
 }
 
 fn name(args: &mut Args) -> anyhow::Result<Name> {

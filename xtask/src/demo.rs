@@ -2,12 +2,13 @@
 //! do, with the same tools: helm installs the chart, kubectl applies the example; the rest is watching.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::cluster::{Cluster, Name, Options, chart, prerequisites, tools};
+use ::cluster::{Cluster, Engine, Name, Options, chart, prerequisites, tools};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
@@ -40,8 +41,10 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let kill_node = args.switch("--kill-node");
     let down = args.switch("--down");
     args.finish()?;
-    if let Some(status) = cluster::refuse_without_root() {
-        return Ok(status);
+    if !prerequisites::is_root() {
+        return Ok(cluster::ask_for_root(
+            "The demo installs packages and makes file systems and namespaces, which only root may.",
+        ));
     }
     let name = Name::new(NAME)?;
     if down {
@@ -60,7 +63,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     println!("Fire-Flyer: from an empty machine to a trained model\n\nPrerequisites");
     packages::install(&prerequisites::missing_for_cluster())?;
     println!("\nPrograms of the cluster");
-    tools::Tools::build(&tools::Module::ALL, &report::step)?;
+    tools::Tools::build(&tools::Module::of_demo(Engine::here()), &report::step)?;
     println!("\nImages");
     images::build(&images::all())?;
 
@@ -274,24 +277,27 @@ fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
 }
 
 fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> Result<String> {
-    // The cluster's own kubectl fits its version; whoever has one may say `kubectl` instead.
     let command = cluster.kubectl::<&str>([])?;
-    let kubectl = command.get_program().to_string_lossy();
+    let folder = Path::new(command.get_program())
+        .parent()
+        .context("kubectl is in no folder")?;
     Ok(format!(
         "Accuracy {:.3} on images the model has not seen, after {} attempt(s) and {:.0} s in all.\n\n\
          The cluster is still up. Try:\n  \
          export KUBECONFIG={}\n  \
-         {kubectl} get trainingjobs\n  \
-         {kubectl} describe trainingjob {JOB}\n  \
-         {kubectl} logs {JOB}-{}-0 -c trainer\n  \
-         {kubectl} explain trainingjob.spec\n  \
-         edit examples/digits.yaml, rename the job and {kubectl} apply -f it\n  \
+         export PATH={}:$PATH\n  \
+         kubectl get trainingjobs\n  \
+         kubectl describe trainingjob {JOB}\n  \
+         kubectl logs {JOB}-{}-0 -c trainer\n  \
+         kubectl explain trainingjob.spec\n  \
+         edit examples/digits.yaml, rename the job and kubectl apply -f it\n  \
          cargo xtask demo --kill-node\n  \
          cargo xtask demo --down",
         ended.accuracy,
         ended.attempt,
         elapsed.as_secs_f64(),
         cluster.kubeconfig().display(),
+        folder.display(),
         ended.attempt,
     ))
 }

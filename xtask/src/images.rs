@@ -75,6 +75,11 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     {
         return Ok(status);
     }
+    if !prerequisites::is_root() && names.iter().any(|name| name == "trainer") {
+        return Ok(cluster::ask_for_root(
+            "The trainer's image is a Debian root, which only root can make.",
+        ));
+    }
     let archives = build(&names)?;
     if let Some(cluster) = cluster {
         let cluster = Cluster::attach(&Name::new(&cluster)?)?;
@@ -150,11 +155,13 @@ fn pack(
     make: impl FnOnce() -> anyhow::Result<(PathBuf, Outcome)>,
 ) -> anyhow::Result<Archive> {
     let start = Instant::now();
-    let (path, outcome) = make().with_context(|| format!("failed to build the image {name}"))?;
+    let step = format!("image {name}");
+    report::begin(&step);
+    let (path, outcome) = make().with_context(|| format!("failed to build the {step}"))?;
     let bytes = fs::metadata(&path)
         .context("failed to look at the archive")?
         .len();
-    report::line(&format!("image {name}"), outcome, start.elapsed());
+    report::line(&step, outcome, start.elapsed());
     println!(
         "  {:<34} {:>6.1} MiB",
         "",

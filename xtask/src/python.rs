@@ -49,8 +49,10 @@ exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/
 fn run(mut args: Args) -> Result<ExitCode> {
     let test = args.positional();
     args.finish()?;
-    if let Some(status) = cluster::refuse_without_root() {
-        return Ok(status);
+    if !prerequisites::is_root() {
+        return Ok(cluster::ask_for_root(
+            "The tests run in the trainer's root, which only root may enter.",
+        ));
     }
     packages::install(&prerequisites::missing_for_images())?;
     packages::install(&prerequisites::missing_for_trainer())?;
@@ -141,6 +143,7 @@ impl Counts {
 /// The trainer's base as a folder; unpacked once per base.
 fn unpacked(base: &Path) -> Result<PathBuf> {
     let started = Instant::now();
+    report::begin("trainer root");
     let root = base.with_extension("root");
     let partial = base.with_extension("partial");
     if root.exists() {

@@ -1,11 +1,11 @@
 //! `cargo xtask sim`: the seeded simulations for longer than the tests run them, or one seed again.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
-use crate::Verb;
 use crate::args::{Args, Usage};
+use crate::{Verb, child};
 
 pub(crate) const VERB: Verb = Verb {
     name: "sim",
@@ -40,7 +40,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         let names: Vec<_> = SUITES.iter().map(|(package, ..)| *package).collect();
         return Err(Usage(format!("SUITE is one of {}", names.join(", "))).into());
     };
-    let mut command = Command::new("cargo");
+    let mut command = child::command("cargo");
     command.args([
         "test",
         "--package",

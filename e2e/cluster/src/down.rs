@@ -3,7 +3,7 @@
 //! it started.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::cgroup;
@@ -13,13 +13,14 @@ use crate::layout::Name;
 use crate::network;
 use crate::paths;
 use crate::process::{self, Process};
-use crate::state::{Engine, State, lock};
+use crate::state::{Engine, State, lock, lock_all};
 
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Removes every trace of a cluster; false when there was none.
 pub(crate) fn down(name: &Name) -> Result<bool> {
     let clusters = paths::clusters()?;
+    let _alone = lock_all(&clusters)?;
     let folder = clusters.join(name.as_str());
     let state = read(&folder)?;
     refuse_while_owned(name, state.as_ref())?;
@@ -56,9 +57,9 @@ pub(crate) fn read(folder: &Path) -> Result<Option<State>> {
 
 /// Kills and removes all that belongs to the cluster.
 pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Result<()> {
-    if state.is_some_and(|state| state.engine == Engine::Kind) {
-        kind::delete(name)?;
-        return remove_folder(folder);
+    // Without a state nobody knows who ran the nodes; to delete what is not there is no error.
+    if state.map_or_else(kind::available, |state| state.engine == Engine::Kind) {
+        kind::delete(name, folder)?;
     }
     let namespaces = network::namespaces(name);
     let mut dying: Vec<Process> = Vec::new();
@@ -86,16 +87,22 @@ pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Resul
     remove_folder(folder)
 }
 
-/// Renamed first, so that the name is free at once even when removing takes long or fails half way.
+/// Renamed first, so that the name is free at once even when removing takes long or fails half way;
+/// the next run then goes on with it.
 fn remove_folder(folder: &Path) -> Result<()> {
-    if !folder.exists() {
-        return Ok(());
+    // Names have no dots, so this is no cluster's.
+    let gone = folder.with_extension("removed");
+    if gone.exists() {
+        remove_all(&gone)?;
     }
-    let gone = PathBuf::from(format!(
-        "{}.removed-{}",
-        folder.display(),
-        std::process::id()
-    ));
-    let removed = fs::rename(folder, &gone).and_then(|()| fs::remove_dir_all(&gone));
-    removed.context(|| format!("failed to remove {}", folder.display()))
+    if folder.exists() {
+        fs::rename(folder, &gone)
+            .context(|| format!("failed to move {} away", folder.display()))?;
+        remove_all(&gone)?;
+    }
+    Ok(())
+}
+
+fn remove_all(folder: &Path) -> Result<()> {
+    fs::remove_dir_all(folder).context(|| format!("failed to remove {}", folder.display()))
 }

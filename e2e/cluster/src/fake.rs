@@ -7,10 +7,7 @@ use crate::cluster::Cluster;
 use crate::command;
 use crate::control;
 use crate::error::{Error, Result};
-use crate::progress::Outcome;
-use crate::state::{Engine, State};
 use crate::template::{FAKE_NODE, KWOK, render};
-use crate::tools::{Module, Tools};
 use crate::wait::until;
 
 /// Nodes below one leaf switch: 40 ports down, as in the paper's fabric.
@@ -20,25 +17,11 @@ const READY_LIMIT: Duration = Duration::from_secs(120);
 /// Adds nodes `fake-1`..=`fake-COUNT`, divided into the zones in blocks, and waits until they are
 /// Ready.
 pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<()> {
-    if cluster.engine == Engine::Kind {
-        return Err(Error::new("simulated nodes are not supported on kind"));
-    }
-    let (Some(last), true) = (zones.last(), count > 0) else {
-        return Err(Error::new(
-            "simulated nodes need a count above 0 and a zone",
-        ));
+    let Some(last) = zones.last() else {
+        return Err(Error::new("simulated nodes need a zone"));
     };
-    let running =
-        State::read(&cluster.folder)?.and_then(|state| state.processes.get("kwok").copied());
-    if !running.is_some_and(|process| process.alive()) {
-        cluster.apply(KWOK)?;
-        let quiet = |_: &str, _: Outcome, _: Duration| {};
-        let tools = Tools::build(&[Module::Kwok], &quiet)?;
-        control::start_kwok(crate::node::Site {
-            tools: &tools,
-            ..cluster.site()
-        })?;
-    }
+    cluster.apply(KWOK)?;
+    control::start_kwok(cluster.site())?;
     let per_zone = count.div_ceil(zones.len());
     let mut yaml = String::new();
     for index in 0..count {

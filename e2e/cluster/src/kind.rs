@@ -1,13 +1,15 @@
 //! The same cluster by kind, where Docker answers. Nodes are containers, so killing a node is
 //! killing its container.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
-use crate::error::{Error, Result};
+use crate::control::audit_log;
+use crate::error::{Context, Error, Result};
 use crate::layout::Name;
 use crate::node::LEASE_SECONDS;
 use crate::paths;
@@ -15,6 +17,8 @@ use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
 use crate::template::{self, AUDIT, render};
 
+/// Where nodes see the folder of the class `demo-shared`.
+const SHARED: &str = "/var/lib/demo-shared";
 /// The network that kind puts its nodes into.
 const NETWORK: &str = "kind";
 
@@ -37,12 +41,8 @@ pub(crate) fn node_name(name: &Name, number: usize) -> String {
 pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
     let folder = &cluster.folder;
     let template_path = paths::repository().join("e2e/kind.yaml");
-    let template = std::fs::read_to_string(&template_path).map_err(|error| {
-        Error::new(format!(
-            "failed to read {}: {error}",
-            template_path.display()
-        ))
-    })?;
+    let template = fs::read_to_string(&template_path)
+        .context(|| format!("failed to read {}", template_path.display()))?;
     let (head, worker) = template
         .split_once("# One for each node:\n")
         .ok_or_else(|| Error::new("e2e/kind.yaml has no line \"# One for each node:\""))?;
@@ -52,6 +52,8 @@ pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
         config += &render(worker, &[("STATE", &state), ("ZONE", &node.zone)]);
     }
     template::write(&folder.join("audit.yaml"), AUDIT)?;
+    // The API server would make it readable for root alone, and root in a container is not us.
+    template::write(&audit_log(folder), "")?;
     let path = folder.join("kind.yaml");
     template::write(&path, &config)?;
     step(progress, "kind create cluster", || {
@@ -72,9 +74,17 @@ pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
     })
 }
 
-pub(crate) fn delete(name: &Name) -> Result<()> {
-    command::run(Command::new("kind").args(["delete", "cluster", "--name", name.as_str()]))
-        .map(|_| ())
+/// Deletes the cluster; one that is not there is as good.
+pub(crate) fn delete(name: &Name, folder: &Path) -> Result<()> {
+    // Pods write as users whose files only root may remove; root in a node is at hand. Where the
+    // node is gone, removing the folder says what is left.
+    let empty = ["find", SHARED, "-mindepth", "1", "-delete"];
+    let _ = inside(&format!("{name}-control-plane"), &empty);
+    let mut kind = Command::new("kind");
+    kind.args(["delete", "cluster", "--name", name.as_str()]);
+    // Without it kind would tidy the user's own kubeconfig.
+    kind.arg("--kubeconfig").arg(kubeconfig(folder));
+    command::run(&mut kind).map(|_| ())
 }
 
 pub(crate) fn alive(node: &str) -> Result<bool> {

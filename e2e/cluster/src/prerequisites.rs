@@ -2,11 +2,13 @@
 //! images are made with. Only looks; installing is the caller's decision.
 
 use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use crate::control;
 use crate::kind;
-use crate::up;
 
 /// A program and the Debian package that brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,18 +69,42 @@ pub fn missing_for_images() -> Vec<Requirement> {
 
 /// The packages that the trainer's image is made with besides, and that are missing.
 pub fn missing_for_trainer() -> Vec<Requirement> {
-    [
+    let mut missing: Vec<_> = [
         requirement("mmdebstrap", "mmdebstrap"),
         requirement("python3", "python3"),
     ]
     .into_iter()
     .filter(|need| !found(need.program))
-    .collect()
+    .collect();
+    if !makes_environments() {
+        missing.push(requirement("python3 -m venv", "python3-venv"));
+    }
+    // Other systems than Debian do not know its keys by themselves.
+    if !Path::new("/usr/share/keyrings/debian-archive-keyring.gpg").exists() {
+        missing.push(requirement(
+            "debian-archive-keyring.gpg",
+            "debian-archive-keyring",
+        ));
+    }
+    missing
+}
+
+/// Debian's python3 comes without what a virtual environment gets its pip from.
+fn makes_environments() -> bool {
+    Command::new("python3")
+        .args(["-c", "import ensurepip, venv"])
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 /// True when bringing a cluster up needs root and we are not.
 pub fn needs_root() -> bool {
-    !kind::available() && !up::is_root()
+    !kind::available() && !is_root()
+}
+
+/// True when this process may make namespaces and mounts.
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
 }
 
 /// True when `program` can be run.

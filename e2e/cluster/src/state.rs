@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::{Context, Error, Result};
+use crate::kind;
 use crate::process::Process;
 
 const HEADER: &str = "fireflyer-cluster 1";
@@ -20,6 +21,17 @@ pub enum Engine {
     Native,
     /// kind, in containers of Docker.
     Kind,
+}
+
+impl Engine {
+    /// Who runs the nodes of a new cluster here.
+    pub fn here() -> Self {
+        if kind::available() {
+            Self::Kind
+        } else {
+            Self::Native
+        }
+    }
 }
 
 /// A node that the cluster was made with. Its number is its place in the list, from 1.
@@ -115,6 +127,14 @@ impl State {
         lines.extend(processes.map(|(role, p)| format!("process {role} {} {}", p.pid, p.start)));
         lines.join("\n") + "\n"
     }
+}
+
+/// Locks all clusters of this user: while one is reserved or removed, no other is. The lock is on the
+/// folder above theirs, because the last cluster takes their own with it.
+pub(crate) fn lock_all(clusters: &Path) -> Result<File> {
+    let folder = clusters.parent().unwrap_or(clusters);
+    fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
+    lock(folder)
 }
 
 /// Locks a folder against other runs of ours until the returned file is dropped; the lock leaves no

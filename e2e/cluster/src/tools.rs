@@ -1,6 +1,8 @@
 //! The cluster's programs, built from the Go modules in `e2e/tools`, which pin their versions. A
 //! module is built once per content of its `go.mod`, `go.sum` and flags, into the cache.
 
+mod module;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,125 +11,11 @@ use crate::command;
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::paths;
+use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
+use crate::state::lock;
 
-/// One Go module of `e2e/tools`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Module {
-    /// The control plane, kubelet, kube-proxy and kubectl.
-    Kubernetes,
-    /// kubectl alone, of the same module: all that a cluster of kind needs.
-    Kubectl,
-    /// etcd.
-    Etcd,
-    /// containerd, its shim and `ctr`.
-    Containerd,
-    /// The network plugins.
-    Cni,
-    /// Simulated nodes.
-    Kwok,
-    /// The chart's tool.
-    Helm,
-}
-
-impl Module {
-    /// All that any cluster without Docker needs.
-    pub const ALL: [Self; 6] = [
-        Self::Kubernetes,
-        Self::Etcd,
-        Self::Containerd,
-        Self::Cni,
-        Self::Kwok,
-        Self::Helm,
-    ];
-
-    /// What a cluster of real nodes needs.
-    pub const REAL_NODES: [Self; 4] = [Self::Kubernetes, Self::Etcd, Self::Containerd, Self::Cni];
-
-    fn folder(self) -> &'static str {
-        match self {
-            Self::Kubernetes | Self::Kubectl => "kubernetes",
-            Self::Etcd => "etcd",
-            Self::Containerd => "containerd",
-            Self::Cni => "cni",
-            Self::Kwok => "kwok",
-            Self::Helm => "helm",
-        }
-    }
-
-    /// The programs of the module: the package of each, and the file name it gets.
-    fn programs(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Kubernetes => &[
-                ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver"),
-                (
-                    "k8s.io/kubernetes/cmd/kube-controller-manager",
-                    "kube-controller-manager",
-                ),
-                ("k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler"),
-                ("k8s.io/kubernetes/cmd/kube-proxy", "kube-proxy"),
-                ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
-                ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
-            ],
-            Self::Kubectl => &[("k8s.io/kubernetes/cmd/kubectl", "kubectl")],
-            Self::Etcd => &[("go.etcd.io/etcd/server/v3", "etcd")],
-            Self::Containerd => &[
-                (
-                    "github.com/containerd/containerd/v2/cmd/containerd",
-                    "containerd",
-                ),
-                (
-                    "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-                    "containerd-shim-runc-v2",
-                ),
-                ("github.com/containerd/containerd/v2/cmd/ctr", "ctr"),
-            ],
-            Self::Cni => &[
-                (
-                    "github.com/containernetworking/plugins/plugins/main/ptp",
-                    "ptp",
-                ),
-                (
-                    "github.com/containernetworking/plugins/plugins/main/loopback",
-                    "loopback",
-                ),
-                (
-                    "github.com/containernetworking/plugins/plugins/ipam/host-local",
-                    "host-local",
-                ),
-                (
-                    "github.com/containernetworking/plugins/plugins/meta/portmap",
-                    "portmap",
-                ),
-            ],
-            Self::Kwok => &[("sigs.k8s.io/kwok/cmd/kwok", "kwok")],
-            Self::Helm => &[("helm.sh/helm/v3/cmd/helm", "helm")],
-        }
-    }
-
-    /// Flags for `go build`. Kubernetes programs learn their version from the linker.
-    fn flags(self, go_mod: &str) -> Result<Vec<String>> {
-        let mut flags = vec!["-trimpath".to_owned()];
-        if self == Self::Containerd {
-            flags.extend(["-tags".to_owned(), "no_btrfs".to_owned()]);
-        }
-        let mut linker = "-s -w".to_owned();
-        if matches!(self, Self::Kubernetes | Self::Kubectl) {
-            let version = required_version(go_mod, "k8s.io/kubernetes")?;
-            let mut numbers = version.trim_start_matches('v').split('.');
-            let (major, minor) = (
-                numbers.next().unwrap_or_default(),
-                numbers.next().unwrap_or_default(),
-            );
-            let package = "-X k8s.io/component-base/version.";
-            linker = format!(
-                "{linker} {package}gitVersion={version} {package}gitMajor={major} {package}gitMinor={minor}"
-            );
-        }
-        flags.extend(["-ldflags".to_owned(), linker]);
-        Ok(flags)
-    }
-}
+pub use module::Module;
 
 /// Where the built programs are.
 #[derive(Debug, Clone)]
@@ -158,7 +46,7 @@ impl Tools {
             let folder = cache.join(Recipe::read(module)?.key);
             if !folder.is_dir() {
                 return Err(Error::new(format!(
-                    "the tools of {} are not built",
+                    "the tools of {} are not built: run `cargo xtask cluster tools`",
                     module.folder()
                 )));
             }
@@ -246,9 +134,18 @@ fn build_module(module: Module, cache: &Path) -> Result<(PathBuf, Outcome)> {
     if folder.is_dir() {
         return Ok((folder, Outcome::Cached));
     }
-    // Built aside and renamed when whole: two builders at once, or a broken one, leave nothing half
-    // done.
-    let fresh = cache.join(format!("{}.{}", recipe.key, std::process::id()));
+    if !found("go") {
+        return Err(Error::new(
+            "the cluster's programs are built with Go, which is not in the PATH: install Go 1.26.3 or later",
+        ));
+    }
+    // One builder at a time: another would only make both slower, and may be at this very module.
+    let _alone = lock(cache)?;
+    if folder.is_dir() {
+        return Ok((folder, Outcome::Cached));
+    }
+    // Built aside and renamed when whole. What a builder that was ended left there is built over.
+    let fresh = cache.join(format!("{}.new", recipe.key));
     fs::create_dir_all(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
     let mut packages = Vec::new();
     let mut target = format!("{}/", fresh.display());
@@ -271,72 +168,7 @@ fn build_module(module: Module, cache: &Path) -> Result<(PathBuf, Outcome)> {
         .args(["-o", &target])
         .args(packages);
     command::run(&mut go)?;
-    if let Err(error) = fs::rename(&fresh, &folder)
-        && !folder.is_dir()
-    {
-        return Err(error).context(|| format!("failed to move the tools to {}", folder.display()));
-    }
-    let _ = fs::remove_dir_all(&fresh);
+    fs::rename(&fresh, &folder)
+        .context(|| format!("failed to move the tools to {}", folder.display()))?;
     Ok((folder, Outcome::Built))
-}
-
-/// The version that a `go.mod` requires of a module.
-fn required_version<'a>(go_mod: &'a str, module: &str) -> Result<&'a str> {
-    let versions = go_mod.lines().filter_map(|line| {
-        let mut words = line
-            .trim()
-            .trim_start_matches("require ")
-            .split_whitespace();
-        (words.next() == Some(module))
-            .then(|| words.next())
-            .flatten()
-    });
-    match versions
-        .into_iter()
-        .find(|version| version.starts_with('v'))
-    {
-        Some(version) => Ok(version),
-        None => Err(Error::new(format!(
-            "go.mod requires no version of {module}"
-        ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Module, Recipe, required_version};
-
-    #[test]
-    fn the_version_is_the_required_one_and_not_a_longer_path() {
-        let go_mod = "module m\n\nrequire (\n\tk8s.io/kubernetes/x v1.0.0 // indirect\n\tk8s.io/kubernetes v1.36.3\n)\n";
-        assert_eq!(
-            required_version(go_mod, "k8s.io/kubernetes").unwrap(),
-            "v1.36.3"
-        );
-        assert!(required_version(go_mod, "k8s.io/api").is_err());
-        let single = "require k8s.io/kubernetes v1.2.3\n";
-        assert_eq!(
-            required_version(single, "k8s.io/kubernetes").unwrap(),
-            "v1.2.3"
-        );
-    }
-
-    #[test]
-    fn every_program_is_a_tool_of_its_module() {
-        for module in Module::ALL {
-            let recipe = Recipe::read(module).unwrap();
-            assert!(recipe.key.starts_with(module.folder()), "{}", recipe.key);
-            let go_mod = std::fs::read_to_string(recipe.source.join("go.mod")).unwrap();
-            for (package, _) in module.programs() {
-                let listed = go_mod
-                    .lines()
-                    .any(|line| line.trim().trim_start_matches("tool ") == *package);
-                assert!(
-                    listed,
-                    "{package} is not a tool in {}",
-                    recipe.source.display()
-                );
-            }
-        }
-    }
 }

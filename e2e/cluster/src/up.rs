@@ -2,24 +2,27 @@
 //! control plane and the nodes at once, and wait until the nodes are Ready and pods can be created.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Options, kubeconfig};
+use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
 use crate::control;
 use crate::down;
 use crate::error::{Context, Error, Result};
+use crate::fake;
 use crate::kind;
 use crate::layout::{Layout, MAX_CLUSTERS, MAX_NODES, Name, free_index};
 use crate::network;
+use crate::options::Options;
 use crate::paths;
 use crate::pki::Pki;
+use crate::prerequisites::is_root;
 use crate::process::Process;
 use crate::progress::{Outcome, Progress, step};
-use crate::state::{Engine, NodeState, State, lock};
+use crate::state::{Engine, NodeState, State, lock_all};
 use crate::template::{STORAGE, VOLUME, render};
 use crate::tools::{Module, Tools};
 use crate::wait::until;
@@ -32,25 +35,43 @@ const API_LIMIT: Duration = Duration::from_secs(90);
 const NODES_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
-    check(options)?;
-    let engine = if kind::available() {
-        Engine::Kind
-    } else {
-        Engine::Native
-    };
-    let tools = Tools::build(&modules(engine, options), progress)?;
+    let engine = Engine::here();
+    check(engine, options)?;
+    let mut modules = Module::of_cluster(engine);
+    if options.fake_nodes > 0 {
+        modules.push(Module::Kwok);
+    }
+    let tools = Tools::build(&modules, progress)?;
     let mut cluster = reserve(options, engine, tools, progress)?;
-    match engine {
-        Engine::Kind => kind::create(&cluster, progress)?,
-        Engine::Native => start(&mut cluster, progress)?,
+    let (name, logs) = (options.name.clone(), cluster.logs());
+    fill(&mut cluster, options, progress).context(|| {
+        format!(
+            "the cluster {name} did not come up; its logs are in {}, `cargo xtask cluster down \
+             --name {name}` removes it",
+            logs.display()
+        )
+    })?;
+    Ok(cluster)
+}
+
+/// Starts what belongs to a reserved cluster, until it can be used.
+fn fill(cluster: &mut Cluster, options: &Options, progress: Progress<'_>) -> Result<()> {
+    match cluster.engine {
+        Engine::Kind => {
+            kind::create(cluster, progress)?;
+            step(progress, "nodes Ready", || {
+                Ok((cluster.wait_ready(NODES_LIMIT)?, Outcome::Done))
+            })?;
+        }
+        Engine::Native => start(cluster, progress)?,
     }
     step(progress, "storage", || {
-        Ok((make_storage(&cluster)?, Outcome::Done))
+        Ok((make_storage(cluster)?, Outcome::Done))
     })?;
     if options.fake_nodes > 0 {
         step(progress, "fake nodes", || {
             Ok((
-                cluster.add_fake_nodes(options.fake_nodes, &options.zones)?,
+                fake::add(cluster, options.fake_nodes, &options.zones)?,
                 Outcome::Done,
             ))
         })?;
@@ -58,11 +79,18 @@ pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
     State::update(&cluster.folder, |state| {
         state.ready = true;
         state.owner = None;
-    })?;
-    Ok(cluster)
+    })
 }
 
-fn check(options: &Options) -> Result<()> {
+fn check(engine: Engine, options: &Options) -> Result<()> {
+    if engine == Engine::Native && !is_root() {
+        return Err(Error::new("only root may make namespaces and mounts"));
+    }
+    if engine == Engine::Kind && options.fake_nodes > 0 {
+        return Err(Error::new(
+            "simulated nodes need a cluster of this machine's own processes: kind has no place for them",
+        ));
+    }
     if options.nodes == 0 || options.nodes > MAX_NODES {
         return Err(Error::new(format!(
             "{} nodes: a cluster has 1 to {MAX_NODES}",
@@ -81,17 +109,6 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn modules(engine: Engine, options: &Options) -> Vec<Module> {
-    let mut modules = match engine {
-        Engine::Native => Module::REAL_NODES.to_vec(),
-        Engine::Kind => vec![Module::Kubectl],
-    };
-    if options.fake_nodes > 0 {
-        modules.push(Module::Kwok);
-    }
-    modules
-}
-
 /// Removes what an earlier cluster of the name left and takes the name and the lowest free index.
 fn reserve(
     options: &Options,
@@ -101,6 +118,7 @@ fn reserve(
 ) -> Result<Cluster> {
     let clusters = paths::clusters()?;
     refuse_hidden(&clusters)?;
+    let _alone = lock_all(&clusters)?;
     fs::create_dir_all(&clusters).context(|| format!("failed to make {}", clusters.display()))?;
     let folder = clusters.join(options.name.as_str());
     let old = down::read(&folder)?;
@@ -114,7 +132,6 @@ fn reserve(
         })?;
     }
 
-    let _lock = lock(&clusters)?;
     let index = free_index(&taken(&clusters)).ok_or_else(|| {
         Error::new(format!(
             "{MAX_CLUSTERS} clusters are up: take one down, see `cargo xtask cluster status`"
@@ -174,15 +191,7 @@ fn refuse_hidden(clusters: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True when this process may make namespaces and mounts.
-pub(crate) fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
-}
-
 fn start(cluster: &mut Cluster, progress: Progress<'_>) -> Result<()> {
-    if !is_root() {
-        return Err(Error::new("only root may make namespaces and mounts"));
-    }
     step(progress, "certificates and network", || {
         let pki = cluster.folder.join("pki");
         let layout = &cluster.layout;

@@ -1,9 +1,11 @@
 //! Release builds of our programs that need no library at run time: they run in an empty image.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use cluster::Outcome;
 use cluster::image::{host, release_folder};
 
 use crate::r#gen::root;
@@ -17,6 +19,7 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         return Ok(folder);
     }
     let start = Instant::now();
+    report::begin("release binaries");
     let variable = format!(
         "CARGO_TARGET_{}_RUSTFLAGS",
         target.to_uppercase().replace('-', "_")
@@ -31,9 +34,23 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     for package in packages {
         cargo.args(["--package", package]);
     }
+    let changed =
+        |package: &&str| fs::metadata(folder.join(package)).and_then(|file| file.modified());
+    let stamps = || {
+        packages
+            .iter()
+            .map(|package| changed(package).ok())
+            .collect::<Vec<_>>()
+    };
+    let before = stamps();
     if !cargo.status().context("failed to start cargo")?.success() {
         bail!("failed to build {}", packages.join(", "));
     }
-    report::line("release binaries", "built", start.elapsed());
+    let outcome = if stamps() == before {
+        Outcome::Cached
+    } else {
+        Outcome::Built
+    };
+    report::line("release binaries", outcome, start.elapsed());
     Ok(folder)
 }

@@ -7,17 +7,29 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::table::{
-    IMAGES, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE,
-    TRAINER_SUITE,
+    IMAGES, MATURIN, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES,
+    TRAINER_SITE, TRAINER_SUITE,
 };
 use crate::r#gen::root;
 
 const HEADER: &str =
     "# Made by `cargo xtask images --containerfiles`; change xtask/src/images/table.rs instead.";
 
+/// The toolchain of this clone.
+const TOOLCHAIN: &str = include_str!("../../../rust-toolchain.toml");
+
+/// The exact version that the toolchain file asks for: a base image of another one would have to
+/// download it.
+fn rust() -> &'static str {
+    let line = TOOLCHAIN
+        .lines()
+        .find_map(|line| line.strip_prefix("channel = "));
+    line.unwrap_or_default().trim_matches('"')
+}
+
 /// Each Containerfile by its path in the clone.
 fn all() -> Vec<(String, String)> {
-    let rust = env!("CARGO_PKG_RUST_VERSION");
+    let rust = rust();
     let mut files: Vec<_> = IMAGES
         .iter()
         .map(|recipe| {
@@ -68,6 +80,8 @@ fn of_recipe(recipe: &Recipe, rust: &str) -> String {
         "{HEADER}
 # From the root of the clone: docker build --file {name}/Containerfile .
 FROM rust:{rust} AS build
+# What rust-toolchain.toml asks for besides, a build does not need.
+ENV RUSTUP_TOOLCHAIN={rust}
 WORKDIR /src
 COPY . .
 # The programs need no library at run time. Naming a target keeps the flag away from build scripts.
@@ -94,8 +108,9 @@ fn of_trainer(rust: &str) -> String {
 # From the root of the clone: docker build --file python/Containerfile . Any image with PyTorch will
 # do instead of this base: the wheel and the example are all that is ours.
 FROM rust:{rust} AS build
+ENV RUSTUP_TOOLCHAIN={rust}
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv
-RUN python3 -m venv /venv && /venv/bin/pip install maturin
+RUN python3 -m venv /venv && /venv/bin/pip install \"{MATURIN}\"
 WORKDIR /src
 COPY . .
 RUN /venv/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out /wheel \\
@@ -129,6 +144,7 @@ mod tests {
     fn every_program_is_copied_and_only_the_device_plugin_is_root() {
         for (path, text) in all() {
             assert!(text.contains("COPY --from=build "), "{path}");
+            assert!(text.contains("\nFROM rust:1."), "{path}");
             assert_eq!(
                 text.contains("\nUSER 65532:65532\n"),
                 path != "device-plugin/Containerfile",

@@ -96,6 +96,8 @@ impl Recipe {
 /// come on top.
 pub(crate) const TRAINER_SUITE: &str = "trixie";
 pub(crate) const TRAINER_PACKAGES: &[&str] = &["python3-torch", "python3-numpy", "python3-sklearn"];
+/// What builds our wheel, as pip takes it.
+pub(crate) const MATURIN: &str = "maturin>=1,<2";
 /// Where Debian's Python looks for packages that Debian installed, and now for ours.
 pub(crate) const TRAINER_SITE: &str = "/usr/lib/python3/dist-packages";
 pub(crate) const TRAINER_EXAMPLES: &str = "/opt/fireflyer/examples";

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use cluster::image::{Config, forget_others, images_folder, reference, short_key, write_archive};
 use cluster::{Outcome, command, digest, paths};
 
 use super::table::{
-    NOBODY, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE,
+    MATURIN, NOBODY, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE,
+    TRAINER_SUITE,
 };
 use crate::r#gen::root;
-use crate::report;
+use crate::{child, report};
 
 /// Where apt keeps the machine's mirrors.
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
@@ -78,9 +79,11 @@ fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBu
     Ok((archive, Outcome::Built))
 }
 
-/// The Debian root as a layer, made by mmdebstrap from the mirror that this machine itself uses.
+/// The Debian root as a layer, made by mmdebstrap from the mirror that this machine itself uses, if
+/// it is one of Debian's.
 pub(crate) fn base() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
+    report::begin("trainer base");
     let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRIMMED:?}");
     let folder = cache()?;
     let _alone = lock(&folder)?;
@@ -98,7 +101,7 @@ pub(crate) fn base() -> anyhow::Result<PathBuf> {
                 "--include",
                 &TRAINER_PACKAGES.join(","),
             ]);
-            debian.arg(TRAINER_SUITE).arg(&fresh).arg(mirror()?);
+            debian.arg(TRAINER_SUITE).arg(&fresh).args(mirror());
             command::run(&mut debian)?;
             fs::rename(&fresh, &whole).context("failed to keep the root")?;
         }
@@ -167,8 +170,9 @@ fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&folder).context("failed to remove the unpacked root")
 }
 
-/// The mirror of Debian that this machine's own apt is configured with.
-fn mirror() -> anyhow::Result<String> {
+/// The mirror of Debian that this machine's own apt is configured with; where there is none, as on
+/// other systems, mmdebstrap knows one.
+fn mirror() -> Option<String> {
     for folder in APT_SOURCES {
         let Ok(entries) = fs::read_dir(folder) else {
             continue;
@@ -185,13 +189,11 @@ fn mirror() -> anyhow::Result<String> {
                 String::new()
             };
             if let Some(mirror) = mirror_in(&text) {
-                return Ok(mirror);
+                return Some(mirror);
             }
         }
     }
-    bail!(
-        "no source of apt's names a mirror of Debian: the trainer's base is made of Debian packages"
-    )
+    None
 }
 
 /// The first address of a Debian archive in a `.sources` file or a `sources.list`.
@@ -214,11 +216,12 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     let folder = cache()?;
     let _alone = lock(&folder)?;
     let maturin = maturin()?;
+    report::begin("python wheel");
     let wheels = folder.join("wheel");
     if wheels.exists() {
         fs::remove_dir_all(&wheels).context("failed to remove the last wheel")?;
     }
-    let mut build = Command::new(maturin);
+    let mut build = child::command(maturin);
     build
         .current_dir(root())
         .args(["build", "--release", "--locked"]);
@@ -235,7 +238,9 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     let mut digest = digest::file(&built)?;
     digest.truncate(16);
     let site = folder.join(format!("site-{digest}"));
-    if !site.exists() {
+    let outcome = if site.exists() {
+        Outcome::Cached
+    } else {
         let fresh = folder.join("site.new");
         let mut unpack = Command::new("python3");
         unpack
@@ -244,8 +249,9 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
             .arg(&fresh);
         command::run(&mut unpack)?;
         fs::rename(&fresh, &site).context("failed to keep the unpacked wheel")?;
-    }
-    report::line("python wheel", Outcome::Built, start.elapsed());
+        Outcome::Built
+    };
+    report::line("python wheel", outcome, start.elapsed());
     Ok(site)
 }
 
@@ -254,13 +260,14 @@ fn maturin() -> anyhow::Result<PathBuf> {
     let program = environment.join("bin/maturin");
     if !program.exists() {
         let start = Instant::now();
+        report::begin("maturin");
         command::run(
             Command::new("python3")
                 .args(["-m", "venv"])
                 .arg(&environment),
         )?;
         let mut install = Command::new(environment.join("bin/pip"));
-        command::run(install.args(["install", "--quiet", "maturin>=1,<2"]))?;
+        command::run(install.args(["install", "--quiet", MATURIN]))?;
         report::line("maturin", Outcome::Built, start.elapsed());
     }
     Ok(program)

@@ -1,0 +1,121 @@
+//! A node of a cluster that is up, and what can be done to it: the same words whoever runs the nodes.
+
+use std::path::{Path, PathBuf};
+
+use crate::cluster::Cluster;
+use crate::command;
+use crate::error::Result;
+use crate::kind;
+use crate::network;
+use crate::node::NativeNode;
+use crate::progress::{Outcome, Progress, step};
+use crate::state::Engine;
+
+/// A node by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Node<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) index: usize,
+}
+
+impl<'a> Node<'a> {
+    /// Its Kubernetes name.
+    pub fn name(&self) -> &'a str {
+        self.cluster
+            .nodes
+            .get(self.index)
+            .map_or("", |node| node.name.as_str())
+    }
+
+    /// False between [`Node::kill`] and [`Node::restart`].
+    pub fn alive(&self) -> Result<bool> {
+        match self.cluster.engine {
+            Engine::Native => self.native().alive(),
+            Engine::Kind => kind::alive(self.name()),
+        }
+    }
+
+    /// Ends it as a power cut would: everything on it dies at once, nobody is told.
+    pub fn kill(&self) -> Result<()> {
+        match self.cluster.engine {
+            Engine::Native => self.native().kill(),
+            Engine::Kind => kind::kill(self.name()),
+        }
+    }
+
+    /// Starts it again over the disk that it had, killing it first when it lives. Does not wait for
+    /// Ready.
+    pub fn restart(&self) -> Result<()> {
+        self.kill()?;
+        match self.cluster.engine {
+            Engine::Native => self.native().start(),
+            Engine::Kind => kind::start(self.name()),
+        }
+    }
+
+    /// Pulls its network cable: what runs on it runs on, unseen.
+    pub fn partition(&self) -> Result<()> {
+        match self.cluster.engine {
+            Engine::Native => network::connect(&self.cluster.layout, self.index + 1, false),
+            Engine::Kind => kind::connect(self.name(), false),
+        }
+    }
+
+    /// Plugs the cable in again.
+    pub fn heal(&self) -> Result<()> {
+        match self.cluster.engine {
+            Engine::Native => network::connect(&self.cluster.layout, self.index + 1, true),
+            Engine::Kind => kind::connect(self.name(), true),
+        }
+    }
+
+    /// Kills the kubelet; it is started again within a second or two.
+    pub fn restart_kubelet(&self) -> Result<()> {
+        match self.cluster.engine {
+            Engine::Native => self.native().signal("kubelet", "KILL"),
+            Engine::Kind => {
+                kind::inside(self.name(), &["systemctl", "restart", "kubelet"]).map(|_| ())
+            }
+        }
+    }
+
+    /// Runs a program inside the node, with its file systems and its network, and returns what it
+    /// prints.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        match self.cluster.engine {
+            Engine::Native => command::run(self.native().inside()?.args(arguments)),
+            Engine::Kind => kind::inside(self.name(), arguments),
+        }
+    }
+
+    pub(crate) fn import(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<()> {
+        if !self.alive()? {
+            return Ok(());
+        }
+        for archive in archives {
+            let name = format!("import {} {}", self.name(), archive_name(archive));
+            step(progress, &name, || {
+                let new = match self.cluster.engine {
+                    Engine::Native => self.native().import(archive)?,
+                    Engine::Kind => kind::import(self.cluster.name(), self.name(), archive)?,
+                };
+                Ok(((), if new { Outcome::Done } else { Outcome::Cached }))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn native(&self) -> NativeNode<'a> {
+        self.cluster.native(self.index)
+    }
+}
+
+/// `trainer` of `.../trainer-0123456789abcdef.tar`.
+fn archive_name(archive: &Path) -> String {
+    let stem = archive
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    stem.rsplit_once('-')
+        .map_or(stem.clone(), |(name, _)| name.to_owned())
+}
