@@ -56,7 +56,10 @@ const PURE_MAY_USE: [&str; 2] = ["half", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 
 /// Crates that stay light on purpose, and all that they may use from outside.
-const LIGHT: [(&str, &[&str]); 2] = [("cluster", &[]), ("xtask", &["anyhow", "serde_json"])];
+const LIGHT: [(&str, &[&str]); 2] = [
+    ("cluster", &[]),
+    ("xtask", &["anyhow", "serde_json", "signal-hook"]),
+];
 
 /// A package of the workspace.
 #[derive(Debug)]

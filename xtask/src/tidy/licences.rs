@@ -14,7 +14,7 @@ pub(super) type Licence = (String, String);
 /// Asks cargo for every package of the lock file that this platform builds.
 pub(super) fn licences() -> anyhow::Result<Vec<Licence>> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--offline", "--format-version", "1"])
+        .args(["metadata", "--locked", "--format-version", "1"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(root())
         .output()
