@@ -161,7 +161,12 @@ pub(crate) fn versions() -> anyhow::Result<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ran, golden, lint};
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use serde_json::Value;
+
+    use super::{CHART, Ran, golden, lint, root};
 
     #[test]
     fn the_chart_renders_as_committed() {
@@ -174,6 +179,64 @@ mod tests {
     #[test]
     fn helm_lint_has_nothing_to_say() {
         report("helm lint", lint().expect("the chart is clean"));
+    }
+
+    fn schema() -> Value {
+        let path = root().join(CHART).join("values.schema.json");
+        let text = fs::read_to_string(path).expect("the chart has a schema");
+        serde_json::from_str(&text).expect("the schema is JSON")
+    }
+
+    /// Paths of the values that have no description, or that admit names nobody wrote down.
+    fn undescribed(path: &str, schema: &Value, found: &mut Vec<String>) {
+        if !path.is_empty() && schema["description"].as_str().is_none_or(str::is_empty) {
+            found.push(format!("{path} has no description"));
+        }
+        for (name, value) in schema["properties"].as_object().into_iter().flatten() {
+            if schema["additionalProperties"] != false {
+                found.push(format!("{path} takes any name"));
+            }
+            undescribed(&format!("{path}.{name}"), value, found);
+        }
+        if schema["items"]["properties"].is_object() {
+            undescribed(&format!("{path}[]"), &schema["items"], found);
+        }
+    }
+
+    #[test]
+    fn every_value_is_described_and_no_other_is_taken() {
+        let schema = schema();
+        let mut found = Vec::new();
+        undescribed("", &schema, &mut found);
+        for (name, definition) in schema["definitions"].as_object().into_iter().flatten() {
+            undescribed(name, definition, &mut found);
+        }
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_fabric_of_the_values_is_that_of_the_api() {
+        let crd = fs::read_to_string(root().join("crds/yaml/fabrics.yaml")).expect("the CRD");
+        // A generated file: how deep a name stands tells whose it is.
+        let names = |depth: usize| -> BTreeSet<&str> {
+            let lines = crd.lines().filter_map(|line| line.strip_suffix(':'));
+            let deep = |line: &&str| line.len() - line.trim_start().len() == depth;
+            lines.filter(deep).map(str::trim).collect()
+        };
+        let schema = schema();
+        let keys = |schema: &Value| -> BTreeSet<String> {
+            let properties = schema["properties"].as_object().expect("properties");
+            properties.keys().cloned().collect()
+        };
+        let fabric = &schema["properties"]["fabric"];
+        let class = &fabric["properties"]["classes"]["items"];
+        for (schema, depth) in [(fabric, 14), (class, 20)] {
+            let keys = keys(schema);
+            assert_eq!(
+                keys.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+                names(depth)
+            );
+        }
     }
 
     fn report(what: &str, ran: Ran) {
