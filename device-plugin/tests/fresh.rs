@@ -1,5 +1,5 @@
-//! The committed protobuf code is what the compiler makes of the committed .proto today. Run with
-//! `FIREFLYER_REGENERATE=1` it writes the code instead of comparing it.
+//! The committed protobuf code is what the compiler makes of the committed .proto today. With
+//! `FIREFLYER_REGENERATE=1`, as `cargo xtask gen` sets it, the code is written and not compared.
 
 use std::path::Path;
 
@@ -24,8 +24,7 @@ fn generated_code_matches_the_proto() {
         .join("\n");
     let fresh = format!(
         "//! The device plugin protocol v1beta1 in Rust.\n\
-         // @generated from proto/v1beta1.proto by\n\
-         // `FIREFLYER_REGENERATE=1 cargo test -p device-plugin --test fresh`; do not edit.\n\n\
+         // @generated from proto/v1beta1.proto by `cargo xtask gen`; do not edit.\n\n\
          {body}\n"
     );
 
@@ -35,7 +34,6 @@ fn generated_code_matches_the_proto() {
     let old = std::fs::read_to_string(&committed).unwrap_or_default();
     assert!(
         old == fresh,
-        "src/pb/v1beta1.rs is stale: run \
-         `FIREFLYER_REGENERATE=1 cargo test -p device-plugin --test fresh`"
+        "src/pb/v1beta1.rs is stale: run `cargo xtask gen`"
     );
 }

@@ -7,17 +7,18 @@ use crate::chart::{self, Ran};
 use crate::{images, reference};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 
 pub(crate) const VERB: Verb = Verb {
     name: "gen",
-    about: "rewrites generated files (CRDs, Containerfiles, renders of the chart); --check compares",
+    about: "rewrites generated files (CRDs, protocols, Containerfiles, renders); --check compares",
     usage: "
 Usage: cargo xtask gen [--check]
 
 Rewrites the committed files that are made from code:
   crds/yaml/*.yaml                       from the types in crds/src
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
+  device-plugin/src/pb/v1beta1.rs        from device-plugin/proto
   */Containerfile                        from the table of images in xtask/src/images
   docs/reference.md                      flags and metrics, from their declarations
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
@@ -52,10 +53,36 @@ fn generate(check: bool) -> anyhow::Result<()> {
             bail!("{binary} of {package} found what is listed above");
         }
     }
+    // Comparing is a test of its package, so only writing is left to do.
+    if !check {
+        protocol()?;
+    }
     images::containerfiles(check)?;
     reference::page(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
+    }
+    Ok(())
+}
+
+/// The kubelet's protocol in Rust, written by the test that otherwise compares it.
+fn protocol() -> anyhow::Result<()> {
+    let status = crate::child::command(env!("CARGO"))
+        .args([
+            "test",
+            "--quiet",
+            "--package",
+            "device-plugin",
+            "--test",
+            "fresh",
+        ])
+        .env("FIREFLYER_REGENERATE", "1")
+        .stdout(Stdio::null())
+        .current_dir(root())
+        .status()
+        .context("failed to start the generator of device-plugin")?;
+    if !status.success() {
+        bail!("failed to make device-plugin/src/pb/v1beta1.rs");
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! The device plugin protocol v1beta1 in Rust.
-// @generated from proto/v1beta1.proto by
-// `FIREFLYER_REGENERATE=1 cargo test -p device-plugin --test fresh`; do not edit.
+// @generated from proto/v1beta1.proto by `cargo xtask gen`; do not edit.
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Empty {}
