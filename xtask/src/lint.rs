@@ -69,7 +69,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if found("cargo-deny") {
         cargo(
             "deny",
-            &["deny", "--offline", "check", "licenses", "bans", "sources"],
+            &["deny", "check", "licenses", "bans", "sources"],
             None,
         )?;
     } else {
