@@ -223,6 +223,28 @@ async fn nobody_goes_before_everybody_has_joined() {
 }
 
 #[tokio::test]
+async fn a_sidecar_that_restarts_before_the_start_delays_it_only_until_it_is_back() {
+    let running = start(Role::Leading, None).await;
+    let mut first = Sidecar::hello(running.address, 0, None).await;
+    let mut second = Sidecar::hello(running.address, 1, None).await;
+    for sidecar in [&mut first, &mut second] {
+        let roster = sidecar.hear().await;
+        assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 1, .. })));
+    }
+    second.say(&ToOperator::Joined { epoch: 1 }).await;
+    drop(second);
+    let mut second = Sidecar::hello(running.address, 1, None).await;
+    for sidecar in [&mut first, &mut second] {
+        let roster = sidecar.hear().await;
+        assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 2, .. })));
+        sidecar.say(&ToOperator::Joined { epoch: 2 }).await;
+    }
+    for sidecar in [&mut first, &mut second] {
+        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 2 }));
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_key_learns_nothing() {
     let running = start(Role::Leading, None).await;
     // The service proves itself first, so the sidecar with the wrong key notices.

@@ -4,12 +4,16 @@
 //! the scheduler. The in-memory form for benches without a cluster is the same code.
 //!
 //! A new leader starts with an empty memory. Sidecars dial again and say which epoch they joined, so it learns
-//! that the gang runs without disturbing it. Epochs start at 1; a commit of the next one starts a new roster
-//! and is the next capability to be added here.
+//! that the gang runs without disturbing it.
+//!
+//! Epochs start at 1. Links of one epoch are made once, so whoever comes back without having joined (its sidecar
+//! restarted, or lost its connection while it was connecting) makes everybody begin a new epoch, with a new
+//! roster. After the start there is no new epoch: going on with the survivors is the next capability to be added
+//! here.
 
 mod types;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use types::{
@@ -27,9 +31,21 @@ pub const QUIET: Duration = Duration::from_millis(3500);
 struct Member {
     endpoint: Endpoint,
     connection: Option<Connection>,
-    joined: bool,
+    /// The last epoch that it joined.
+    joined: Option<u64>,
     left: bool,
     heard: Duration,
+}
+
+/// How far this leader has brought the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has told nobody anything about it.
+    Heard,
+    /// Everybody was told the roster.
+    Introduced,
+    /// Everybody was told to start.
+    Started,
 }
 
 /// The rendezvous of one attempt.
@@ -37,6 +53,7 @@ struct Member {
 pub struct Membership {
     nodes: u32,
     epoch: u64,
+    stage: Stage,
     now: Duration,
     members: BTreeMap<u32, Member>,
     /// The rank behind each live connection.
@@ -67,6 +84,7 @@ impl Membership {
         Self {
             nodes,
             epoch: FIRST_EPOCH,
+            stage: Stage::Heard,
             now: Duration::ZERO,
             members: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -135,7 +153,7 @@ impl Membership {
     #[must_use]
     pub fn view(&self) -> View {
         let unknown = self.ranks_where(|member| member.is_none());
-        let apart = self.ranks_where(|member| member.is_none_or(|member| !member.joined));
+        let apart = self.ranks_where(|member| member.is_none_or(|member| !self.has_joined(member)));
         let suspects = self
             .suspects
             .iter()
@@ -183,6 +201,8 @@ impl Membership {
             return;
         }
         match joined {
+            // It has not heard yet that its epoch was given up before the start.
+            Some(theirs) if theirs < self.epoch && self.stage == Stage::Introduced => {}
             Some(theirs) if theirs < self.epoch => {
                 effects.push(refuse(Refusal::Epoch {
                     theirs,
@@ -190,16 +210,19 @@ impl Membership {
                 }));
                 return;
             }
-            // An earlier leader got further than this one knows.
-            Some(theirs) => self.epoch = theirs,
-            None if self.members.get(&rank).is_some_and(|member| member.joined) => {
+            Some(theirs) if theirs > self.epoch => {
+                // An earlier leader got further than this one knows.
+                self.epoch = theirs;
+                self.stage = Stage::Heard;
+            }
+            Some(_ours) => {}
+            None if self.stage == Stage::Started => {
                 let reason = self.break_with(Break::Restarted { rank });
                 effects.push(refuse(Refusal::Broken(reason)));
                 return;
             }
             None => {}
         }
-        let joined = joined.is_some();
         let member = Member {
             endpoint,
             connection: Some(connection),
@@ -209,9 +232,6 @@ impl Membership {
         };
         let earlier = self.members.insert(rank, member);
         self.connections.insert(connection, rank);
-        let moved = earlier
-            .as_ref()
-            .is_none_or(|earlier| earlier.endpoint != endpoint);
         if let Some(old) = earlier.and_then(|earlier| earlier.connection)
             && old != connection
         {
@@ -222,56 +242,48 @@ impl Membership {
                 message,
             });
         }
-        self.answer_hello(connection, joined, moved, effects);
+        self.answer_hello(connection, joined == Some(self.epoch), effects);
     }
 
-    /// Those who have not joined need the roster, all of them again when an endpoint is new; those who have
-    /// may have missed the go.
-    fn answer_hello(
-        &self,
-        connection: Connection,
-        joined: bool,
-        moved: bool,
-        effects: &mut Vec<Effect>,
-    ) {
+    /// Those who have joined may have missed the go; the others need a roster that nobody has used yet.
+    fn answer_hello(&mut self, connection: Connection, joined: bool, effects: &mut Vec<Effect>) {
         if self.members.len() < self.nodes as usize {
             return;
         }
-        let endpoints: Vec<Endpoint> = self
-            .members
-            .values()
-            .map(|member| member.endpoint)
-            .collect();
-        let roster = Message::Roster {
-            epoch: self.epoch,
-            endpoints,
-        };
-        if moved {
-            self.send_to(|member| !member.joined, &roster, effects);
-        } else if !joined {
+        if self.stage == Stage::Started {
+            let message = Message::Go { epoch: self.epoch };
             effects.push(Effect::Send {
                 connection,
-                message: roster,
+                message,
             });
+            return;
         }
-        if self.all_joined() {
-            let go = Message::Go { epoch: self.epoch };
-            if moved {
-                self.send_to(|_| true, &go, effects);
-            } else {
-                effects.push(Effect::Send {
-                    connection,
-                    message: go,
-                });
-            }
+        let all_joined = self.members.values().all(|member| self.has_joined(member));
+        if all_joined || joined && self.stage == Stage::Introduced {
+            self.start_if_all_are_there(effects);
+            return;
         }
+        let used = self.members.values().any(|member| member.joined.is_some());
+        if used || self.stage == Stage::Introduced {
+            self.epoch += 1;
+        }
+        self.stage = Stage::Introduced;
+        let endpoints = self.members.values().map(|member| member.endpoint);
+        let roster = Message::Roster {
+            epoch: self.epoch,
+            endpoints: endpoints.collect(),
+        };
+        self.send_to_all(&roster, effects);
     }
 
     fn joined(&mut self, connection: Connection, epoch: u64, effects: &mut Vec<Effect>) {
-        let ours = self.epoch;
+        let (ours, stage) = (self.epoch, self.stage);
         let Some(member) = self.hear(connection) else {
             return;
         };
+        if epoch < ours && stage == Stage::Introduced {
+            return; // Said before it heard of the new roster.
+        }
         if epoch != ours {
             let message = Message::Refused(Refusal::Epoch {
                 theirs: epoch,
@@ -283,9 +295,17 @@ impl Membership {
             });
             return;
         }
-        let again = std::mem::replace(&mut member.joined, true);
-        if self.all_joined() && !again {
-            self.send_to(|_| true, &Message::Go { epoch }, effects);
+        member.joined = Some(epoch);
+        self.start_if_all_are_there(effects);
+    }
+
+    /// Who has joined and lost its connection is waited for: it may have restarted.
+    fn start_if_all_are_there(&mut self, effects: &mut Vec<Effect>) {
+        let there = |member: &&Member| self.has_joined(member) && member.connection.is_some();
+        let all = self.members.values().filter(there).count() == self.nodes as usize;
+        if all && self.broken.is_none() && self.stage != Stage::Started {
+            self.stage = Stage::Started;
+            self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
         }
     }
 
@@ -354,28 +374,16 @@ impl Membership {
         *self.broken.get_or_insert(reason)
     }
 
-    fn all_joined(&self) -> bool {
-        let joined: BTreeSet<u32> = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.joined)
-            .map(|(&rank, _)| rank)
-            .collect();
-        self.broken.is_none() && joined.len() == self.nodes as usize
+    fn has_joined(&self, member: &Member) -> bool {
+        member.joined == Some(self.epoch)
     }
 
-    fn send_to(&self, to: impl Fn(&Member) -> bool, message: &Message, effects: &mut Vec<Effect>) {
-        for connection in self
-            .members
-            .values()
-            .filter(|member| to(member))
-            .filter_map(|m| m.connection)
-        {
-            effects.push(Effect::Send {
-                connection,
-                message: message.clone(),
-            });
-        }
+    fn send_to_all(&self, message: &Message, effects: &mut Vec<Effect>) {
+        let connections = self.members.values().filter_map(|member| member.connection);
+        effects.extend(connections.map(|connection| Effect::Send {
+            connection,
+            message: message.clone(),
+        }));
     }
 }
 

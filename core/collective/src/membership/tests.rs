@@ -129,7 +129,7 @@ fn nobody_goes_before_everybody_joined() {
 }
 
 #[test]
-fn a_sidecar_that_moved_before_joining_is_announced_to_those_who_connect() {
+fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
     let mut stage = Stage::new(2);
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
@@ -149,11 +149,77 @@ fn a_sidecar_that_moved_before_joining_is_announced_to_those_who_connect() {
     };
     let effects = stage.handle(event);
     let roster = Message::Roster {
-        epoch: 1,
+        epoch: 2,
         endpoints: vec![endpoint(0), moved],
     };
     let replaced = Message::Refused(Refusal::Replaced { rank: 1 });
-    assert_eq!(sent(&effects), [(2, &replaced), (7, &roster)]);
+    assert_eq!(
+        sent(&effects),
+        [(2, &replaced), (1, &roster), (7, &roster)],
+        "rank 0 is connected to where rank 1 was"
+    );
+}
+
+#[test]
+fn a_sidecar_that_restarts_after_it_joined_and_before_the_start_delays_it_only_until_it_is_back() {
+    let mut stage = Stage::new(3);
+    let all: Vec<Connection> = (0..3).map(|rank| stage.hello(rank, None).0).collect();
+    let joined = |connection, epoch| Event::Joined { connection, epoch };
+    stage.handle(joined(all[0], 1));
+    stage.handle(joined(all[1], 1));
+    // Rank 1 restarts. That rank 2 joins meanwhile starts nobody.
+    stage.handle(Event::Disconnected { connection: all[1] });
+    assert_eq!(sent(&stage.handle(joined(all[2], 1))), []);
+    let (again, effects) = stage.hello(1, None);
+    let roster = Message::Roster {
+        epoch: 2,
+        endpoints: (0..3).map(endpoint).collect(),
+    };
+    assert_eq!(sent(&effects), [(1, &roster), (4, &roster), (3, &roster)]);
+    assert_eq!(stage.view().broken, None);
+    // What was said about the epoch before counts for nothing, and refuses nobody.
+    assert_eq!(sent(&stage.handle(joined(all[2], 1))), []);
+    stage.handle(joined(all[0], 2));
+    stage.handle(joined(again, 2));
+    let go = Message::Go { epoch: 2 };
+    let effects = stage.handle(joined(all[2], 2));
+    assert_eq!(sent(&effects), [(1, &go), (4, &go), (3, &go)]);
+}
+
+#[test]
+fn a_sidecar_that_only_lost_its_connection_before_the_start_is_waited_for() {
+    let mut stage = Stage::new(2);
+    let (one, _) = stage.hello(0, None);
+    let (two, _) = stage.hello(1, None);
+    let joined = |connection| Event::Joined {
+        connection,
+        epoch: 1,
+    };
+    stage.handle(joined(one));
+    stage.handle(Event::Disconnected { connection: one });
+    assert_eq!(sent(&stage.handle(joined(two))), []);
+    let (again, effects) = stage.hello(0, Some(1));
+    let go = Message::Go { epoch: 1 };
+    assert_eq!(sent(&effects), [(again.0, &go), (two.0, &go)]);
+}
+
+#[test]
+fn whoever_dials_again_with_an_epoch_that_was_given_up_gets_the_new_roster() {
+    let mut stage = Stage::new(2);
+    let (one, _) = stage.hello(0, None);
+    stage.hello(1, None);
+    stage.handle(Event::Joined {
+        connection: one,
+        epoch: 1,
+    });
+    stage.handle(Event::Disconnected { connection: one });
+    stage.hello(1, None);
+    let (again, effects) = stage.hello(0, Some(1));
+    let told = sent(&effects);
+    assert!(
+        matches!(told[0], (to, Message::Roster { epoch: 3, .. }) if to == again.0),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -182,18 +248,20 @@ fn a_new_leader_finishes_a_start_that_its_predecessor_began() {
     stage.hello(0, Some(1));
     let (late, effects) = stage.hello(1, None);
     let roster = Message::Roster {
-        epoch: 1,
+        epoch: 2,
         endpoints: vec![endpoint(0), endpoint(1)],
     };
     assert_eq!(
         sent(&effects),
-        [(late.0, &roster)],
-        "rank 0 keeps its links"
+        [(1, &roster), (late.0, &roster)],
+        "rank 1 may have dropped the link that rank 0 believes in"
     );
-    stage.handle(Event::Joined {
-        connection: late,
-        epoch: 1,
-    });
+    for connection in [Connection(1), late] {
+        stage.handle(Event::Joined {
+            connection,
+            epoch: 2,
+        });
+    }
     assert_eq!(stage.view().phase, Phase::Running);
 }
 
