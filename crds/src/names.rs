@@ -36,7 +36,7 @@ pub const CONTAINER_TRAINER: &str = "trainer";
 /// Native sidecar that runs HFReduce.
 pub const CONTAINER_HFREDUCE: &str = "hfreduce";
 
-/// Name of the ConfigMap and the Secret of one attempt: `<job>-<attempt>`.
+/// Name of the ConfigMap of one attempt: `<job>-<attempt>`. Its Secret has that and a digest.
 pub fn attempt_name(job: &str, attempt: u32) -> String {
     format!("{job}-{attempt}")
 }

@@ -26,6 +26,8 @@ pub struct Violation {
 
 /// A node is in one gang at most, and nothing older runs on it.
 const ONE_GANG_PER_NODE: &str = "one-gang-per-node";
+/// One thing after the other: a job has one plan at a time.
+const ONE_PLAN_PER_JOB: &str = "one-plan-per-job";
 /// A gang has all its nodes and pods or none.
 const GANG_WHOLE: &str = "gang-whole";
 /// At most `maxCrossZoneJobs` jobs cross zones, none whose policy forbids it, none over three.
@@ -57,7 +59,7 @@ pub fn check(
             detail,
         };
         if !seen.insert(&job.job) {
-            return Err(fail((RECORD_FIRST, "the job is planned twice".to_owned())));
+            return Err(fail((ONE_PLAN_PER_JOB, "it is planned twice".to_owned())));
         }
         world.replay(job).map_err(fail)?;
     }
@@ -103,6 +105,8 @@ struct World<'a> {
     occupied: BTreeSet<&'a NodeName>,
     /// The attempts that hold nodes.
     held: BTreeMap<&'a JobKey, &'a Attempt>,
+    /// Jobs whose last plan is still being written.
+    under_way: BTreeSet<&'a JobKey>,
     crossing: u32,
 }
 
@@ -111,8 +115,9 @@ struct Replay<'a> {
     job: &'a Job,
     status: &'a Status,
     finalizer: bool,
-    /// The attempt created in this plan, and the ranks that got a pod in it.
+    /// The attempt created in this plan, the one whose key is there, the ranks that got a pod in it.
     created: Option<&'a NewAttempt>,
+    key: Option<u32>,
     ranks: BTreeSet<(u32, u32)>,
 }
 
@@ -142,12 +147,19 @@ impl<'a> World<'a> {
                 held.insert(&attempt.job, attempt);
             }
         }
+        for plan in &snapshot.under_way {
+            taken.extend(plan.nodes());
+            if plan.attempt().is_some_and(|new| new.crossing) && !held.contains_key(&plan.job) {
+                crossing += 1;
+            }
+        }
         let nodes = snapshot
             .nodes
             .iter()
             .map(|node| (&node.name, node))
             .collect();
         Self {
+            under_way: snapshot.under_way.iter().map(|plan| &plan.job).collect(),
             policy,
             now,
             nodes,
@@ -161,6 +173,10 @@ impl<'a> World<'a> {
     }
 
     fn replay(&mut self, plan: &'a JobPlan) -> Outcome {
+        let free = !self.under_way.contains(&plan.job);
+        ensure(free, ONE_PLAN_PER_JOB, || {
+            "its last plan is still being written".to_owned()
+        })?;
         let Some(&job) = self.jobs.get(&plan.job) else {
             let only_strips = plan
                 .actions
@@ -175,6 +191,7 @@ impl<'a> World<'a> {
             status: &job.status,
             finalizer: job.finalizer,
             created: None,
+            key: None,
             ranks: BTreeSet::new(),
         };
         for action in &plan.actions {
@@ -195,6 +212,7 @@ impl<'a> World<'a> {
                 replay.status = status;
             }
             Action::CreateAttempt(attempt) => self.create_attempt(replay, attempt)?,
+            Action::CreateKey { attempt } => self.create_key(replay, *attempt)?,
             Action::CreatePod {
                 attempt,
                 rank,
@@ -364,6 +382,17 @@ impl<'a> World<'a> {
         })
     }
 
+    /// A key belongs to an attempt that is decided.
+    fn create_key(&self, replay: &mut Replay<'a>, attempt: u32) -> Outcome {
+        let new = replay.created.map(|new| new.number);
+        let old = self.held.get(&replay.job.key).map(|old| old.number);
+        ensure(new.or(old) == Some(attempt), RECORD_FIRST, || {
+            format!("the key of attempt {attempt}, which is not decided")
+        })?;
+        replay.key = Some(attempt);
+        Ok(())
+    }
+
     fn create_pod(
         &self,
         replay: &mut Replay<'a>,
@@ -378,6 +407,9 @@ impl<'a> World<'a> {
                 "pod of attempt {attempt} in phase {:?} {}",
                 status.phase, status.attempt
             )
+        })?;
+        ensure(replay.key == Some(attempt), RECORD_FIRST, || {
+            format!("pod of attempt {attempt} before its key")
         })?;
         let decided = match replay.created {
             Some(new) => new.nodes.get(rank as usize).map(|place| &place.node),

@@ -101,6 +101,7 @@ impl<'a> Draft<'a> {
             resume,
         };
         self.actions.push(Action::CreateAttempt(attempt));
+        self.actions.push(Action::CreateKey { attempt: number });
         for (rank, node) in pods {
             self.actions.push(Action::CreatePod {
                 attempt: number,

@@ -2,7 +2,7 @@
 
 use crate::capacity::{Capacity, Reach, unplaceable};
 use crate::ledger::Ledger;
-use crate::snapshot::Job;
+use crate::snapshot::{Job, Problem};
 
 /// Why a job gets no nodes now. The texts hold no figure that changes while others come and go, so
 /// that a waiting job's status is not written again and again.
@@ -42,8 +42,8 @@ pub(crate) fn excluded(
     ledger: &Ledger<'_>,
     capacity: Option<&Capacity<'_>>,
 ) -> Option<Waiting> {
-    if let Some(problem) = &job.claim_problem {
-        return Some(Waiting::warning("ClaimUnusable", problem.clone()));
+    if let Some(Problem { reason, message }) = &job.problem {
+        return Some(Waiting::warning(reason, message.clone()));
     }
     if ledger.name_is_taken(&job.key) {
         let message = "Waiting: objects of an earlier job of this name are still being deleted";

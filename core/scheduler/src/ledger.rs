@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topology::NodeName;
 
+use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, Snapshot};
 use crate::status::{Checkpoint, Phase};
@@ -47,6 +48,8 @@ pub(crate) struct Ledger<'a> {
     owned: BTreeSet<&'a NodeName>,
     /// Nodes with a pod that has not ended.
     occupied: BTreeSet<&'a NodeName>,
+    /// Plans that are being written.
+    under_way: BTreeMap<&'a JobKey, &'a JobPlan>,
     /// Attempts that lost a race between two leaders and must give way.
     beaten: BTreeSet<&'a JobKey>,
     crossing: u32,
@@ -93,12 +96,18 @@ impl<'a> Ledger<'a> {
             views,
             owned: BTreeSet::new(),
             occupied,
+            under_way: snapshot
+                .under_way
+                .iter()
+                .map(|plan| (&plan.job, &**plan))
+                .collect(),
             beaten: BTreeSet::new(),
             crossing: 0,
             now,
             policy,
         };
         ledger.settle_claims();
+        ledger.take_under_way();
         ledger
     }
 
@@ -126,6 +135,32 @@ impl<'a> Ledger<'a> {
             self.crossing += u32::from(attempt.crossing);
             self.owned.extend(&attempt.nodes);
         }
+    }
+
+    /// What is being written counts as written, as far as it takes something. Also if its job is
+    /// being deleted by now: its pods are still on their way to their nodes.
+    fn take_under_way(&mut self) {
+        for (key, plan) in &self.under_way {
+            self.owned.extend(plan.nodes());
+            let counted = self
+                .views
+                .get(key)
+                .is_some_and(|view| view.holding().is_some());
+            let crosses = plan.attempt().is_some_and(|new| new.crossing);
+            self.crossing += u32::from(crosses && !counted);
+        }
+    }
+
+    /// Whether a plan for the job is being written.
+    pub(crate) fn is_under_way(&self, job: &JobKey) -> bool {
+        self.under_way.contains_key(job)
+    }
+
+    /// Whether a plan that gives the job nodes is being written.
+    pub(crate) fn gets_nodes(&self, job: &JobKey) -> bool {
+        self.under_way
+            .get(job)
+            .is_some_and(|plan| plan.attempt().is_some())
     }
 
     pub(crate) fn views(&self) -> impl Iterator<Item = (&'a JobKey, &JobView<'a>)> {

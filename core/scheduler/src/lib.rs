@@ -23,6 +23,8 @@ pub use check::{Violation, check, vet};
 pub use plan::{Action, Event, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
-pub use snapshot::{Attempt, Exit, Job, JobKey, Node, Pod, PodState, Report, Snapshot, ZonePolicy};
+pub use snapshot::{
+    Attempt, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot, ZonePolicy,
+};
 pub use status::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status};
 pub use time::Timestamp;

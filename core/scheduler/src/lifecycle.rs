@@ -123,12 +123,14 @@ impl<'a> Draft<'a> {
 
     /// Creates the pods that are missing, if their nodes can still take them.
     fn complete(&mut self, attempt: &Attempt, ranks: Vec<u32>, ledger: &Ledger<'a>) {
-        if let Some(problem) = &self.job.claim_problem {
-            // No node will ever take these pods, so the job must not keep nodes from others.
-            self.lost(None, problem.clone());
+        if let Some(problem) = &self.job.problem {
+            // Its pods are refused everywhere, so it must not keep nodes from others.
+            self.lost(None, problem.message.clone());
             return;
         }
-        let mut pods = Vec::with_capacity(ranks.len());
+        let mut writes = vec![Action::CreateKey {
+            attempt: attempt.number,
+        }];
         for (rank, name) in (0..)
             .zip(&attempt.nodes)
             .filter(|(rank, _)| ranks.contains(rank))
@@ -140,13 +142,13 @@ impl<'a> Draft<'a> {
                 );
                 return;
             }
-            pods.push(Action::CreatePod {
+            writes.push(Action::CreatePod {
                 attempt: attempt.number,
                 rank,
                 node: name.clone(),
             });
         }
-        self.actions.extend(pods);
+        self.actions.extend(writes);
         self.joining("Joining", "Waiting for the gang to join");
     }
 

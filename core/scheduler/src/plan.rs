@@ -1,6 +1,7 @@
 //! What the planner decides: per job an ordered list of writes, and when to look again.
 //!
-//! How to apply it: jobs independently of each other; inside a job in order, stopping at the first
+//! How to apply it: jobs independently of each other, and while later plans are made: they are told
+//! what is still under way ([`Snapshot::under_way`]). Inside a job in order, stopping at the first
 //! write that fails. Neighbouring actions of the same kind on pods may go out together. Every write
 //! to the job object itself is conditional on the resourceVersion that the snapshot was made from
 //! (and then on that of the last own write), and creations never overwrite: so everything that a
@@ -11,6 +12,8 @@ use std::time::Duration;
 use topology::{Leaf, NodeName, Zone};
 
 use crate::snapshot::JobKey;
+#[cfg(doc)]
+use crate::snapshot::Snapshot;
 use crate::status::{Checkpoint, Status};
 use crate::time::Timestamp;
 
@@ -47,9 +50,15 @@ pub enum Action {
         /// For people; on transitions only.
         event: Option<Event>,
     },
-    /// Create Secret and then ConfigMap of an attempt. The ConfigMap is what decides: if it exists
-    /// already, somebody else decided, so stop applying this job and look again.
+    /// Create the ConfigMap of an attempt. It is what decides: if it exists already, somebody else
+    /// decided, so stop applying this job and look again.
     CreateAttempt(NewAttempt),
+    /// Create the Secret with the attempt's key. After the ConfigMap, so that wherever there is a
+    /// Secret there is something to remember it by. If it exists already, that is fine.
+    CreateKey {
+        /// Attempt.
+        attempt: u32,
+    },
     /// Create the pod of a rank. If it exists already with the same job uid, that is fine.
     CreatePod {
         /// Attempt.
@@ -75,7 +84,7 @@ pub enum Action {
         /// Node rank.
         rank: u32,
     },
-    /// Delete ConfigMap and Secret of a voided attempt. Not found is fine.
+    /// Delete Secret and then ConfigMap of a voided attempt. Not found is fine.
     DeleteAttempt {
         /// Attempt.
         attempt: u32,
@@ -118,6 +127,40 @@ pub struct Event {
     pub reason: &'static str,
     /// One sentence.
     pub message: String,
+}
+
+impl JobPlan {
+    /// The attempt that it decides, if it does.
+    pub fn attempt(&self) -> Option<&NewAttempt> {
+        self.actions.iter().find_map(|action| match action {
+            Action::CreateAttempt(new) => Some(new),
+            Action::AddFinalizer
+            | Action::RemoveFinalizer
+            | Action::Record { .. }
+            | Action::CreateKey { .. }
+            | Action::CreatePod { .. }
+            | Action::DeletePod { .. }
+            | Action::StripPod { .. }
+            | Action::DeleteAttempt { .. }
+            | Action::DeleteJob => None,
+        })
+    }
+
+    /// The nodes on which it creates pods.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::CreatePod { node, .. } => Some(node),
+            Action::AddFinalizer
+            | Action::RemoveFinalizer
+            | Action::Record { .. }
+            | Action::CreateAttempt(_)
+            | Action::CreateKey { .. }
+            | Action::DeletePod { .. }
+            | Action::StripPod { .. }
+            | Action::DeleteAttempt { .. }
+            | Action::DeleteJob => None,
+        })
+    }
 }
 
 impl Plan {

@@ -1,5 +1,6 @@
 //! The order of a planning pass: every job advances by itself, then nodes are given away, then what
-//! is left over is removed.
+//! is left over is removed. Jobs whose last plan is still being written keep their place in the
+//! queue, but get no new plan.
 
 use crate::assign::assign;
 use crate::draft::Draft;
@@ -19,15 +20,18 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     let mut drafts = Vec::new();
     for (key, view) in ledger.views() {
         let Some(job) = view.job else {
-            push(&mut jobs, key, orphans(view));
+            push(&mut jobs, &ledger, key, orphans(view));
             continue;
         };
         let mut draft = Draft::new(job, view, policy, now);
         if job.deleting {
             draft.tear_down(&ledger);
-            push(&mut jobs, key, draft.actions);
+            push(&mut jobs, &ledger, key, draft.actions);
         } else {
             draft.advance(&ledger, &mut wake);
+            if ledger.gets_nodes(key) {
+                draft.want = None;
+            }
             drafts.push(draft);
         }
     }
@@ -39,7 +43,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         if let Some(when) = draft.status.retry_at.filter(|when| *when > now) {
             wake.at(when);
         }
-        push(&mut jobs, &draft.job.key, draft.actions);
+        push(&mut jobs, &ledger, &draft.job.key, draft.actions);
     }
     for node in &snapshot.nodes {
         if let Some(until) = node.suspect_until.filter(|until| *until > now) {
@@ -53,8 +57,8 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     }
 }
 
-fn push(jobs: &mut Vec<JobPlan>, job: &JobKey, actions: Vec<Action>) {
-    if !actions.is_empty() {
+fn push(jobs: &mut Vec<JobPlan>, ledger: &Ledger<'_>, job: &JobKey, actions: Vec<Action>) {
+    if !actions.is_empty() && !ledger.is_under_way(job) {
         jobs.push(JobPlan {
             job: job.clone(),
             actions,

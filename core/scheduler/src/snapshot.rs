@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use topology::{Class, Leaf, NodeName, Zone};
 
+use crate::plan::JobPlan;
 use crate::status::{Checkpoint, Status};
 use crate::time::Timestamp;
 
@@ -27,6 +28,9 @@ pub struct Snapshot {
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
     pub reports: Vec<Report>,
+    /// Plans that are being written at this moment. Nothing more is planned for their jobs, and the
+    /// nodes that they name are taken, until they are written to the end or have failed.
+    pub under_way: Vec<Arc<JobPlan>>,
 }
 
 /// A node.
@@ -83,6 +87,16 @@ pub enum ZonePolicy {
     PreferSingle,
 }
 
+/// What is wrong with a job, and not with the cluster: an unusable claim, an unknown class, objects
+/// that the API server refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// CamelCase word.
+    pub reason: &'static str,
+    /// One sentence that names what has to be changed.
+    pub message: String,
+}
+
 /// A TrainingJob, reduced to what decides its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -108,9 +122,9 @@ pub struct Job {
     pub deleting: bool,
     /// Whether it carries our finalizer.
     pub finalizer: bool,
-    /// Why its claim cannot be used, as a sentence that names the claim: missing, or not
-    /// ReadWriteMany with more than one node. It stays Queued as long as this is set.
-    pub claim_problem: Option<String>,
+    /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set, unless
+    /// all its pods exist.
+    pub problem: Option<Problem>,
     /// What was recorded about it.
     pub status: Status,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::training_job::{TrainingJob, ZonePolicy};
-use scheduler::{Job, JobKey, Policy, Report, Snapshot, Timestamp};
+use scheduler::{Job, JobKey, Policy, Problem, Report, Snapshot, Timestamp};
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
@@ -21,7 +21,8 @@ pub struct Reports {
     pub suspects: BTreeMap<NodeName, Timestamp>,
 }
 
-/// The snapshot; none before there is a Fabric, because nothing has a class then.
+/// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
+/// written is for the caller to add.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
     Some(Snapshot {
@@ -42,6 +43,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
             .collect(),
         pods: mirrors.pods.values().map(|kept| kept.pod.clone()).collect(),
         reports: reports.checkpoints.clone(),
+        under_way: Vec::new(),
     })
 }
 
@@ -115,7 +117,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
         finalizer: finalizers
             .iter()
             .any(|finalizer| finalizer == crds::names::FINALIZER),
-        claim_problem: problem(job, fabric, mirrors),
+        problem: problem(job, fabric, mirrors),
         status: job
             .status
             .as_ref()
@@ -125,7 +127,8 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
 }
 
 /// Why the job cannot get pods, whatever nodes are free.
-fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<String> {
+fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Problem> {
+    let because = |reason| move |message| Problem { reason, message };
     if let (None, Some(name)) = (class_of(job, fabric), &job.spec.node_class) {
         let known: Vec<&str> = fabric
             .classes
@@ -133,11 +136,13 @@ fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<
             .map(|class| class.name.as_str())
             .collect();
         let known = known.join(", ");
-        return Some(format!(
-            "node class {name} is not in the Fabric, which has {known}"
-        ));
+        let message = format!("node class {name} is not in the Fabric, which has {known}");
+        return Some(because("ClassUnknown")(message));
     }
-    claim_problem(job, mirrors).or_else(|| pod::template_problem(&job.spec.template.spec))
+    let template = || pod::template_problem(&job.spec.template.spec);
+    claim_problem(job, mirrors)
+        .map(because("ClaimUnusable"))
+        .or_else(|| template().map(because("TemplateUnusable")))
 }
 
 fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
@@ -219,9 +224,9 @@ mod tests {
         )
     }
 
-    fn problem_of(extra: &str) -> Option<String> {
+    fn problem_of(extra: &str) -> Option<Problem> {
         let snapshot = snapshot(&mirrors(&job_with(extra)), &Reports::default());
-        snapshot.and_then(|snapshot| snapshot.jobs[0].claim_problem.clone())
+        snapshot.and_then(|snapshot| snapshot.jobs[0].problem.clone())
     }
 
     #[test]
@@ -247,24 +252,23 @@ mod tests {
     #[test]
     fn a_claim_that_cannot_serve_the_gang_is_named() {
         assert_eq!(problem_of("checkpoint: {claimName: shared}"), None);
-        let alone = problem_of("checkpoint: {claimName: alone}").unwrap();
+        let Problem { reason, message } = problem_of("checkpoint: {claimName: alone}").unwrap();
+        assert_eq!(reason, "ClaimUnusable");
         assert!(
-            alone.contains("alone") && alone.contains("ReadWriteMany"),
-            "{alone}"
+            message.contains("alone") && message.contains("ReadWriteMany"),
+            "{message}"
         );
-        assert!(
-            problem_of("checkpoint: {claimName: none}")
-                .unwrap()
-                .contains("does not exist")
-        );
+        let missing = problem_of("checkpoint: {claimName: none}").unwrap();
+        assert!(missing.message.contains("does not exist"), "{missing:?}");
     }
 
     #[test]
     fn a_class_that_nobody_defined_is_named() {
-        let problem = problem_of("nodeClass: h100").unwrap();
+        let Problem { reason, message } = problem_of("nodeClass: h100").unwrap();
+        assert_eq!(reason, "ClassUnknown");
         assert!(
-            problem.contains("h100") && problem.contains("a100"),
-            "{problem}"
+            message.contains("h100") && message.contains("a100"),
+            "{message}"
         );
     }
 

@@ -44,6 +44,8 @@ pub struct Settings {
 pub struct Rank<'a> {
     /// The attempt.
     pub attempt: u32,
+    /// The Secret with the attempt's key.
+    pub key_name: &'a str,
     /// Node rank.
     pub rank: u32,
     /// The node it is pinned to.
@@ -186,7 +188,7 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
     }
 
     let mut volumes = array(&body.rest, "volumes").to_vec();
-    volumes.extend(volumes_of(job, class, rank.attempt));
+    volumes.extend(volumes_of(job, class, rank));
     spec.insert("volumes".to_owned(), Value::Array(volumes));
 
     let mut init = vec![sidecar(job, class, settings, rank)];
@@ -210,9 +212,9 @@ fn pinned_to(node: &str) -> Value {
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
 }
 
-fn volumes_of(job: &TrainingJob, class: &NodeClass, attempt: u32) -> Vec<Value> {
-    let attempt_name =
-        names::attempt_name(job.metadata.name.as_deref().unwrap_or_default(), attempt);
+fn volumes_of(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
+    let job_name = job.metadata.name.as_deref().unwrap_or_default();
+    let attempt_name = names::attempt_name(job_name, rank.attempt);
     let mut shared_memory = json!({"medium": "Memory"});
     if let Some(size) = class
         .shared_memory
@@ -224,7 +226,7 @@ fn volumes_of(job: &TrainingJob, class: &NodeClass, attempt: u32) -> Vec<Value> 
     let mut volumes = vec![
         json!({"name": VOLUME_RUN, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}),
         json!({"name": VOLUME_ATTEMPT, "configMap": {"name": attempt_name}}),
-        json!({"name": VOLUME_KEY, "secret": {"secretName": attempt_name}}),
+        json!({"name": VOLUME_KEY, "secret": {"secretName": rank.key_name}}),
         json!({"name": VOLUME_SHARED_MEMORY, "emptyDir": shared_memory}),
     ];
     if let Some(checkpoint) = &job.spec.checkpoint {

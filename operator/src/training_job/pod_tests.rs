@@ -67,6 +67,7 @@ fn built(job: &TrainingJob, class: &NodeClass) -> Value {
     };
     let rank = Rank {
         attempt: 2,
+        key_name: "digits-2-0123456789",
         rank: 0,
         node: "n7",
         resume: Some(&resume),
@@ -104,6 +105,7 @@ fn the_api_knows_every_field_of_the_pod() {
 fn only_rank_zero_carries_the_finalizer() {
     let rank = Rank {
         attempt: 1,
+        key_name: "digits-1-0123456789",
         rank: 1,
         node: "n8",
         resume: None,

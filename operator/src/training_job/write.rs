@@ -14,9 +14,9 @@ use tokio::sync::Semaphore;
 
 use crate::watch::chain;
 
-/// Requests in flight: enough for some 120 pods a second at the API server's 0.5 s under load,
+/// Requests in flight, of all jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
 /// few enough that priority and fairness does not queue other clients behind us.
-const IN_FLIGHT: usize = 64;
+pub const IN_FLIGHT: usize = 64;
 /// Longer than the API server's own limit of 60 s would only hold up the next plan.
 const TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -56,7 +56,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         ttl: None,
         deleting: false,
         finalizer: false,
-        claim_problem: None,
+        problem: None,
         status: Status::default(),
     }
 }

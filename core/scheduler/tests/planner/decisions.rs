@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Job, Phase, Plan, Pod, PodState, Policy, Report,
-    Snapshot, Status, Timestamp, ZonePolicy, check, plan,
+    Action, Checkpoint, ConditionKind, Exit, Job, Phase, Plan, Pod, PodState, Policy, Problem,
+    Report, Snapshot, Status, Timestamp, ZonePolicy, check, plan,
 };
 
 use crate::build::{GRACE, at, job, nodes};
 use crate::properties::apply;
 
-fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
+pub(crate) fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let policy = Policy::default();
     let plan = plan(snapshot, &policy, now);
     check(snapshot, &policy, now, &plan).unwrap();
     plan
 }
 
-fn queue(nodes_text: &str, jobs: Vec<Job>) -> Snapshot {
+pub(crate) fn queue(nodes_text: &str, jobs: Vec<Job>) -> Snapshot {
     Snapshot {
         nodes: nodes(nodes_text),
         jobs,
@@ -26,13 +26,13 @@ fn queue(nodes_text: &str, jobs: Vec<Job>) -> Snapshot {
 }
 
 /// Decides and writes.
-fn step(snapshot: &mut Snapshot, now: Timestamp) {
+pub(crate) fn step(snapshot: &mut Snapshot, now: Timestamp) {
     let plan = decide(snapshot, now);
     apply(snapshot, &plan, now);
 }
 
 /// The nodes that each job gets, as `job: node node`.
-fn placed(plan: &Plan) -> Vec<String> {
+pub(crate) fn placed(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for job in &plan.jobs {
         for action in &job.actions {
@@ -50,7 +50,7 @@ fn placed(plan: &Plan) -> Vec<String> {
 }
 
 /// What the plan says about why a job has no nodes.
-fn reason(plan: &Plan, job: &str) -> (String, String) {
+pub(crate) fn reason(plan: &Plan, job: &str) -> (String, String) {
     let status = recorded(plan, job);
     let condition = &status.conditions[&ConditionKind::Assigned];
     assert!(!condition.holds);
@@ -198,13 +198,61 @@ fn the_head_of_the_queue_keeps_its_zone_and_others_use_the_rest() {
 fn a_claim_that_cannot_be_used_keeps_the_job_queued() {
     let mut one = job("a", 2);
     let problem = "claim data is ReadWriteOnce; a job with 2 nodes needs ReadWriteMany";
-    one.claim_problem = Some(problem.to_owned());
+    one.problem = Some(Problem {
+        reason: "ClaimUnusable",
+        message: problem.to_owned(),
+    });
     let plan = decide(&queue("a:2", vec![one]), at(0));
     assert_eq!(
         reason(&plan, "a"),
         ("ClaimUnusable".to_owned(), problem.to_owned())
     );
     assert_eq!(recorded(&plan, "a").phase, Phase::Queued);
+}
+
+#[test]
+fn a_job_whose_pods_are_refused_gives_its_nodes_to_others() {
+    // One pod was created, then the API server refused the next.
+    let mut snapshot = queue("a:2", vec![job("train", 2), job("waits", 2)]);
+    let plan = decide(&snapshot, at(0));
+    apply(&mut snapshot, &plan, at(0));
+    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.pods.pop();
+    snapshot.jobs[0].problem = Some(Problem {
+        reason: "Refused",
+        message: "the API server refuses its objects: quota".to_owned(),
+    });
+    let plan = decide(&snapshot, at(1));
+    let status = recorded(&plan, "train");
+    assert_eq!(
+        (status.phase, status.restarts, status.replans),
+        (Phase::Restarting, 0, 1)
+    );
+    assert!(status.failure.unwrap().message.contains("quota"));
+    assert_eq!(deletions(&plan).len(), 1);
+    apply(&mut snapshot, &plan, at(1));
+    assert_eq!(snapshot.attempts, []);
+    snapshot.pods.clear();
+    assert_eq!(placed(&decide(&snapshot, at(2))), ["waits: a-000 a-001"]);
+
+    // Then it waits and says why; when the refusal is no longer believed, it tries again.
+    snapshot.jobs.retain(|job| *job.key.name == *"train");
+    let plan = decide(&snapshot, at(9));
+    assert_eq!(reason(&plan, "train").0, "Refused");
+    apply(&mut snapshot, &plan, at(9));
+    assert!(decide(&snapshot, at(10)).is_empty());
+    snapshot.jobs[0].problem = None;
+    assert_eq!(placed(&decide(&snapshot, at(70))), ["train: a-000 a-001"]);
+}
+
+#[test]
+fn a_problem_does_not_disturb_a_gang_that_has_all_its_pods() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].problem = Some(Problem {
+        reason: "ClaimUnusable",
+        message: "claim data does not exist".to_owned(),
+    });
+    assert!(decide(&snapshot, at(3)).is_empty());
 }
 
 #[test]

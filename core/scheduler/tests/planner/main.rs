@@ -14,4 +14,5 @@ mod life;
 mod mutations;
 mod properties;
 mod speed;
+mod under_way;
 mod world;

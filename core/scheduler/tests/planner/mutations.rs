@@ -178,6 +178,11 @@ fn creating_before_recording_is_refused() {
         matches!(action, Action::AddFinalizer)
     });
     refused(&snapshot, &plan, "finalizer-while-held");
+    let (snapshot, mut plan) = good();
+    drop_actions(&mut plan, 0, |action| {
+        matches!(action, Action::CreateKey { .. })
+    });
+    refused(&snapshot, &plan, "record-first");
 }
 
 /// Both jobs train.

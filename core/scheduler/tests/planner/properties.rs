@@ -32,6 +32,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                     crossing: new.crossing,
                     created: now,
                 }),
+                Action::CreateKey { .. } => {}
                 Action::CreatePod {
                     attempt,
                     rank,
@@ -114,6 +115,7 @@ proptest! {
         rng.shuffle(&mut one.jobs);
         rng.shuffle(&mut one.attempts);
         rng.shuffle(&mut one.pods);
+        rng.shuffle(&mut one.under_way);
         prop_assert_eq!(plan(&one, &policy, now), expected);
     }
 

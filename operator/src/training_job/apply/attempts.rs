@@ -1,5 +1,5 @@
-//! The part of `apply` that writes attempts: the Secret with the key and the ConfigMap with the
-//! assignment, which decides who runs where.
+//! The part of `apply` that writes attempts: the ConfigMap with the assignment, which decides who
+//! runs where, and the Secret with the key.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
 use scheduler::{JobKey, NewAttempt};
-use serde_json::json;
+use serde_json::{Value, json};
 use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
 use wire::handshake::Key;
 use wire::run_dir::CheckpointRef;
@@ -26,7 +26,6 @@ use crate::watch;
 const MASTER_PORT: u16 = 29_500;
 
 impl Applier {
-    /// Secret first: when the ConfigMap exists, everything its pods mount does.
     pub(super) async fn create_attempt(
         &self,
         progress: &Progress<'_>,
@@ -36,34 +35,13 @@ impl Applier {
             return Err(Error::Stale(format!("job {} is gone", progress.key)));
         };
         let key = progress.key;
-        let metadata = json!({
-            "name": names::attempt_name(&key.name, new.number),
-            "namespace": &*key.namespace,
-            "labels": {
-                names::LABEL_JOB: &*key.name,
-                names::LABEL_ATTEMPT: new.number.to_string(),
-            },
-            "ownerReferences": [pod::owner_reference(job)],
-        });
-        let secret = Key::derive(&self.master, &key.uid, new.number);
-        let secret = json!({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata,
-            "immutable": true,
-            "data": {"key": ByteString(secret.as_bytes().to_vec())},
-        });
-        match self.writer.create::<Secret>(&key.namespace, &secret).await {
-            // The same bytes, whoever wrote them: they follow from the job and the attempt.
-            Ok(_) | Err(write::Error::Exists { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let name = names::attempt_name(&key.name, new.number);
         let assignment = assignment(job, progress.fabric, new)?;
         let packed = ByteString(assignment.to_gz()?);
         let config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": metadata,
+            "metadata": metadata(job, key, &name, new.number),
             "immutable": true,
             "binaryData": {translate::ASSIGNMENT_FILE: packed},
         });
@@ -93,40 +71,80 @@ impl Applier {
             Some(owner) if owner == *key => Error::Stale(format!(
                 "attempt {attempt} of job {key} was decided already"
             )),
-            Some(owner) => Error::Taken {
-                what: format!("ConfigMap {name}"),
-                owner: format!("an earlier job {owner}"),
-                leaving: true,
-            },
-            None => Error::Taken {
-                what: format!("ConfigMap {name}"),
-                owner: format!("somebody in namespace {}", key.namespace),
-                leaving: false,
-            },
+            owner => Error::taken("ConfigMap", &name, key, owner),
         }
     }
 
+    pub(super) async fn create_key(
+        &self,
+        progress: &Progress<'_>,
+        attempt: u32,
+    ) -> Result<(), Error> {
+        let Some(job) = &progress.job else {
+            return Err(Error::Stale(format!("job {} is gone", progress.key)));
+        };
+        let key = progress.key;
+        let bytes = Key::derive(&self.master, &key.uid, attempt);
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata(job, key, &self.key_name(key, attempt), attempt),
+            "immutable": true,
+            "data": {"key": ByteString(bytes.as_bytes().to_vec())},
+        });
+        match self.writer.create::<Secret>(&key.namespace, &secret).await {
+            Ok(_) | Err(write::Error::Exists { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Name of the Secret with an attempt's key. It ends in a digest of the key, so that nobody else
+    /// has a Secret of this name: the operator may not read Secrets to find out.
+    pub(super) fn key_name(&self, key: &JobKey, attempt: u32) -> String {
+        let secret = Key::derive(&self.master, &key.uid, attempt);
+        let digest = Key::derive(secret.as_bytes(), "name", attempt);
+        let mut name = names::attempt_name(&key.name, attempt);
+        name.push('-');
+        for byte in &digest.as_bytes()[..5] {
+            name.push_str(&format!("{byte:02x}"));
+        }
+        name
+    }
+
+    /// The Secret first: as long as the ConfigMap is seen, this is planned again.
     pub(super) async fn delete_attempt(&self, key: &JobKey, attempt: u32) -> Result<(), Error> {
         let name = names::attempt_name(&key.name, attempt);
         let params = DeleteParams::default();
+        let secret = self
+            .writer
+            .delete::<Secret>(&key.namespace, &self.key_name(key, attempt), &params)
+            .await
+            .map(drop);
+        gone_is_fine(secret)?;
         let config_map = self
             .writer
             .delete::<ConfigMap>(&key.namespace, &name, &params)
             .await
             .map(drop);
         gone_is_fine(config_map)?;
-        let secret = self
-            .writer
-            .delete::<Secret>(&key.namespace, &name, &params)
-            .await
-            .map(drop);
-        gone_is_fine(secret)?;
         self.cluster
             .mirrors()
             .attempts
             .missing(&key.namespace, &name);
         Ok(())
     }
+}
+
+fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value {
+    json!({
+        "name": name,
+        "namespace": &*key.namespace,
+        "labels": {
+            names::LABEL_JOB: &*key.name,
+            names::LABEL_ATTEMPT: attempt.to_string(),
+        },
+        "ownerReferences": [pod::owner_reference(job)],
+    })
 }
 
 /// What the attempt's ConfigMap says.

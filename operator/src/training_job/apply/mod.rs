@@ -1,35 +1,27 @@
-//! Carries out a plan: the only code that writes to the API server for jobs. Each job's actions go
-//! in their order and stop at the first that fails; what a write answers is laid over the mirrors,
-//! so that the next plan contains it.
+//! Carries out a job's plan: the only code that writes to the API server for jobs. Actions go in
+//! their order and stop at the first that fails; what a write answers is laid over the mirrors, so
+//! that the next plan contains it.
 
 mod attempts;
+mod job;
+mod look;
 mod pods;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crds::fabric::FabricSpec;
-use crds::names;
 use crds::training_job::TrainingJob;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use k8s_openapi::api::events::v1::Event as ApiEvent;
-use k8s_openapi::jiff;
-use kube::api::{DeleteParams, Patch, Preconditions};
-use scheduler::{Action, Event, JobKey, JobPlan, Plan, Status};
-use serde_json::json;
-use tracing::{debug, info, warn};
+use futures::stream::{FuturesUnordered, StreamExt};
+use scheduler::{Action, JobKey, JobPlan};
+use tracing::debug;
 
-use crate::cluster::{Cluster, key_of, version_of};
+use crate::cluster::Cluster;
 use crate::training_job::pod::Settings;
-use crate::training_job::status;
-use crate::training_job::write::{self, Writer};
-use crate::views::{AttemptView, PodView};
-use crate::watch;
+use crate::training_job::write::{self, IN_FLIGHT, Writer};
 
-/// Longest note of an Event that the API server takes.
-const NOTE_BYTES: usize = 1000;
+/// Requests of one job in flight: three quarters of all, so that a gang of 1,250 pods leaves room
+/// for what is decided about others meanwhile.
+const TOGETHER: usize = IN_FLIGHT * 3 / 4;
 
 /// Why a job's actions stopped.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +33,14 @@ pub enum Error {
     #[error("{0}; looking again")]
     Stale(String),
     /// A name that the job needs is taken by something else.
-    #[error("failed to create {what}: {owner} has one of this name")]
+    #[error("{what} is in the way: it belongs to {owner}, {remedy}")]
     Taken {
-        /// What was to be created.
+        /// What has the name.
         what: String,
         /// Whose it is.
         owner: String,
+        /// What to do about it.
+        remedy: &'static str,
         /// Whether it goes away by itself.
         leaving: bool,
     },
@@ -56,11 +50,30 @@ pub enum Error {
 }
 
 impl Error {
-    /// How long and in which way the job has to wait.
-    pub fn wait(&self) -> Wait {
+    /// The error for an object that exists already, and what owns it if a job does.
+    fn taken(kind: &str, name: &str, key: &JobKey, owner: Option<JobKey>) -> Self {
+        let what = format!("{kind} {name}");
+        match owner {
+            Some(owner) => Self::Taken {
+                what,
+                owner: format!("an earlier job {owner}"),
+                remedy: "and goes with it",
+                leaving: true,
+            },
+            None => Self::Taken {
+                what,
+                owner: format!("somebody in namespace {}", key.namespace),
+                remedy: "delete it or give the job another name",
+                leaving: false,
+            },
+        }
+    }
+
+    /// What helps, when `action` failed in this way.
+    fn wait(&self, action: &Action) -> Wait {
         match self {
             Self::Stale(_) | Self::Write(write::Error::Conflict { .. }) => Wait::Look,
-            Self::Write(write::Error::Refused { reason, .. }) => {
+            Self::Write(write::Error::Refused { reason, .. }) if creates(action) => {
                 Wait::Refused(format!("the API server refuses its objects: {reason}"))
             }
             Self::Taken { leaving: false, .. } => Wait::Refused(self.to_string()),
@@ -76,12 +89,18 @@ pub enum Wait {
     Look,
     /// Trying again later.
     Retry,
-    /// Only somebody can help; the sentence says what is wrong.
+    /// Only somebody can help; the sentence says what is wrong with what was to be created.
     Refused(String),
 }
 
-/// The jobs as the snapshot saw them.
-pub type Jobs = BTreeMap<JobKey, Arc<TrainingJob>>;
+/// Why a plan was not written to its end.
+#[derive(Debug)]
+pub struct Stopped {
+    /// What happened.
+    pub error: Error,
+    /// What helps.
+    pub wait: Wait,
+}
 
 /// Carries out plans.
 #[derive(Clone, Debug)]
@@ -106,58 +125,34 @@ struct Progress<'a> {
 }
 
 impl Applier {
-    /// Applies a plan, all jobs at once. Returns how each job that stopped early did so.
+    /// Applies the plan of a job, which the snapshot saw as `job`.
     pub async fn apply(
         &self,
-        plan: Plan,
-        jobs: &Jobs,
+        plan: &JobPlan,
+        job: Option<Arc<TrainingJob>>,
         fabric: &FabricSpec,
-    ) -> Vec<(JobKey, Error)> {
-        let mut running: FuturesUnordered<_> = plan
-            .jobs
-            .into_iter()
-            .map(|plan| self.apply_job(plan, jobs, fabric))
-            .collect();
-        let mut stopped = Vec::new();
-        while let Some((key, result)) = running.next().await {
-            if let Err(error) = result {
-                stopped.push((key, error));
-            }
-        }
-        stopped
-    }
-
-    async fn apply_job(
-        &self,
-        plan: JobPlan,
-        jobs: &Jobs,
-        fabric: &FabricSpec,
-    ) -> (JobKey, Result<(), Error>) {
-        let JobPlan { job: key, actions } = plan;
-        let mut progress = Progress {
-            key: &key,
-            job: jobs.get(&key).cloned(),
-            fabric,
-        };
-        let mut result = Ok(());
-        let mut rest = &actions[..];
+    ) -> Result<(), Stopped> {
+        let key = &plan.job;
+        let mut progress = Progress { key, job, fabric };
+        let mut rest = &plan.actions[..];
         while let Some(first) = rest.first() {
             let alike = rest
                 .iter()
                 .take_while(|action| go_together(first, action))
                 .count();
             let (now, later) = rest.split_at(alike.max(1));
-            result = match now {
+            let result = match now {
                 [one] => self.act(&mut progress, one).await,
                 several => self.act_together(&progress, several).await,
             };
-            if result.is_err() {
-                self.look_again(&key, &now[..1]).await;
-                break;
+            if let Err(error) = result {
+                self.look_again(key, first).await;
+                let wait = error.wait(first);
+                return Err(Stopped { error, wait });
             }
             rest = later;
         }
-        (key, result)
+        Ok(())
     }
 
     /// Actions on pods of one kind: they do not depend on each other.
@@ -170,18 +165,25 @@ impl Applier {
                 done => return done,
             }
         }
-        let mut running: FuturesUnordered<_> = actions
-            .iter()
-            .map(|action| self.act_on_pod(progress, action))
-            .collect();
+        let creating = creates(&actions[0]);
+        let mut rest = actions.iter();
+        let mut running = FuturesUnordered::new();
         let mut result = Ok(());
-        while let Some(one) = running.next().await {
-            // All are tried: what succeeded is seen, the first failure is told.
+        loop {
+            // A gang that misses one pod is of no use, so no more are created after a failure. What
+            // is to be removed is tried to the end.
+            while running.len() < TOGETHER && !(creating && result.is_err()) {
+                let Some(action) = rest.next() else { break };
+                running.push(self.act_on_pod(progress, action));
+            }
+            let Some(one) = running.next().await else {
+                return result;
+            };
+            // What succeeded is seen, the first failure is told.
             if result.is_ok() {
                 result = one;
             }
         }
-        result
     }
 
     async fn act(&self, progress: &mut Progress<'_>, action: &Action) -> Result<(), Error> {
@@ -197,191 +199,11 @@ impl Applier {
                 Ok(())
             }
             Action::CreateAttempt(attempt) => self.create_attempt(progress, attempt).await,
+            Action::CreateKey { attempt } => self.create_key(progress, *attempt).await,
             Action::DeleteAttempt { attempt } => self.delete_attempt(progress.key, *attempt).await,
             Action::DeleteJob => self.delete_job(progress).await,
             Action::CreatePod { .. } | Action::DeletePod { .. } | Action::StripPod { .. } => {
                 self.act_on_pod(progress, action).await
-            }
-        }
-    }
-
-    async fn set_finalizer(&self, progress: &mut Progress<'_>, present: bool) -> Result<(), Error> {
-        let Some(job) = &progress.job else {
-            return Ok(()); // Gone, and its finalizers with it.
-        };
-        let mut finalizers = job.metadata.finalizers.clone().unwrap_or_default();
-        finalizers.retain(|finalizer| finalizer != names::FINALIZER);
-        if present {
-            finalizers.push(names::FINALIZER.to_owned());
-        }
-        let metadata = json!({
-            "finalizers": finalizers,
-            "resourceVersion": job.metadata.resource_version,
-            "uid": job.metadata.uid,
-        });
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        let (namespace, name) = (&progress.key.namespace, &progress.key.name);
-        match self
-            .writer
-            .patch::<TrainingJob>(namespace, name, None, &patch)
-            .await
-        {
-            Ok(job) => {
-                let gone = !present && job.metadata.deletion_timestamp.is_some();
-                let job = watch::slim_job(job);
-                let mut mirrors = self.cluster.mirrors();
-                if gone && job.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
-                    mirrors.jobs.missing(namespace, name);
-                } else {
-                    mirrors
-                        .jobs
-                        .changed(key_of(&*job), version_of(&*job), Arc::clone(&job));
-                }
-                drop(mirrors);
-                progress.job = Some(job);
-                Ok(())
-            }
-            Err(write::Error::Missing { .. }) if !present => {
-                self.cluster.mirrors().jobs.missing(namespace, name);
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn record(&self, progress: &mut Progress<'_>, status: &Status) -> Result<(), Error> {
-        let Some(job) = &progress.job else {
-            return Err(Error::Stale(format!("job {} is gone", progress.key)));
-        };
-        let (namespace, name) = (&progress.key.namespace, &progress.key.name);
-        let body = json!({
-            "apiVersion": format!("{}/v1alpha1", names::GROUP),
-            "kind": "TrainingJob",
-            "metadata": {
-                "name": &**name,
-                "namespace": &**namespace,
-                "uid": job.metadata.uid,
-                "resourceVersion": job.metadata.resource_version,
-            },
-            "status": status::to_api(status, name, job.metadata.generation),
-        });
-        let patch = Patch::Apply(body);
-        let job: TrainingJob = self
-            .writer
-            .patch(namespace, name, Some("status"), &patch)
-            .await?;
-        let job = watch::slim_job(job);
-        let version = version_of(&*job);
-        self.cluster
-            .mirrors()
-            .jobs
-            .changed(key_of(&*job), version, Arc::clone(&job));
-        info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
-        progress.job = Some(job);
-        Ok(())
-    }
-
-    /// Publishes an Event. It is for people: that one is lost stops nothing.
-    async fn publish(&self, progress: &Progress<'_>, event: &Event) {
-        let job = progress.key;
-        let now = jiff::Timestamp::now();
-        let suffix = format!("{:x}", now.as_nanosecond());
-        let mut note = event.message.clone();
-        while note.len() > NOTE_BYTES {
-            note.pop();
-        }
-        let body = json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": format!("{}.{suffix}", job.name), "namespace": &*job.namespace},
-            "eventTime": format!("{now:.6}"),
-            "reportingController": "fireflyer.dev/operator",
-            "reportingInstance": self.instance,
-            "action": "Plan",
-            "reason": event.reason,
-            "note": note,
-            "type": if event.warning { "Warning" } else { "Normal" },
-            "regarding": {
-                "apiVersion": format!("{}/v1alpha1", names::GROUP),
-                "kind": "TrainingJob",
-                "name": &*job.name,
-                "namespace": &*job.namespace,
-                "uid": &*job.uid,
-            },
-        });
-        if let Err(error) = self.writer.create::<ApiEvent>(&job.namespace, &body).await {
-            warn!(%job, reason = event.reason, %error, "an Event was lost");
-        }
-    }
-
-    async fn delete_job(&self, progress: &Progress<'_>) -> Result<(), Error> {
-        let Some(job) = &progress.job else {
-            return Ok(());
-        };
-        let JobKey {
-            namespace, name, ..
-        } = progress.key;
-        let params = DeleteParams::background().preconditions(Preconditions {
-            uid: job.metadata.uid.clone(),
-            resource_version: job.metadata.resource_version.clone(),
-        });
-        let deleted = self
-            .writer
-            .delete::<TrainingJob>(namespace, name, &params)
-            .await
-            .map(drop);
-        gone_is_fine(deleted)?;
-        self.cluster.mirrors().jobs.missing(namespace, name);
-        Ok(())
-    }
-
-    /// After a write that failed or whose outcome is not known: reads what it was about, so that
-    /// the next plan does not rest on a guess.
-    async fn look_again(&self, key: &JobKey, actions: &[Action]) {
-        let (namespace, name) = (&key.namespace, &key.name);
-        match self.writer.get::<TrainingJob>(namespace, name).await {
-            Ok(job) => {
-                let job = watch::slim_job(job);
-                let (at, version) = (key_of(&*job), version_of(&*job));
-                self.cluster.mirrors().jobs.changed(at, version, job);
-            }
-            Err(write::Error::Missing { .. }) => {
-                self.cluster.mirrors().jobs.missing(namespace, name);
-            }
-            Err(_still_unknown) => {}
-        }
-        for action in actions {
-            match action {
-                Action::CreateAttempt(new) => {
-                    let attempt = names::attempt_name(name, new.number);
-                    let found = self.writer.get::<AttemptView>(namespace, &attempt).await;
-                    if let Ok(view) = found
-                        && let Some(attempt) = watch::attempt(&view)
-                    {
-                        let (at, version) = (key_of(&view), version_of(&view));
-                        let mut mirrors = self.cluster.mirrors();
-                        mirrors
-                            .attempts
-                            .created(at, version, attempt, Instant::now());
-                    }
-                }
-                Action::CreatePod { attempt, rank, .. }
-                | Action::DeletePod { attempt, rank, .. }
-                | Action::StripPod { attempt, rank } => {
-                    let pod = names::pod_name(name, *attempt, *rank);
-                    match self.writer.get::<PodView>(namespace, &pod).await {
-                        Ok(view) => self.saw_pod(view),
-                        Err(write::Error::Missing { .. }) => {
-                            self.cluster.mirrors().pods.missing(namespace, &pod);
-                        }
-                        Err(_still_unknown) => {}
-                    }
-                }
-                Action::AddFinalizer
-                | Action::RemoveFinalizer
-                | Action::Record { .. }
-                | Action::DeleteAttempt { .. }
-                | Action::DeleteJob => {}
             }
         }
     }
@@ -397,6 +219,14 @@ fn go_together(first: &Action, other: &Action) -> bool {
     )
 }
 
+/// Whether it is a step of giving a job its nodes.
+pub fn creates(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::CreateAttempt(_) | Action::CreateKey { .. } | Action::CreatePod { .. }
+    )
+}
+
 /// A word for logs and metrics.
 pub fn kind(action: &Action) -> &'static str {
     match action {
@@ -404,6 +234,7 @@ pub fn kind(action: &Action) -> &'static str {
         Action::RemoveFinalizer => "remove_finalizer",
         Action::Record { .. } => "record",
         Action::CreateAttempt(_) => "create_attempt",
+        Action::CreateKey { .. } => "create_key",
         Action::CreatePod { .. } => "create_pod",
         Action::DeletePod { .. } => "delete_pod",
         Action::StripPod { .. } => "strip_pod",

@@ -61,6 +61,7 @@ impl Applier {
             | Action::RemoveFinalizer
             | Action::Record { .. }
             | Action::CreateAttempt(_)
+            | Action::CreateKey { .. }
             | Action::DeleteAttempt { .. }
             | Action::DeleteJob => Ok(()),
         }
@@ -85,6 +86,7 @@ impl Applier {
         };
         let place = Rank {
             attempt,
+            key_name: &self.key_name(key, attempt),
             rank,
             node,
             resume: resume.as_ref(),
@@ -98,12 +100,12 @@ impl Applier {
             Err(write::Error::Exists { .. }) => {
                 let name = names::pod_name(&key.name, attempt, rank);
                 let view: PodView = self.writer.get(&key.namespace, &name).await?;
-                let same = translate::owner(&view.metadata).as_ref() == Some(key);
+                let owner = translate::owner(&view.metadata);
                 self.saw_pod(view);
-                if same {
+                if owner.as_ref() == Some(key) {
                     return Ok(());
                 }
-                Err(Error::Stale(format!("pod {name} belongs to another job")))
+                Err(Error::taken("pod", &name, key, owner))
             }
             Err(error) => Err(error.into()),
         }

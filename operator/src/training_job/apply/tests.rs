@@ -2,18 +2,20 @@
 
 use std::convert::Infallible;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crds::training_job::TrainingJob;
 use daemon::Registry;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use scheduler::{NewAttempt, Phase, Place, Timestamp};
+use scheduler::{NewAttempt, Phase, Place, Status, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::metrics::Metrics;
 use crate::training_job::translate;
+use crate::views::PodView;
 
 /// How the server answers: `METHOD path?query` to status code and body.
 type Script = fn(&str) -> (u16, Value);
@@ -102,21 +104,14 @@ fn failure(code: u16, reason: &str) -> (u16, Value) {
 }
 
 impl World {
-    async fn apply(&self, actions: Vec<Action>) -> Result<(), Error> {
+    async fn apply(&self, actions: Vec<Action>) -> Result<(), Stopped> {
         let fabric = crate::bootstrap::default_fabric(None).unwrap();
-        let plan = Plan {
-            jobs: vec![JobPlan {
-                job: self.key.clone(),
-                actions,
-            }],
-            wake_at: None,
+        let plan = JobPlan {
+            job: self.key.clone(),
+            actions,
         };
-        let jobs = Jobs::from([(self.key.clone(), Arc::clone(&self.job))]);
-        let stopped = self.applier.apply(plan, &jobs, &fabric).await;
-        stopped
-            .into_iter()
-            .next()
-            .map_or(Ok(()), |(_, error)| Err(error))
+        let job = Some(Arc::clone(&self.job));
+        self.applier.apply(&plan, job, &fabric).await
     }
 
     fn asked(&self) -> Vec<String> {
@@ -187,11 +182,11 @@ async fn a_status_that_somebody_else_changed_stops_the_job() {
         line if line.starts_with("PATCH") => failure(409, "Conflict"),
         _ => (200, job_json(8)),
     });
-    let error = world
+    let stopped = world
         .apply(vec![record(Phase::Assigned), new_attempt()])
         .await
         .unwrap_err();
-    assert_eq!(error.wait(), Wait::Look, "{error}");
+    assert_eq!(stopped.wait, Wait::Look, "{}", stopped.error);
     let asked = world.asked();
     assert_eq!(
         asked.len(),
@@ -247,15 +242,15 @@ fn config_map(owner: Option<&str>) -> Value {
 /// What an existing ConfigMap leads to.
 async fn wait_for(script: Script) -> Wait {
     let world = world(script);
-    let wait = world.apply(vec![new_attempt()]).await.unwrap_err().wait();
+    let wait = world.apply(vec![new_attempt()]).await.unwrap_err().wait;
     let posts: Vec<_> = world
         .asked()
         .into_iter()
         .filter(|line| line.starts_with("POST"))
         .collect();
     assert!(
-        posts[0].contains("/secrets") && posts[1].contains("/configmaps"),
-        "{posts:?}"
+        posts.len() == 1 && posts[0].contains("/configmaps"),
+        "no key for an attempt that is not decided: {posts:?}"
     );
     wait
 }
@@ -279,7 +274,51 @@ async fn whose_an_existing_attempt_is_decides_what_helps() {
         line if line.contains("configmaps") => (200, config_map(None)),
         _ => (200, job_json(5)),
     });
-    assert!(matches!(strangers.await, Wait::Refused(why) if why.contains("ConfigMap digits-1")));
+    let Wait::Refused(why) = strangers.await else {
+        panic!("only somebody can help")
+    };
+    assert_eq!(
+        why,
+        "ConfigMap digits-1 is in the way: it belongs to somebody in namespace team, delete it or give the job another name"
+    );
+}
+
+#[tokio::test]
+async fn a_users_secret_named_like_the_attempt_is_neither_used_nor_removed() {
+    // Somebody has a Secret digits-1.
+    let world = world(|line| match line {
+        line if line.ends_with("/secrets/digits-1") => panic!("touched: {line}"),
+        line if line.starts_with("DELETE") => failure(404, "NotFound"),
+        _ => (201, json!({})),
+    });
+    let (create, delete) = (
+        Action::CreateKey { attempt: 1 },
+        Action::DeleteAttempt { attempt: 1 },
+    );
+    world.apply(vec![create]).await.unwrap();
+    let name = world.applier.key_name(&world.key, 1);
+    assert!(
+        name.starts_with("digits-1-") && name.len() > "digits-1-".len(),
+        "{name}"
+    );
+    world.asked();
+    world.apply(vec![delete]).await.unwrap();
+    let asked = world.asked();
+    assert!(
+        asked[0].ends_with(&format!("/secrets/{name}?")),
+        "{asked:?}"
+    );
+    assert!(
+        asked[1].contains("/configmaps/digits-1"),
+        "the Secret first: {asked:?}"
+    );
+
+    let again = JobKey {
+        uid: "u-2".into(),
+        ..world.key.clone()
+    };
+    assert_ne!(world.applier.key_name(&again, 1), name);
+    assert_ne!(world.applier.key_name(&world.key, 2), name);
 }
 
 #[tokio::test]
@@ -377,20 +416,35 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
     });
     attempt(&theirs);
     assert_eq!(
-        theirs.apply(vec![create()]).await.unwrap_err().wait(),
-        Wait::Look
+        theirs.apply(vec![create()]).await.unwrap_err().wait,
+        Wait::Retry
     );
+    let strangers = world(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("trainingjobs") => (200, job_json(5)),
+        _ => {
+            let mut pod = pod_json(1, "u-0", 10);
+            pod["metadata"]["ownerReferences"] = json!([]);
+            (200, pod)
+        }
+    });
+    attempt(&strangers);
+    let wait = strangers.apply(vec![create()]).await.unwrap_err().wait;
+    assert!(matches!(wait, Wait::Refused(why) if why.contains("pod digits-1-1")));
 }
 
 #[tokio::test]
-async fn what_the_api_server_will_never_take_is_told_apart() {
+async fn what_the_api_server_will_never_create_is_told_and_other_refusals_are_tried_again() {
     let world = world(|line| match line {
-        line if line.starts_with("POST") => failure(422, "Invalid"),
-        _ => (200, job_json(5)),
+        line if line.starts_with("GET") => (200, job_json(5)),
+        _ => failure(422, "Invalid"),
     });
-    let error = world.apply(vec![new_attempt()]).await.unwrap_err();
+    let stopped = world.apply(vec![new_attempt()]).await.unwrap_err();
     assert!(
-        matches!(error.wait(), Wait::Refused(why) if why.contains("Invalid")),
-        "{error}"
+        matches!(&stopped.wait, Wait::Refused(why) if why.contains("Invalid")),
+        "{stopped:?}"
     );
+    // A status that is refused cannot be told in the status.
+    let stopped = world.apply(vec![record(Phase::Queued)]).await.unwrap_err();
+    assert_eq!(stopped.wait, Wait::Retry);
 }

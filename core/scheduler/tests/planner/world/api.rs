@@ -34,6 +34,11 @@ impl World {
             Action::Record { status, .. } => self.update(key, version, |job| job.status = *status),
             Action::DeleteJob => self.update(key, version, |job| job.deleting = true),
             Action::CreateAttempt(attempt) => self.create_attempt(key, attempt),
+            Action::CreateKey { attempt } => {
+                self.keys.insert((key.clone(), attempt));
+                self.collect_later(key);
+                Ok(())
+            }
             Action::CreatePod {
                 attempt,
                 rank,
@@ -59,7 +64,11 @@ impl World {
                 Ok(())
             }
             Action::DeleteAttempt { attempt } => {
-                self.attempts.remove(&(key.clone(), attempt));
+                let id = (key.clone(), attempt);
+                // The Secret first, in a write of its own.
+                if !self.keys.remove(&id) {
+                    self.attempts.remove(&id);
+                }
                 Ok(())
             }
         }
@@ -127,6 +136,8 @@ impl World {
                 .values()
                 .find(|other| !other.pod.terminal && other.pod.node == node);
             assert!(other.is_none(), "{id:?} created on {node} beside {other:?}");
+            let key = (id.0.clone(), id.1);
+            assert!(self.keys.contains(&key), "{id:?} created before its key");
         }
         self.collect_later(&job);
         let pod = Pod {
@@ -162,6 +173,7 @@ impl World {
     pub(crate) fn collect(&mut self) {
         let jobs = &self.jobs;
         self.attempts.retain(|(job, _), _| jobs.contains_key(job));
+        self.keys.retain(|(job, _)| jobs.contains_key(job));
         let orphans: Vec<PodId> = self
             .pods
             .keys()

@@ -6,7 +6,7 @@ mod api;
 mod kubelet;
 mod operator;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use scheduler::{Attempt, Job, JobKey, Node, Pod, Policy, Snapshot, Timestamp};
@@ -47,9 +47,11 @@ pub(crate) enum Event {
     Revive(NodeName),
     /// A person does something.
     Do(Deed),
-    /// The operator plans; performs its next write; a deposed one goes on.
+    /// The operator plans; performs its next write; has slept until its plan said so; a deposed one
+    /// goes on.
     Plan,
     Write,
+    Wake,
     Haunt,
 }
 
@@ -132,6 +134,8 @@ pub(crate) struct World {
     pub(crate) machines: BTreeMap<NodeName, Machine>,
     pub(crate) jobs: BTreeMap<JobKey, Stored>,
     pub(crate) attempts: BTreeMap<(JobKey, u32), Attempt>,
+    /// The Secrets of attempts.
+    pub(crate) keys: BTreeSet<(JobKey, u32)>,
     pub(crate) pods: BTreeMap<PodId, Running>,
     pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
     pub(crate) operator: Operator,
@@ -157,7 +161,7 @@ impl World {
             })
             .collect();
         let mut queue = Queue::default();
-        queue.at(Duration::ZERO, Event::Plan);
+        queue.at(Duration::ZERO, Event::Wake);
         Self {
             queue,
             rng: rng.fork(),
@@ -165,6 +169,7 @@ impl World {
             machines,
             jobs: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            keys: BTreeSet::new(),
             pods: BTreeMap::new(),
             runs: BTreeMap::new(),
             operator: Operator::default(),
@@ -221,6 +226,7 @@ impl World {
                 .map(|running| running.pod.clone())
                 .collect(),
             reports: Vec::new(),
+            under_way: self.operator.under_way(),
         }
     }
 
@@ -285,6 +291,17 @@ impl World {
                 self.describe()
             );
         }
+        if !self.operator.haunted {
+            let orphan = self
+                .keys
+                .iter()
+                .find(|key| !self.attempts.contains_key(*key));
+            assert!(
+                orphan.is_none(),
+                "leaked key {orphan:?}\n{}",
+                self.describe()
+            );
+        }
         let plan = scheduler::plan(&self.snapshot(), &self.policy, self.now());
         assert!(
             plan.is_empty(),
@@ -309,6 +326,7 @@ impl World {
             Event::Do(deed) => self.deed(deed),
             Event::Plan => self.plan(),
             Event::Write => self.write(),
+            Event::Wake => self.changed(),
             Event::Haunt => self.haunt(),
         }
     }

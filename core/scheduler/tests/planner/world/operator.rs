@@ -1,7 +1,8 @@
-//! The operator around the planner: look, plan, check, write one thing after the other. Killed after any write;
-//! what a deposed one still had to write may come later.
+//! The operator around the planner: look, plan, check, write, and look again while it writes. Killed after any
+//! write; what a deposed one still had to write may come later.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use scheduler::{Action, JobKey, JobPlan};
@@ -38,17 +39,24 @@ pub(crate) struct Operator {
 
 #[derive(Clone, Debug)]
 struct Left {
+    plan: Arc<JobPlan>,
     actions: VecDeque<Action>,
     version: u64,
 }
 
+impl Operator {
+    /// The plans that are not written to their end.
+    pub(crate) fn under_way(&self) -> Vec<Arc<JobPlan>> {
+        self.left
+            .values()
+            .map(|left| Arc::clone(&left.plan))
+            .collect()
+    }
+}
+
 impl World {
+    /// Plans, also while earlier plans are being written.
     pub(crate) fn plan(&mut self) {
-        if !self.operator.left.is_empty() {
-            self.operator.dirty = true;
-            return;
-        }
-        self.operator.awake = true;
         self.operator.dirty = false;
         self.operator.plans += 1;
         let snapshot = self.snapshot();
@@ -60,15 +68,14 @@ impl World {
         if self.operator.plans.is_multiple_of(16) {
             crate::properties::converges(&snapshot, &self.policy, now);
         }
-        for JobPlan { job, actions } in plan.jobs {
-            let version = self.jobs.get(&job).map_or(0, |stored| stored.version);
-            self.operator.left.insert(
-                job,
-                Left {
-                    actions: actions.into(),
-                    version,
-                },
-            );
+        for plan in plan.jobs {
+            let version = self.jobs.get(&plan.job).map_or(0, |stored| stored.version);
+            let left = Left {
+                actions: plan.actions.clone().into(),
+                plan: Arc::new(plan),
+                version,
+            };
+            self.operator.left.insert(left.plan.job.clone(), left);
         }
         if let Some(wake) = plan.wake_at {
             assert!(
@@ -79,19 +86,20 @@ impl World {
             if self.operator.next_wake != Some(wake.as_millis()) {
                 self.operator.next_wake = Some(wake.as_millis());
                 self.queue
-                    .at(Duration::from_millis(wake.as_millis()), Event::Plan);
+                    .at(Duration::from_millis(wake.as_millis()), Event::Wake);
             }
         }
         self.go_on();
     }
 
-    /// Schedules the next write, or the next look if something changed, or sleeps.
+    /// Schedules the next write, or a look if something changed, or sleeps.
     fn go_on(&mut self) {
         let delay = self.delay(1, 10);
-        if !self.operator.left.is_empty() {
-            self.queue.after(delay, Event::Write);
-        } else if self.operator.dirty {
+        let writes = !self.operator.left.is_empty();
+        if self.operator.dirty && (!writes || self.rng.chance(1, 4)) {
             self.queue.after(delay, Event::Plan);
+        } else if writes {
+            self.queue.after(delay, Event::Write);
         } else {
             self.operator.awake = false;
         }
@@ -118,10 +126,18 @@ impl World {
         let Some(action) = job.actions.pop_front() else {
             return false;
         };
+        if let Action::DeleteAttempt { attempt } = &action
+            && self.keys.contains(&(key.clone(), *attempt))
+        {
+            job.actions.push_front(action.clone());
+        }
         let done = self.perform(&key, action, &mut job.version);
         self.writes += 1;
         if done.is_ok() && !job.actions.is_empty() {
             left.insert(key, job);
+        } else {
+            // That a plan is written, or has failed, is news as well.
+            self.operator.dirty = true;
         }
         true
     }
@@ -130,7 +146,7 @@ impl World {
     fn crash(&mut self) {
         let left = std::mem::take(&mut self.operator.left);
         self.queue
-            .retain(|event| !matches!(event, Event::Plan | Event::Write));
+            .retain(|event| !matches!(event, Event::Plan | Event::Write | Event::Wake));
         self.operator.next_wake = None;
         self.operator.awake = true;
         self.queue.after(self.operator.crash.vacancy, Event::Plan);

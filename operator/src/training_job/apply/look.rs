@@ -1,0 +1,65 @@
+//! The part of `apply` that reads: what became of a write that failed.
+
+use std::time::Instant;
+
+use crds::names;
+use crds::training_job::TrainingJob;
+use scheduler::{Action, JobKey};
+
+use super::Applier;
+use crate::cluster::{key_of, version_of};
+use crate::training_job::write;
+use crate::views::{AttemptView, PodView};
+use crate::watch;
+
+impl Applier {
+    /// After a write that failed or whose outcome is not known: reads what it was about, so that
+    /// the next plan does not rest on a guess.
+    pub(super) async fn look_again(&self, key: &JobKey, action: &Action) {
+        let (namespace, name) = (&key.namespace, &key.name);
+        match self.writer.get::<TrainingJob>(namespace, name).await {
+            Ok(job) => {
+                let job = watch::slim_job(job);
+                let (at, version) = (key_of(&*job), version_of(&*job));
+                self.cluster.mirrors().jobs.changed(at, version, job);
+            }
+            Err(write::Error::Missing { .. }) => {
+                self.cluster.mirrors().jobs.missing(namespace, name);
+            }
+            Err(_still_unknown) => {}
+        }
+        match action {
+            Action::CreateAttempt(new) => {
+                let attempt = names::attempt_name(name, new.number);
+                let found = self.writer.get::<AttemptView>(namespace, &attempt).await;
+                if let Ok(view) = found
+                    && let Some(attempt) = watch::attempt(&view)
+                {
+                    let (at, version) = (key_of(&view), version_of(&view));
+                    let mut mirrors = self.cluster.mirrors();
+                    mirrors
+                        .attempts
+                        .created(at, version, attempt, Instant::now());
+                }
+            }
+            Action::CreatePod { attempt, rank, .. }
+            | Action::DeletePod { attempt, rank, .. }
+            | Action::StripPod { attempt, rank } => {
+                let pod = names::pod_name(name, *attempt, *rank);
+                match self.writer.get::<PodView>(namespace, &pod).await {
+                    Ok(view) => self.saw_pod(view),
+                    Err(write::Error::Missing { .. }) => {
+                        self.cluster.mirrors().pods.missing(namespace, &pod);
+                    }
+                    Err(_still_unknown) => {}
+                }
+            }
+            Action::AddFinalizer
+            | Action::RemoveFinalizer
+            | Action::Record { .. }
+            | Action::CreateKey { .. }
+            | Action::DeleteAttempt { .. }
+            | Action::DeleteJob => {}
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The leader's loop: wait for a change, look, plan, check, and have the plan written while the
+//! next ones are made. A plan is for the whole cluster, because placement is a decision about all
+//! jobs; a job whose last plan is still being written gets no new one.
+
+mod discarded;
+mod gauges;
+mod pauses;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crds::fabric::FabricSpec;
+use crds::training_job::TrainingJob;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use scheduler::{JobKey, JobPlan, Plan, Policy, Snapshot, Timestamp, Violation};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::bootstrap;
+use crate::cluster::{Cluster, key_of, version_of};
+use crate::metrics::Metrics;
+use crate::training_job::apply::{self, Applier, Stopped, Wait};
+use crate::training_job::observe::{self, Reports};
+use pauses::Pauses;
+
+/// Changes come in bursts (1,250 pods turn Running): planning waits for the rest of a burst.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Before another try to create the Fabric.
+const FABRIC_RETRY: Duration = Duration::from_secs(1);
+/// Even when nothing happens: expectations expire, gauges are refreshed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
+/// The loop's state.
+#[derive(Debug)]
+pub struct Reconciler {
+    cluster: Arc<Cluster>,
+    applier: Arc<Applier>,
+    default_fabric: FabricSpec,
+    reports: watch::Receiver<Reports>,
+    metrics: Metrics,
+    pauses: Pauses,
+}
+
+/// One look at the cluster.
+struct Observed {
+    snapshot: Snapshot,
+    jobs: BTreeMap<JobKey, Arc<TrainingJob>>,
+    fabric: Arc<FabricSpec>,
+}
+
+/// What is being written: at most one plan for each job.
+#[derive(Default)]
+struct UnderWay {
+    plans: BTreeMap<JobKey, Arc<JobPlan>>,
+    writing: FuturesUnordered<BoxFuture<'static, Written>>,
+}
+
+/// How the writing of a job's plan ended.
+struct Written {
+    job: JobKey,
+    result: Result<(), Stopped>,
+    took: Duration,
+}
+
+impl Reconciler {
+    /// A loop that has not started.
+    pub fn new(
+        cluster: Arc<Cluster>,
+        applier: Applier,
+        default_fabric: FabricSpec,
+        reports: watch::Receiver<Reports>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            cluster,
+            applier: Arc::new(applier),
+            default_fabric,
+            reports,
+            metrics,
+            pauses: Pauses::default(),
+        }
+    }
+
+    /// Plans and writes until the token is cancelled; then it stops at once, also in mid-write.
+    pub async fn lead(&mut self, leading: &CancellationToken) {
+        let mut under_way = UnderWay::default();
+        let mut due = Instant::now();
+        loop {
+            let news = tokio::select! {
+                () = leading.cancelled() => return,
+                () = changed(&self.cluster, &mut self.reports) => true,
+                Some(written) = under_way.writing.next() => {
+                    under_way.plans.remove(&written.job);
+                    self.written(written);
+                    true
+                }
+                () = tokio::time::sleep_until(due) => false,
+            };
+            due = match news {
+                true => due.min(Instant::now() + DEBOUNCE),
+                false => self.cycle(&mut under_way).await,
+            };
+        }
+    }
+
+    /// Makes one plan and begins to write it. Returns when to make the next if nothing changes.
+    async fn cycle(&mut self, under_way: &mut UnderWay) -> Instant {
+        let Some(observed) = self.observe(under_way) else {
+            return self.make_fabric().await;
+        };
+        let now = wall_clock();
+        let started = Instant::now();
+        let policy = observe::policy(&observed.fabric);
+        let plan = scheduler::plan(&observed.snapshot, &policy, now);
+        let plan = self.vetted(&observed, &policy, plan, now);
+        self.metrics
+            .plan_seconds
+            .with_label_values::<&str>(&[])
+            .observe(started.elapsed().as_secs_f64());
+        gauges::show(&self.metrics, &observed.snapshot, now);
+
+        let wake_at = plan.wake_at;
+        for plan in self.pauses.allowed(plan.jobs, Instant::now()) {
+            self.begin(plan, &observed, under_way);
+        }
+        let planned = wake_at.map(|at| {
+            Instant::now() + Duration::from_millis(at.as_millis().saturating_sub(now.as_millis()))
+        });
+        let now = Instant::now();
+        [planned, self.pauses.next_end(now)]
+            .into_iter()
+            .flatten()
+            .fold(now + LONGEST_SLEEP, Instant::min)
+    }
+
+    fn observe(&mut self, under_way: &UnderWay) -> Option<Observed> {
+        let reports = self.reports.borrow_and_update().clone();
+        let mut mirrors = self.cluster.mirrors();
+        mirrors.expire(std::time::Instant::now());
+        let mut snapshot = observe::snapshot(&mirrors, &reports)?;
+        let fabric = Arc::new(mirrors.fabric()?.spec.clone());
+        let jobs: BTreeMap<_, _> = mirrors
+            .jobs
+            .values()
+            .filter_map(|job| Some((observe::key(job)?, Arc::clone(job))))
+            .collect();
+        drop(mirrors);
+        snapshot.under_way = under_way.plans.values().cloned().collect();
+        let now = Instant::now();
+        self.pauses.forget(|job| jobs.contains_key(job), now);
+        for job in &mut snapshot.jobs {
+            let refusal = || self.pauses.refusal(&job.key, now);
+            job.problem = job.problem.take().or_else(refusal);
+        }
+        Some(Observed {
+            snapshot,
+            jobs,
+            fabric,
+        })
+    }
+
+    async fn make_fabric(&self) -> Instant {
+        match bootstrap::create_fabric(&self.applier.writer, &self.default_fabric).await {
+            Ok(Some(fabric)) => {
+                let (key, version) = (key_of(&fabric), version_of(&fabric));
+                let now = std::time::Instant::now();
+                self.cluster
+                    .mirrors()
+                    .fabrics
+                    .created(key, version, fabric, now);
+                self.cluster.notify();
+            }
+            Ok(None) => debug!("the Fabric exists, waiting to see it"),
+            Err(error) => warn!(%error, "failed to create the default Fabric"),
+        }
+        Instant::now() + FABRIC_RETRY
+    }
+
+    /// The plan without the jobs for which it breaks an invariant: a bug stops one decision, not
+    /// everybody's. The job says so in a condition.
+    fn vetted(&self, observed: &Observed, policy: &Policy, plan: Plan, now: Timestamp) -> Plan {
+        let snapshot = &observed.snapshot;
+        let (mut plan, violations) = scheduler::vet(snapshot, policy, now, plan);
+        for violation in violations {
+            let Violation {
+                job,
+                invariant,
+                detail,
+            } = &violation;
+            error!(%job, invariant, detail, "discarded a plan that breaks an invariant");
+            self.metrics
+                .violations
+                .with_label_values(&[*invariant])
+                .inc();
+            plan.jobs.extend(discarded::told(snapshot, &violation, now));
+        }
+        plan
+    }
+
+    /// Begins to write a job's plan.
+    fn begin(&self, plan: JobPlan, observed: &Observed, under_way: &mut UnderWay) {
+        for action in &plan.actions {
+            self.metrics
+                .actions
+                .with_label_values(&[apply::kind(action)])
+                .inc();
+        }
+        let plan = Arc::new(plan);
+        under_way.plans.insert(plan.job.clone(), Arc::clone(&plan));
+        let applier = Arc::clone(&self.applier);
+        let job = observed.jobs.get(&plan.job).cloned();
+        let fabric = Arc::clone(&observed.fabric);
+        under_way.writing.push(Box::pin(async move {
+            let started = Instant::now();
+            let result = applier.apply(&plan, job, &fabric).await;
+            Written {
+                job: plan.job.clone(),
+                result,
+                took: started.elapsed(),
+            }
+        }));
+    }
+
+    /// What was written is a change as well: the next plan rests on it.
+    fn written(&mut self, written: Written) {
+        let Written { job, result, took } = written;
+        self.metrics
+            .apply_seconds
+            .with_label_values::<&str>(&[])
+            .observe(took.as_secs_f64());
+        let Err(Stopped { error, wait }) = result else {
+            return;
+        };
+        let is_stale = wait == Wait::Look;
+        let (reason, length) = self.pauses.begin(job.clone(), wait, Instant::now());
+        self.metrics.stopped.with_label_values(&[reason]).inc();
+        let retry_seconds = length.as_secs_f64();
+        if is_stale {
+            debug!(%job, %error, retry_seconds, "stopped");
+        } else {
+            warn!(%job, %error, retry_seconds, "stopped");
+        }
+    }
+}
+
+/// Waits for news of the cluster or of the gangs.
+async fn changed(cluster: &Cluster, reports: &mut watch::Receiver<Reports>) {
+    let reported = async {
+        if reports.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = cluster.changed() => {}
+        () = reported => {}
+    }
+}
+
+fn wall_clock() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

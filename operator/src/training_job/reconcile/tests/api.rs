@@ -1,0 +1,272 @@
+//! An API server in memory: objects by path with versions, writes one after the other. It can hold
+//! back answers, and die after a write.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, Response};
+use k8s_openapi::jiff;
+use kube::Client;
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::cluster::{Cluster, key_of, version_of};
+use crate::mirror::Mirror;
+use crate::training_job::translate;
+use crate::watch as watches;
+
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) objects: BTreeMap<String, Value>,
+    /// `METHOD path` of every write that was carried out.
+    pub(super) writes: Vec<String>,
+    /// Requests whose path contains this are held back before they are carried out.
+    pub(super) held: Option<&'static str>,
+    /// How many are held back.
+    pub(super) waiting: usize,
+    /// Whose path contains this is refused.
+    pub(super) refused: Option<&'static str>,
+    /// The server dies after so many writes: the answer to the last does not come.
+    pub(super) dies_after: Option<usize>,
+    version: u64,
+}
+
+impl State {
+    pub(super) fn is_dead(&self) -> bool {
+        self.dies_after
+            .is_some_and(|limit| self.writes.len() >= limit)
+    }
+
+    fn put(&mut self, path: &str, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.objects.insert(path.to_owned(), object.clone());
+        object
+    }
+
+    /// Objects of a kind, by the end of their collection's path.
+    pub(super) fn of(&self, plural: &str) -> Vec<&Value> {
+        let inside = format!("/{plural}/");
+        self.objects
+            .iter()
+            .filter(|(path, _)| path.contains(&inside))
+            .map(|(_, object)| object)
+            .collect()
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
+        let key = path.trim_end_matches("/status").to_owned();
+        if self
+            .refused
+            .is_some_and(|refused| path_of(method, path, body).contains(refused))
+        {
+            return failure(403, "Forbidden");
+        }
+        if *method == Method::POST {
+            let path = path_of(method, path, body);
+            if self.objects.contains_key(&path) {
+                return failure(409, "AlreadyExists");
+            }
+            let mut object = body.clone();
+            object["metadata"]["uid"] = json!(path);
+            object["metadata"]["creationTimestamp"] = json!(jiff::Timestamp::now().to_string());
+            return (201, self.put(&path, object));
+        }
+        if *method == Method::DELETE && path.ends_with("/pods") {
+            // Of one attempt, as far as these tests go.
+            let inside = format!("{path}/");
+            self.objects.retain(|path, _| !path.starts_with(&inside));
+            return (200, json!({"kind": "PodList", "items": []}));
+        }
+        let Some(mut object) = self.objects.get(&key).cloned() else {
+            return failure(404, "NotFound");
+        };
+        match *method {
+            Method::PATCH => {
+                let expected = &body["metadata"]["resourceVersion"];
+                if !expected.is_null() && *expected != object["metadata"]["resourceVersion"] {
+                    return failure(409, "Conflict");
+                }
+                if path == key {
+                    object["metadata"]["finalizers"] = body["metadata"]["finalizers"].clone();
+                } else {
+                    object["status"] = body["status"].clone();
+                }
+                (200, self.put(&key, object))
+            }
+            Method::DELETE => {
+                self.objects.remove(&key);
+                (200, json!({"kind": "Status", "status": "Success"}))
+            }
+            _ => (200, object),
+        }
+    }
+}
+
+fn path_of(method: &Method, path: &str, body: &Value) -> String {
+    match (method, body["metadata"]["name"].as_str()) {
+        (&Method::POST, Some(name)) => format!("{path}/{name}"),
+        _ => path.to_owned(),
+    }
+}
+
+fn failure(code: u16, reason: &str) -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "reason": reason, "message": reason, "code": code});
+    (code, status)
+}
+
+#[derive(Clone)]
+pub(super) struct Api {
+    state: Arc<Mutex<State>>,
+    changes: Arc<watch::Sender<()>>,
+}
+
+impl Api {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Arc::default(),
+            changes: Arc::new(watch::Sender::default()),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Changes something from outside; requests that are held back look again.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let done = change(&mut self.state());
+        self.changes.send_replace(());
+        done
+    }
+
+    /// Puts an object there, as somebody else would.
+    pub(super) fn submit(&self, path: &str, object: Value) {
+        self.change(|state| state.put(path, object));
+    }
+
+    /// Waits until it holds.
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&State) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let waiting = async {
+            while !holds(&self.state()) {
+                changes.changed().await.unwrap();
+            }
+        };
+        let met = tokio::time::timeout(DEADLINE, waiting).await;
+        assert!(
+            met.is_ok(),
+            "never: {what}; writes: {:#?}",
+            self.state().writes
+        );
+    }
+
+    pub(super) fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.serve(request).await) }
+        });
+        Client::new(service, "team")
+    }
+
+    async fn serve(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let bytes = body.collect_bytes().await.unwrap_or_default();
+        let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let path = parts.uri.path().to_owned();
+        self.pass(&path_of(&parts.method, &path, &body)).await;
+        let (code, answer) = self.change(|state| {
+            let (code, answer) = state.answer(&parts.method, &path, &body);
+            if parts.method != Method::GET && code < 300 {
+                let line = format!("{} {}", parts.method, path_of(&parts.method, &path, &body));
+                state.writes.push(line);
+            }
+            (code, answer)
+        });
+        if self.state().is_dead() {
+            pending::<()>().await;
+        }
+        let answer = Body::from(answer.to_string().into_bytes());
+        Response::builder().status(code).body(answer).unwrap()
+    }
+
+    /// Waits as long as the path is held back; for ever when the server is dead.
+    async fn pass(&self, path: &str) {
+        let mut changes = self.changes.subscribe();
+        let held = |state: &State| state.held.is_some_and(|held| path.contains(held));
+        if held(&self.state()) {
+            self.change(|state| state.waiting += 1);
+        }
+        loop {
+            let wait = {
+                let state = self.state();
+                held(&state) || state.is_dead()
+            };
+            if !wait || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Everything as a new operator lists it.
+    pub(super) fn listed(&self) -> Cluster {
+        let cluster = Cluster::default();
+        self.tell(&cluster);
+        cluster
+    }
+
+    /// A new listing of everything.
+    pub(super) fn tell(&self, cluster: &Cluster) {
+        let state = self.state();
+        let mut mirrors = cluster.mirrors();
+        list(&state, "nodes", &mut mirrors.nodes, |view| {
+            translate::node(view, &[])
+        });
+        list(&state, "trainingjobs", &mut mirrors.jobs, |job| {
+            Some(watches::slim_job(job))
+        });
+        list(&state, "configmaps", &mut mirrors.attempts, |view| {
+            watches::attempt(&view)
+        });
+        list(&state, "pods", &mut mirrors.pods, translate::pod);
+        list(
+            &state,
+            "persistentvolumeclaims",
+            &mut mirrors.claims,
+            |view| Some(translate::claim(&view)),
+        );
+        list(&state, "fabrics", &mut mirrors.fabrics, Some);
+        drop(mirrors);
+        cluster.notify();
+    }
+}
+
+fn list<K, T>(
+    state: &State,
+    plural: &str,
+    mirror: &mut Mirror<T>,
+    translate: impl Fn(K) -> Option<T>,
+) where
+    K: kube::ResourceExt + DeserializeOwned,
+    T: PartialEq,
+{
+    mirror.listing(Instant::now());
+    for object in state.of(plural) {
+        let object: K = serde_json::from_value(object.clone()).unwrap();
+        let (key, version) = (key_of(&object), version_of(&object));
+        if let Some(value) = translate(object) {
+            mirror.listed(key, version, value);
+        }
+    }
+    mirror.listing_done();
+}

@@ -1,0 +1,230 @@
+//! The loop against an API server in memory: what happens side by side, and what a killed operator
+//! leaves to the next.
+
+mod api;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use daemon::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::training_job::pod::Settings;
+use crate::training_job::write::{IN_FLIGHT, Writer};
+use api::{Api, State};
+
+/// A cluster of so many nodes with a Fabric, and no jobs.
+fn cluster(nodes: usize) -> Api {
+    let api = Api::new();
+    for index in 0..nodes {
+        let name = format!("n{index:03}");
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"fireflyer.dev/node-class": "a100"}},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "allocatable": {"fireflyer.dev/node": "1"},
+            },
+        });
+        api.submit(&format!("/api/v1/nodes/{name}"), node);
+    }
+    let fabric = json!({
+        "apiVersion": "fireflyer.dev/v1alpha1", "kind": "Fabric",
+        "metadata": {"name": "default"},
+        "spec": bootstrap::default_fabric(None).unwrap(),
+    });
+    api.submit("/apis/fireflyer.dev/v1alpha1/fabrics/default", fabric);
+    api
+}
+
+fn path(job: &str) -> String {
+    format!("/apis/fireflyer.dev/v1alpha1/namespaces/team/trainingjobs/{job}")
+}
+
+fn submit(api: &Api, job: &str, nodes: usize) {
+    let object = json!({
+        "apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {
+            "name": job, "namespace": "team", "uid": format!("uid-{job}"),
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+        },
+        "spec": {"nodes": nodes, "template": {"spec": {"containers": [
+            {"name": "trainer", "image": "i", "command": ["train"]}]}}},
+    });
+    api.submit(&path(job), object);
+}
+
+/// An operator that has listed everything and leads.
+struct Leader {
+    cluster: Arc<Cluster>,
+    leading: tokio::task::JoinHandle<()>,
+    _reports: watch::Sender<Reports>,
+}
+
+fn lead(api: &Api) -> Leader {
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let cluster = Arc::new(api.listed());
+    let applier = Applier {
+        writer: Writer::new(api.client(), metrics.writes.clone()),
+        cluster: Arc::clone(&cluster),
+        settings: Settings {
+            sidecar_image: "sidecar:1".to_owned(),
+            rendezvous: "10.0.0.1:9443".to_owned(),
+            dedicated_taints: Vec::new(),
+        },
+        master: Arc::from([7; 32]),
+        instance: "operator-0".to_owned(),
+    };
+    let fabric = bootstrap::default_fabric(None).unwrap();
+    let (sender, reports) = watch::channel(Reports::default());
+    let mut reconciler = Reconciler::new(Arc::clone(&cluster), applier, fabric, reports, metrics);
+    let leading = tokio::spawn(async move { reconciler.lead(&CancellationToken::new()).await });
+    Leader {
+        cluster,
+        leading,
+        _reports: sender,
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.leading.abort();
+    }
+}
+
+fn phase(state: &State, job: &str) -> String {
+    let job = state.objects.get(&path(job));
+    job.and_then(|job| job["status"]["phase"].as_str())
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn pods(state: &State, job: &str) -> usize {
+    let of = |pod: &&&Value| pod["metadata"]["labels"]["fireflyer.dev/job"] == job;
+    state.of("pods").iter().filter(of).count()
+}
+
+#[tokio::test]
+async fn others_are_decided_and_written_while_a_gang_is_being_created() {
+    let big = IN_FLIGHT + 6;
+    let api = cluster(big + 2);
+    submit(&api, "big", big);
+    api.change(|state| state.held = Some("/pods/big-"));
+    let leader = lead(&api);
+    // A gang does not take every request that may be in flight.
+    let most = IN_FLIGHT * 3 / 4;
+    api.until("pods of the gang are on their way", |state| {
+        state.waiting == most
+    })
+    .await;
+    submit(&api, "one", 1);
+    submit(&api, "two", 2);
+    api.tell(&leader.cluster);
+    api.until("the small job has its pod", |state| pods(state, "one") == 1)
+        .await;
+    api.until("the other one waits", |state| {
+        phase(state, "two") == "Queued"
+    })
+    .await;
+    api.change(|state| {
+        assert_eq!((state.waiting, pods(state, "big")), (most, 0));
+        state.held = None;
+    });
+    api.until("the gang is whole", |state| {
+        phase(state, "big") == "Starting"
+    })
+    .await;
+    let state = api.state();
+    assert_eq!(pods(&state, "big"), big);
+    let creations: Vec<_> = state
+        .writes
+        .iter()
+        .filter(|line| line.starts_with("POST"))
+        .collect();
+    let distinct: BTreeSet<_> = creations.iter().collect();
+    assert_eq!(distinct.len(), creations.len(), "nothing is created twice");
+}
+
+#[tokio::test]
+async fn after_a_refused_pod_no_more_are_tried_and_the_job_says_why() {
+    let api = cluster(200);
+    submit(&api, "big", 200);
+    api.change(|state| state.refused = Some("/pods/big-1-7"));
+    let leader = lead(&api);
+    api.until("the refusal ends the attempt", |state| {
+        phase(state, "big") == "Restarting"
+    })
+    .await;
+    api.until("its pods are gone", |state| pods(state, "big") == 0)
+        .await;
+    api.tell(&leader.cluster);
+    let told = |state: &State| {
+        let conditions = &state.objects[&path("big")]["status"]["conditions"];
+        let is_told = |one: &Value| one["type"] == "Assigned" && one["reason"] == "Refused";
+        conditions
+            .as_array()
+            .is_some_and(|all| all.iter().any(is_told))
+    };
+    api.until("the refusal is told", told).await;
+    let state = api.state();
+    let created = state
+        .writes
+        .iter()
+        .filter(|line| line.contains("POST") && line.contains("/pods/"));
+    assert!(created.count() < 200);
+    assert_eq!(state.of("configmaps").len() + state.of("secrets").len(), 0);
+}
+
+/// Both gangs are whole, once each.
+fn started(state: &State) -> bool {
+    ["a", "b"].iter().all(|job| phase(state, job) == "Starting")
+}
+
+#[tokio::test]
+async fn whatever_write_an_operator_dies_after_the_next_one_starts_the_same_gangs() {
+    let mut written = usize::MAX;
+    let mut dies_after = 0;
+    while dies_after < written {
+        dies_after += 1;
+        let api = cluster(5);
+        submit(&api, "a", 3);
+        submit(&api, "b", 2);
+        api.change(|state| state.dies_after = Some(dies_after));
+        let first = lead(&api);
+        api.until("the operator is dead, or done", |state| {
+            state.is_dead() || started(state)
+        })
+        .await;
+        drop(first);
+        api.change(|state| state.dies_after = None);
+        let _second = lead(&api);
+        api.until("both gangs start", started).await;
+
+        let state = api.state();
+        let nodes: BTreeSet<String> = state
+            .of("pods")
+            .iter()
+            .map(|pod| pod["spec"]["affinity"].to_string())
+            .collect();
+        assert_eq!(
+            (state.of("pods").len(), nodes.len()),
+            (5, 5),
+            "{dies_after}"
+        );
+        assert_eq!(state.of("configmaps").len(), 2, "{dies_after}");
+        assert_eq!(state.of("secrets").len(), 2, "{dies_after}");
+        for job in ["a", "b"] {
+            assert_eq!(
+                state.objects[&path(job)]["status"]["attempt"],
+                1,
+                "{dies_after}"
+            );
+        }
+        written = state.writes.len();
+    }
+    // Finalizer, two records, ConfigMap, Secret, pods and an Event for each.
+    assert!(dies_after >= 2 * 6 + 5, "only {dies_after} writes");
+}
