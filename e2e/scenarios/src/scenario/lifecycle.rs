@@ -11,12 +11,11 @@ use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 use crate::scenario::START;
 
 /// What Events tell of a job that was suspended once.
-const LIFE: [&str; 7] = [
+const LIFE: [&str; 6] = [
     "Assigned",
     "Running",
     "Interrupting",
     "Suspended",
-    "Resumed",
     "Assigned",
     "Running",
 ];
