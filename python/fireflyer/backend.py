@@ -65,9 +65,6 @@ def _create(options: Any, _: Any) -> HFReduceGroup:
     client, error, why_not = None, None, ""
     if not _is_world(options.global_ranks_in_group):
         why_not = "the sidecar knows the group of all ranks only"
-    elif _owner is not None and _owner() is not None:
-        # Two groups on one connection would have to agree on an order between their operations.
-        why_not = "another group of all ranks talks to the sidecar already"
     else:
         try:
             client, why_not = _attach(rank, size)
@@ -82,7 +79,7 @@ def _create(options: Any, _: Any) -> HFReduceGroup:
                 "failed to attach on another rank, see the output of that one"
             )
         if int(flag) == _ALONE and client is not None:
-            client, why_not = None, "other ranks have no sidecar"
+            client, why_not = None, "other ranks cannot use their sidecar"
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
     group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client)
@@ -106,6 +103,9 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
         return None, "spec.communication.backend of the job is None"
     if environment.run_dir is None:
         return None, f"there is no {RUN_DIR}, this is not a job's pod"
+    if _owner is not None and _owner() is not None:
+        # Two groups on one connection would have to agree on an order between their operations.
+        return None, "another group of all ranks talks to the sidecar already"
     socket = environment.run_dir / SOCKET
     if not socket.exists():
         return None, f"there is no {socket}, this pod has no sidecar"

@@ -217,6 +217,17 @@ def leave_and_come_back(rounds):
     return used
 
 
+def come_back_while_one_rank_remembers():
+    """Rank 0 still holds the old group when the new one is made."""
+    kept = dist.group.WORLD if dist.get_rank() == 0 else None
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    dist.init_process_group("hfreduce")
+    return (*uses_sidecar(), kept is not None)
+
+
 def train_with_a_dropped_contribution(steps):
     """As `train_with_ddp`, but the last rank's gradients do not count."""
     group = dist.group.WORLD
@@ -360,6 +371,12 @@ class HFReduceTest(unittest.TestCase):
         self.assertEqual(
             gang.successes(sidecars.run(uses_sidecar, variables=variables)), [(False, 4)] * 4
         )
+
+    def test_a_group_that_one_rank_still_holds_does_not_hang_the_next(self):
+        results = gang.successes(
+            self.gang().run(come_back_while_one_rank_remembers, deadline_seconds=60)
+        )
+        self.assertEqual(results, [(False, 4, rank == 0) for rank in range(4)])
 
     def test_ranks_that_do_not_fit_the_sidecars_are_refused_on_all_ranks(self):
         sidecars = self.gang()
