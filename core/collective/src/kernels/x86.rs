@@ -36,7 +36,7 @@ trait Vector {
     }
 }
 
-/// An operator on registers.
+/// An operator on registers. Needs the instruction set of the vector.
 trait Combine {
     unsafe fn combine<V: Vector>(so_far: V::Register, next: V::Register) -> V::Register;
 }

@@ -17,116 +17,33 @@
 
 mod agree;
 mod cause;
+mod config;
+mod down;
 mod fail;
 mod flow;
 mod io;
 mod link;
 mod operation;
 mod receive;
+mod up;
 mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use cause::{Broken, Cause, Claim, Mismatch, Violation};
+pub use config::{
+    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, MAX_SLOTS, MIN_CHUNK_BYTES, Timing,
+};
 pub use io::{Buffer, Effect, Fence, Frame, Input, OpId, Placement, Region, Ticket};
 
-use crate::layout::Layout;
 use crate::op::Call;
 use crate::schedule::Plan;
-use crate::tree::DoubleTree;
 use link::{Link, Parent};
 use operation::{Brought, Operation};
 
-/// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
-pub const DEFAULT_CHUNK_BYTES: u32 = 512 * 1024;
-/// Slots of a tree edge when nothing else is asked for: one filling, one reduced, two on the way.
-pub const DEFAULT_SLOTS: u8 = 4;
-/// Smallest chunk: keeps the number of chunks of the largest result within a `u32`.
-pub const MIN_CHUNK_BYTES: u32 = 512;
-/// Most slots of a tree edge: a bit each.
-pub const MAX_SLOTS: u8 = 64;
 /// Operations a rank may have in flight; a further `Submit` must wait (see [`Machine::may_submit`]).
 pub const MAX_IN_FLIGHT: u64 = 64;
-
-/// How long things may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// A neighbour hears from us at least this often.
-    pub heartbeat: Duration,
-    /// Silence after which a neighbour is a suspect. A peer that froze right after a heartbeat is named
-    /// this long after it, so within 2 s with room for the way and the wake-up.
-    pub suspect: Duration,
-    /// Silence after which a neighbour is given up and the epoch ends.
-    pub lost: Duration,
-    /// Waiting after which missing local ranks are named.
-    pub late: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self {
-            heartbeat: Duration::from_millis(250),
-            suspect: Duration::from_millis(1750),
-            lost: Duration::from_secs(10),
-            late: Duration::from_secs(1),
-        }
-    }
-}
-
-/// What one node needs to know to take part in an epoch.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// This node's rank.
-    pub node: usize,
-    /// All ranks of the group.
-    pub layout: Layout,
-    /// The trees over the nodes; the same value on every node.
-    pub trees: DoubleTree,
-    /// Attempt and epoch.
-    pub fence: Fence,
-    /// Bytes of a chunk: a multiple of 64 from [`MIN_CHUNK_BYTES`], the same on every node.
-    pub chunk_bytes: u32,
-    /// Slots of a tree edge, 1 to [`MAX_SLOTS`], the same on every node.
-    pub slots: u8,
-    /// Time limits.
-    pub timing: Timing,
-}
-
-/// A configuration the machine cannot work with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// The trees are those of another group.
-    #[error("node {node} of {nodes}, trees over {trees} nodes: these do not belong together")]
-    Nodes {
-        node: usize,
-        nodes: usize,
-        trees: usize,
-    },
-    /// Not a size the schedules can use.
-    #[error("chunks of {0} bytes: take a multiple of 64 from {MIN_CHUNK_BYTES}")]
-    Chunk(u32),
-    /// Not a number of slots a bit set can hold.
-    #[error("{0} slots for a tree edge: take 1 to {MAX_SLOTS}")]
-    Slots(u8),
-}
-
-impl Config {
-    /// Checks what [`Machine::new`] relies on.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let (node, nodes, trees) = (self.node, self.layout.nodes(), self.trees.nodes());
-        if node >= nodes || nodes != trees {
-            return Err(ConfigError::Nodes { node, nodes, trees });
-        }
-        if self.chunk_bytes < MIN_CHUNK_BYTES || !self.chunk_bytes.is_multiple_of(64) {
-            return Err(ConfigError::Chunk(self.chunk_bytes));
-        }
-        if self.slots == 0 || self.slots > MAX_SLOTS {
-            return Err(ConfigError::Slots(self.slots));
-        }
-        Ok(())
-    }
-}
 
 /// What was dropped, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -415,47 +332,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use super::config::tests::config;
     use super::*;
-
-    fn config() -> Config {
-        Config {
-            node: 0,
-            layout: Layout::new(&[1]).unwrap(),
-            trees: DoubleTree::build(&[0]),
-            fence: Fence {
-                attempt: 1,
-                epoch: 1,
-            },
-            chunk_bytes: DEFAULT_CHUNK_BYTES,
-            slots: DEFAULT_SLOTS,
-            timing: Timing::default(),
-        }
-    }
-
-    #[test]
-    fn a_configuration_that_cannot_work_is_refused() {
-        assert_eq!(config().check(), Ok(()));
-        let odd = Config {
-            chunk_bytes: 1000,
-            ..config()
-        };
-        assert_eq!(odd.check(), Err(ConfigError::Chunk(1000)));
-        let none = Config {
-            slots: 0,
-            ..config()
-        };
-        assert_eq!(none.check(), Err(ConfigError::Slots(0)));
-        let stranger = Config {
-            node: 1,
-            ..config()
-        };
-        let error = ConfigError::Nodes {
-            node: 1,
-            nodes: 1,
-            trees: 1,
-        };
-        assert_eq!(stranger.check(), Err(error));
-    }
 
     #[test]
     fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {

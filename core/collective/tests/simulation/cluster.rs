@@ -1,62 +1,22 @@
-//! A group of machines in one process: virtual time, links with delay, ranks that call what their program says.
-//! What a node does with the effects of its machine is in `shell`.
+//! A group of machines in one process: virtual time and links with delay. What a node does with the effects of its
+//! machine is in `shell`, what its processes do in `ranks`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::shell::Work;
+use collective::Call;
 use collective::machine::{
     Broken, Buffer, Cause, Config, Fence, Frame, Input, Machine, OpId, Placement, Timing,
 };
-use collective::{Call, DoubleTree, Layout};
 use sim::{Conditions, CrashPoint, Network, Queue, Rng};
+
+use crate::group::Group;
+use crate::shell::Work;
 
 pub(crate) const FENCE: Fence = Fence {
     attempt: 3,
     epoch: 1,
 };
-
-/// What is simulated.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub(crate) layout: Layout,
-    pub(crate) trees: DoubleTree,
-    pub(crate) chunk_bytes: u32,
-    pub(crate) slots: u8,
-    /// Operations a rank calls without waiting for the first of them.
-    pub(crate) window: usize,
-}
-
-impl Group {
-    pub(crate) fn new(ranks: &[u32], zones: &[u64]) -> Self {
-        Self {
-            layout: Layout::new(ranks).unwrap(),
-            trees: DoubleTree::build(zones),
-            chunk_bytes: 512,
-            slots: 2,
-            window: 2,
-        }
-    }
-
-    pub(crate) fn uniform(nodes: usize, ranks: u32) -> Self {
-        Self::new(&vec![ranks; nodes], &vec![0; nodes])
-    }
-
-    pub(crate) fn random(rng: &mut Rng, nodes: usize) -> Self {
-        let most = if nodes > 20 { 3 } else { 9 };
-        let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..most) as u32).collect();
-        let split = rng.below(nodes + 1);
-        let zones: Vec<u64> = (0..nodes).map(|node| u64::from(node >= split)).collect();
-        let chunk_bytes = *rng.pick(&[512, 576, 1024]);
-        let slots = rng.range(1..5) as u8;
-        Self {
-            chunk_bytes,
-            slots,
-            window: 1 + rng.below(4),
-            ..Self::new(&ranks, &zones)
-        }
-    }
-}
 
 /// The end of an operation as one rank sees it: the bytes it may read, or why there are none.
 pub(crate) type Outcome = Result<Vec<u8>, Cause>;
@@ -116,7 +76,7 @@ pub(crate) struct Cluster {
     pub(crate) called: Vec<usize>,
     /// By operation; several may be in flight, so they need not end in order.
     pub(crate) outcomes: Vec<BTreeMap<usize, Outcome>>,
-    inputs_seed: u64,
+    pub(crate) inputs_seed: u64,
     /// Ranks that do not call for now.
     pub(crate) held: BTreeSet<u32>,
     pub(crate) frozen: BTreeSet<usize>,
@@ -195,32 +155,6 @@ impl Cluster {
                     .map(|buffer| (buffer, vec![0xee; bytes])),
             );
         }
-    }
-
-    /// All ranks call the same.
-    pub(crate) fn program(&mut self, calls: &[Call]) {
-        self.programs
-            .iter_mut()
-            .for_each(|program| program.extend(calls));
-    }
-
-    pub(crate) fn start(&mut self) {
-        for rank in 0..self.group.layout.world() {
-            self.call_soon(rank);
-        }
-    }
-
-    /// Lets a rank call what its program holds next, after some time.
-    pub(crate) fn call_soon(&mut self, rank: u32) {
-        let delay = Duration::from_nanos(self.rng.range(0..3_000_000));
-        self.queue.after(delay, Event::Call { rank });
-    }
-
-    /// The input of a rank for its k-th operation.
-    pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
-        let call = self.programs[rank as usize][op];
-        let salt = u64::from(rank) << 32 | op as u64;
-        input(&mut Rng::new(self.inputs_seed ^ salt), &call)
     }
 
     pub(crate) fn machine(&self, node: usize) -> &Machine {
@@ -450,80 +384,5 @@ impl Cluster {
                 payload: None,
             },
         );
-    }
-
-    fn call(&mut self, rank: u32) {
-        let node = self.group.layout.node_of(rank);
-        let local = (rank - self.group.layout.ranks(node).start) as usize;
-        let index = rank as usize;
-        let held = self.held.contains(&rank) || self.frozen.contains(&node) || !self.is_alive(node);
-        if held || !self.machine(node).may_submit(local) {
-            return;
-        }
-        let op = self.called[index];
-        if op >= self.programs[index].len() || op >= self.outcomes[index].len() + self.group.window
-        {
-            return;
-        }
-        self.called[index] += 1;
-        let call = self.programs[index][op];
-        call.check(self.group.layout.world()).unwrap();
-        let id = op as OpId;
-        let input = self.input(rank, op);
-        let total = input.len() as u64;
-        let memory = &mut self.memory[node];
-        memory.insert(
-            Buffer::Input {
-                op: id,
-                rank: local,
-            },
-            input,
-        );
-        let bytes = call.result_bytes(self.group.layout.world()) as usize;
-        let result = memory.entry(Buffer::Result { op: id }).or_default();
-        result.resize(bytes.max(result.len()), 0xdd);
-        let mut ready = self.rng.range(0..total + 1);
-        let at_once = ready;
-        while ready < total {
-            ready = self.rng.range(ready + 1..total + 1);
-            let delay = Duration::from_nanos(self.rng.range(0..1_000_000));
-            self.queue.after(
-                delay,
-                Event::Ready {
-                    node,
-                    rank: local,
-                    op: id,
-                    ready,
-                },
-            );
-        }
-        self.handle(
-            node,
-            Input::Submit {
-                rank: local,
-                call,
-                ready: at_once,
-            },
-        );
-        self.call_soon(rank);
-    }
-}
-
-/// Random elements of which sums stay finite.
-fn input(rng: &mut Rng, call: &Call) -> Vec<u8> {
-    use collective::DType;
-    let count = call.count as usize;
-    let mut small = || (rng.range(0..2001) as f32 - 1000.0) / 16.0;
-    match call.dtype {
-        DType::F32 => (0..count).flat_map(|_| small().to_ne_bytes()).collect(),
-        DType::F16 => (0..count)
-            .flat_map(|_| half::f16::from_f32(small()).to_ne_bytes())
-            .collect(),
-        DType::Bf16 => (0..count)
-            .flat_map(|_| half::bf16::from_f32(small()).to_ne_bytes())
-            .collect(),
-        DType::U8 | DType::I32 | DType::I64 => (0..count * call.dtype.size())
-            .map(|_| rng.next_u64() as u8)
-            .collect(),
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use collective::machine::{Broken, Cause, Frame, Input, Violation};
 use sim::{CrashPoint, Rng, for_each_seed};
 
-use crate::cluster::{Cluster, FENCE, Group};
+use crate::cluster::{Cluster, FENCE};
+use crate::group::Group;
 use crate::results::check_results;
 use crate::{LIMIT, any_call, sum};
 

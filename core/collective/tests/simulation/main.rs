@@ -5,7 +5,9 @@
 
 mod cluster;
 mod failure;
+mod group;
 mod misfortune;
+mod ranks;
 mod reference;
 mod results;
 mod shell;

@@ -7,7 +7,8 @@ use collective::Call;
 use collective::machine::{Cause, Input};
 use sim::{Conditions, CrashPoint, Network, Rng, explore};
 
-use crate::cluster::{Cluster, Group, Outcome};
+use crate::cluster::{Cluster, Outcome};
+use crate::group::Group;
 use crate::results::check_results;
 use crate::{LIMIT, any_call};
 

@@ -7,7 +7,8 @@ use collective::machine::{Cause, Claim, Fence, Frame, Mismatch};
 use collective::{Call, DType, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
-use crate::cluster::{Cluster, FENCE, Group, Outcome};
+use crate::cluster::{Cluster, FENCE, Outcome};
+use crate::group::Group;
 use crate::{LIMIT, any_call, reference, sum};
 
 /// Every outcome so far that is a result holds the reference's bytes.

@@ -1,0 +1,297 @@
+//! The way up: when a node has what a step needs, it works on the chunk and sends it up or, at the root, turns it.
+//! Chunks of a tree are started in order and a slot is kept for the oldest operation, which is what keeps bounded
+//! slots free of deadlock: the first chunk that is not finished never waits for a later one.
+
+use super::flow::result;
+use super::link::{Arrival, Slot};
+use super::operation::{Operation, Part, Stage};
+use super::{Buffer, Effect, Frame, Machine, OpId, Region, Work};
+use crate::dtype::DType;
+use crate::op::ReduceOp;
+use crate::schedule::{Carry, Chunk, Flow, Step};
+
+impl Machine {
+    /// Starts the next chunk of one tree, if everything for it is here.
+    pub(super) fn start(&mut self, id: OpId, tree: usize) -> Option<()> {
+        let operation = self
+            .ops
+            .get(&id)
+            .filter(|operation| operation.stage == Stage::Open)?;
+        let plan = operation.plan.as_ref()?;
+        let started = operation.halves[tree].started;
+        if started == plan.chunks_of(tree) {
+            return None;
+        }
+        let (chunk, step) = self.step(id, 2 * started + tree as u32)?;
+        let arrivals = self.arrivals(id, &chunk, &step)?;
+        let inputs = if step.own {
+            self.inputs(id, &chunk)?
+        } else {
+            Vec::new()
+        };
+        let slot = match step.to_parent {
+            Some(_) => Some(self.free_slot(id, tree)?),
+            None => None,
+        };
+
+        for &(peer, _) in &arrivals {
+            self.child_mut(peer, tree)?
+                .arrived
+                .remove(&(id, chunk.index));
+        }
+        if let (Some(slot), Some((_, parent))) = (slot, &mut self.parents[tree]) {
+            parent.set(slot, Slot::Filling);
+        }
+        let reads: Vec<(usize, u8)> = arrivals
+            .iter()
+            .map(|&(peer, arrival)| (peer, arrival.slot))
+            .collect();
+        let received: Vec<Region> = arrivals
+            .iter()
+            .filter(|(_, arrival)| arrival.bytes > 0)
+            .map(|&(peer, arrival)| self.received(peer, tree, arrival))
+            .collect();
+        let left = self.begin_part(id, &chunk, inputs, received, slot);
+        let operation = self.ops.get_mut(&id)?;
+        operation.halves[tree].started += 1;
+        operation
+            .parts
+            .insert(chunk.index, Part { left, reads, slot });
+        if left == 0 {
+            self.finish_part(id, chunk.index);
+        }
+        Some(())
+    }
+
+    /// A send slot for an operation. The last free one is kept for the oldest operation that still has chunks to
+    /// start: a later one may sit in the parent's slots until the oldest is through, so it must not take them all.
+    fn free_slot(&self, id: OpId, tree: usize) -> Option<u8> {
+        let waits = |operation: &Operation| {
+            let started = operation.halves[tree].started;
+            let all = operation
+                .plan
+                .as_ref()
+                .is_some_and(|plan| started == plan.chunks_of(tree));
+            operation.stage == Stage::Open && !all
+        };
+        let is_oldest = !self.ops.range(..id).any(|(_, operation)| waits(operation));
+        let (_, parent) = self.parents[tree].as_ref()?;
+        parent.free(if is_oldest { 0 } else { 1 })
+    }
+
+    /// What the children have sent for a chunk; `None` while something is missing or disagrees.
+    fn arrivals(&self, id: OpId, chunk: &Chunk, step: &Step) -> Option<Vec<(usize, Arrival)>> {
+        let call = self.ops.get(&id)?.plan.as_ref()?.call();
+        let one = |&(peer, _): &(usize, Carry)| {
+            let child = self.links.get(&peer)?.child[chunk.tree()].as_ref()?;
+            let arrival = child
+                .arrived
+                .get(&(id, chunk.index))
+                .filter(|arrival| arrival.call == *call)?;
+            Some((peer, *arrival))
+        };
+        step.from_children.iter().map(one).collect()
+    }
+
+    /// This node's own part of a chunk as (where it is, offset in the result); `None` while not all may be read.
+    fn inputs(&self, id: OpId, chunk: &Chunk) -> Option<Vec<(Region, u64)>> {
+        let pieces = self
+            .ops
+            .get(&id)?
+            .pieces(chunk, &self.config.layout, self.config.node)?;
+        let region = |(rank, offset, bytes, target)| {
+            (
+                Region {
+                    buffer: Buffer::Input { op: id, rank },
+                    offset,
+                    bytes,
+                },
+                target,
+            )
+        };
+        Some(pieces.into_iter().map(region).collect())
+    }
+
+    fn received(&self, peer: usize, tree: usize, arrival: Arrival) -> Region {
+        let buffer = Buffer::Receive {
+            peer,
+            tree: tree as u8,
+            slot: arrival.slot,
+        };
+        Region {
+            buffer,
+            offset: 0,
+            bytes: u64::from(arrival.bytes),
+        }
+    }
+
+    /// Hands the chunk's local work out and returns how many pieces it is.
+    fn begin_part(
+        &mut self,
+        id: OpId,
+        chunk: &Chunk,
+        inputs: Vec<(Region, u64)>,
+        received: Vec<Region>,
+        slot: Option<u8>,
+    ) -> u32 {
+        if chunk.bytes == 0 {
+            return 0;
+        }
+        let work = Work::Part {
+            op: id,
+            chunk: chunk.index,
+        };
+        match chunk.flow {
+            Flow::Combine { .. } if self.sends_input(chunk, slot) => 0,
+            Flow::Combine { .. } => {
+                let inputs = inputs.into_iter().map(|(region, _)| region);
+                // Local ranks in rank order, then children in node order: never the order of arrival.
+                let sources = inputs.chain(received).collect();
+                let ticket = self.ticket(work);
+                let Some((op, dtype)) = self.arithmetic(id) else {
+                    return 0;
+                };
+                // The last reduction is at the root; only it divides.
+                let divisor = match (op, slot) {
+                    (ReduceOp::Avg, None) => self.config.layout.world(),
+                    _ => 1,
+                };
+                let destination = match slot {
+                    Some(slot) => self.staged(chunk, slot),
+                    None => result(id, chunk),
+                };
+                self.out.push(Effect::Reduce {
+                    ticket,
+                    op,
+                    dtype,
+                    divisor,
+                    sources,
+                    destination,
+                });
+                1
+            }
+            Flow::Spread { .. } => {
+                let copies = received
+                    .into_iter()
+                    .map(|region| (region, chunk.offset))
+                    .chain(inputs);
+                let mut left = 0;
+                for (source, offset) in copies {
+                    let ticket = self.ticket(work);
+                    let destination = Region {
+                        buffer: Buffer::Result { op: id },
+                        offset,
+                        bytes: source.bytes,
+                    };
+                    self.out.push(Effect::Copy {
+                        ticket,
+                        source,
+                        destination,
+                    });
+                    left += 1;
+                }
+                left
+            }
+        }
+    }
+
+    fn arithmetic(&self, id: OpId) -> Option<(ReduceOp, DType)> {
+        let call = self.ops.get(&id)?.plan.as_ref()?.call();
+        Some((call.reduce_op()?, call.dtype))
+    }
+
+    /// A leaf with one rank has nothing to combine: its input goes up as it is.
+    fn sends_input(&self, chunk: &Chunk, slot: Option<u8>) -> bool {
+        let children = &self.config.trees.trees[chunk.tree()].children[self.config.node];
+        slot.is_some() && children.is_empty() && self.called.len() == 1
+    }
+
+    fn staged(&self, chunk: &Chunk, slot: u8) -> Region {
+        Region {
+            buffer: Buffer::Send {
+                tree: chunk.tree() as u8,
+                slot,
+            },
+            offset: 0,
+            bytes: chunk.bytes,
+        }
+    }
+
+    /// The local work on a chunk is finished: give the receive slots back, then send it up or turn it.
+    pub(super) fn finish_part(&mut self, id: OpId, index: u32) {
+        let Some(operation) = self.ops.get_mut(&id) else {
+            return;
+        };
+        let Some(part) = operation.parts.remove(&index) else {
+            return;
+        };
+        let over = operation.stage == Stage::Ended;
+        let Some((chunk, step)) = self.step(id, index) else {
+            return;
+        };
+        let tree = chunk.tree();
+        for (peer, slot) in part.reads {
+            self.return_slot(peer, tree, slot);
+        }
+        match part.slot {
+            Some(slot) if over => {
+                if let Some((_, parent)) = &mut self.parents[tree] {
+                    parent.set(slot, Slot::Free);
+                }
+            }
+            Some(slot) => self.send_up(id, &chunk, &step, slot),
+            None if over => {}
+            None => {
+                if self.parents[tree].is_none() {
+                    self.settle(id, &chunk, &step);
+                }
+            }
+        }
+    }
+
+    fn send_up(&mut self, id: OpId, chunk: &Chunk, step: &Step, slot: u8) {
+        let tree = chunk.tree();
+        let Some(&call) = self
+            .ops
+            .get(&id)
+            .and_then(|op| op.plan.as_ref())
+            .map(|plan| plan.call())
+        else {
+            return;
+        };
+        let Some(peer) = self.parents[tree].as_ref().map(|&(peer, _)| peer) else {
+            return;
+        };
+        let region = match chunk.flow {
+            Flow::Combine { .. } if self.sends_input(chunk, Some(slot)) => Region {
+                buffer: Buffer::Input { op: id, rank: 0 },
+                ..result(id, chunk)
+            },
+            Flow::Combine { .. } => self.staged(chunk, slot),
+            Flow::Spread { .. } => result(id, chunk),
+        };
+        let loaded = step.to_parent == Some(Carry::Payload) && chunk.bytes > 0;
+        let payload = loaded.then(|| (self.ticket(Work::Up { op: id, tree, slot }), region));
+        let bytes = if loaded { chunk.bytes as u32 } else { 0 };
+        if let Some((_, parent)) = &mut self.parents[tree] {
+            parent.set(
+                slot,
+                Slot::Sent {
+                    left: !loaded,
+                    returned: false,
+                },
+            );
+        }
+        let rank = self.global(0);
+        let frame = Frame::Up {
+            tree: tree as u8,
+            op: id,
+            chunk: chunk.index,
+            slot,
+            bytes,
+            call,
+            rank,
+        };
+        self.send(peer, frame, payload);
+    }
+}

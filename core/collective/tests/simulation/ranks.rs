@@ -1,0 +1,113 @@
+//! The ranks: each calls what its program holds, as far as its window allows, with inputs that follow from a seed.
+
+use std::time::Duration;
+
+use collective::Call;
+use collective::machine::{Buffer, Input, OpId};
+use sim::Rng;
+
+use crate::cluster::{Cluster, Event};
+
+impl Cluster {
+    /// All ranks call the same.
+    pub(crate) fn program(&mut self, calls: &[Call]) {
+        self.programs
+            .iter_mut()
+            .for_each(|program| program.extend(calls));
+    }
+
+    pub(crate) fn start(&mut self) {
+        for rank in 0..self.group.layout.world() {
+            self.call_soon(rank);
+        }
+    }
+
+    /// Lets a rank call what its program holds next, after some time.
+    pub(crate) fn call_soon(&mut self, rank: u32) {
+        let delay = Duration::from_nanos(self.rng.range(0..3_000_000));
+        self.queue.after(delay, Event::Call { rank });
+    }
+
+    /// The input of a rank for its k-th operation.
+    pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
+        let call = self.programs[rank as usize][op];
+        let salt = u64::from(rank) << 32 | op as u64;
+        input(&mut Rng::new(self.inputs_seed ^ salt), &call)
+    }
+
+    /// A rank calls what its window allows: memory for it, and the input little by little.
+    pub(crate) fn call(&mut self, rank: u32) {
+        let node = self.group.layout.node_of(rank);
+        let local = (rank - self.group.layout.ranks(node).start) as usize;
+        let index = rank as usize;
+        let held = self.held.contains(&rank) || self.frozen.contains(&node) || !self.is_alive(node);
+        if held || !self.machine(node).may_submit(local) {
+            return;
+        }
+        let op = self.called[index];
+        if op >= self.programs[index].len() || op >= self.outcomes[index].len() + self.group.window
+        {
+            return;
+        }
+        self.called[index] += 1;
+        let call = self.programs[index][op];
+        call.check(self.group.layout.world()).unwrap();
+        let id = op as OpId;
+        let input = self.input(rank, op);
+        let total = input.len() as u64;
+        let memory = &mut self.memory[node];
+        memory.insert(
+            Buffer::Input {
+                op: id,
+                rank: local,
+            },
+            input,
+        );
+        let bytes = call.result_bytes(self.group.layout.world()) as usize;
+        let result = memory.entry(Buffer::Result { op: id }).or_default();
+        result.resize(bytes.max(result.len()), 0xdd);
+        let mut ready = self.rng.range(0..total + 1);
+        let at_once = ready;
+        while ready < total {
+            ready = self.rng.range(ready + 1..total + 1);
+            let delay = Duration::from_nanos(self.rng.range(0..1_000_000));
+            self.queue.after(
+                delay,
+                Event::Ready {
+                    node,
+                    rank: local,
+                    op: id,
+                    ready,
+                },
+            );
+        }
+        self.handle(
+            node,
+            Input::Submit {
+                rank: local,
+                call,
+                ready: at_once,
+            },
+        );
+        self.call_soon(rank);
+    }
+}
+
+/// Random elements of which sums stay finite.
+fn input(rng: &mut Rng, call: &Call) -> Vec<u8> {
+    use collective::DType;
+    let count = call.count as usize;
+    let mut small = || (rng.range(0..2001) as f32 - 1000.0) / 16.0;
+    match call.dtype {
+        DType::F32 => (0..count).flat_map(|_| small().to_ne_bytes()).collect(),
+        DType::F16 => (0..count)
+            .flat_map(|_| half::f16::from_f32(small()).to_ne_bytes())
+            .collect(),
+        DType::Bf16 => (0..count)
+            .flat_map(|_| half::bf16::from_f32(small()).to_ne_bytes())
+            .collect(),
+        DType::U8 | DType::I32 | DType::I64 => (0..count * call.dtype.size())
+            .map(|_| rng.next_u64() as u8)
+            .collect(),
+    }
+}
