@@ -3,10 +3,9 @@
 //! each other. Nonces come from the caller, who must never use one twice. The channel that follows is
 //! trusted as the pod network is; frames are fenced by (attempt, epoch), not signed one by one.
 
-use std::fmt;
-
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use crate::identity::IDENTITY_BYTES;
+pub use crate::identity::{Identity, JobId, Party};
+pub use crate::key::{KEY_BYTES, Key};
 
 /// Bytes of the initiator's first message.
 pub const HELLO_BYTES: usize = PREFIX_BYTES + IDENTITY_BYTES + NONCE_BYTES;
@@ -16,16 +15,11 @@ pub const CHALLENGE_BYTES: usize = PREFIX_BYTES + IDENTITY_BYTES + NONCE_BYTES +
 pub const PROOF_BYTES: usize = 32;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
-/// Bytes of the attempt's key.
-pub const KEY_BYTES: usize = 32;
 /// The protocol's version; another one is refused, with both in the text.
 pub const VERSION: u16 = 1;
 
 const MAGIC: [u8; 6] = *b"FFLYHS";
 const PREFIX_BYTES: usize = MAGIC.len() + 2;
-const IDENTITY_BYTES: usize = 16 + 4 + 4;
-/// The rank that stands for the operator.
-const OPERATOR: u32 = u32::MAX;
 
 /// Why the other side was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,121 +47,6 @@ pub enum Error {
         /// What it says it is.
         theirs: Identity,
     },
-}
-
-/// A job's UID, hashed to a fixed size.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobId([u8; 16]);
-
-impl JobId {
-    /// The identity of the job with this UID.
-    pub fn new(uid: &str) -> Self {
-        let mut id = [0; 16];
-        id.copy_from_slice(&Sha256::digest(uid.as_bytes())[..16]);
-        Self(id)
-    }
-}
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobId({self})")
-    }
-}
-
-/// The secret of an attempt. It is not printed, and compared only inside a proof.
-#[derive(Clone)]
-pub struct Key([u8; KEY_BYTES]);
-
-impl Key {
-    /// A key as it lies in the attempt's Secret.
-    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
-        Self(bytes)
-    }
-
-    /// The key of an attempt: the operator's master secret over `<job uid>/<attempt>`, so that every
-    /// leader can recompute every key and none has to read the users' Secrets.
-    pub fn derive(master: &[u8], job_uid: &str, attempt: u32) -> Self {
-        Self(sign(master, &[format!("{job_uid}/{attempt}").as_bytes()]))
-    }
-
-    /// The bytes, to be stored in the attempt's Secret.
-    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
-
-/// Who speaks for an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
-    /// The operator's rendezvous service.
-    Operator,
-    /// The sidecar of a node rank.
-    Sidecar {
-        /// The node rank.
-        rank: u32,
-    },
-}
-
-/// One side of a channel. Verified once the handshake ended, a mere claim before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
-    /// The job.
-    pub job: JobId,
-    /// The attempt.
-    pub attempt: u32,
-    /// Who speaks for it.
-    pub party: Party,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.party {
-            Party::Operator => write!(f, "the operator")?,
-            Party::Sidecar { rank } => write!(f, "sidecar {rank}")?,
-        }
-        write!(f, " of job {} attempt {}", self.job, self.attempt)
-    }
-}
-
-impl Identity {
-    fn encode(&self) -> [u8; IDENTITY_BYTES] {
-        let rank = match self.party {
-            Party::Operator => OPERATOR,
-            Party::Sidecar { rank } => rank,
-        };
-        let mut bytes = [0; IDENTITY_BYTES];
-        bytes[..16].copy_from_slice(&self.job.0);
-        bytes[16..20].copy_from_slice(&self.attempt.to_le_bytes());
-        bytes[20..].copy_from_slice(&rank.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8; IDENTITY_BYTES]) -> Self {
-        let [job @ .., a0, a1, a2, a3, r0, r1, r2, r3] = *bytes;
-        let party = match u32::from_le_bytes([r0, r1, r2, r3]) {
-            OPERATOR => Party::Operator,
-            rank => Party::Sidecar { rank },
-        };
-        Self {
-            job: JobId(job),
-            attempt: u32::from_le_bytes([a0, a1, a2, a3]),
-            party,
-        }
-    }
 }
 
 /// The side that dialled.
@@ -208,9 +87,11 @@ impl Initiator {
                 ours: self.identity,
             });
         }
-        verify(&self.key, &[b"responder", &self.hello, said], proof)
-            .ok_or(Error::Proof { theirs })?;
-        let proof = sign(&self.key.0, &[b"initiator", &self.hello, challenge]);
+        let parts: [&[u8]; 3] = [b"responder", &self.hello, said];
+        if !self.key.verify(&parts, proof) {
+            return Err(Error::Proof { theirs });
+        }
+        let proof = self.key.sign(&[b"initiator", &self.hello, challenge]);
         Ok((theirs, proof))
     }
 }
@@ -253,7 +134,7 @@ impl Responder {
         let mut challenge = [0; CHALLENGE_BYTES];
         let (said, proof) = challenge.split_at_mut(CHALLENGE_BYTES - PROOF_BYTES);
         introduce(said, &identity, &nonce);
-        proof.copy_from_slice(&sign(&key.0, &[b"responder", &self.hello, said]));
+        proof.copy_from_slice(&key.sign(&[b"responder", &self.hello, said]));
         let challenged = Challenged {
             responder: self,
             key,
@@ -275,9 +156,12 @@ impl Challenged {
     /// Verifies the proof: the peer is who the identity says.
     pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<Identity, Error> {
         let Responder { claim, hello } = self.responder;
-        verify(&self.key, &[b"initiator", &hello, &self.challenge], proof)
-            .ok_or(Error::Proof { theirs: claim })?;
-        Ok(claim)
+        let parts: [&[u8]; 3] = [b"initiator", &hello, &self.challenge];
+        if self.key.verify(&parts, proof) {
+            Ok(claim)
+        } else {
+            Err(Error::Proof { theirs: claim })
+        }
     }
 }
 
@@ -297,25 +181,6 @@ fn introduced(bytes: &[u8]) -> Result<Identity, Error> {
         return Err(Error::Version { theirs });
     }
     rest.first_chunk().map(Identity::decode).ok_or(Error::Magic)
-}
-
-fn mac(key: &[u8], parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
-    for part in parts {
-        // Each part with its length, so that no two lists of parts sign the same bytes.
-        mac.update(&(part.len() as u64).to_le_bytes());
-        mac.update(part);
-    }
-    Some(mac)
-}
-
-fn sign(key: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
-    // HMAC takes a key of any length, so there is always a signature.
-    mac(key, parts).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
-}
-
-fn verify(key: &Key, parts: &[&[u8]], proof: &[u8]) -> Option<()> {
-    mac(&key.0, parts)?.verify_slice(proof).ok()
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ pub mod client;
 pub mod entry;
 pub mod frame;
 pub mod handshake;
+mod identity;
+mod key;
 pub mod op;
 pub mod rendezvous;
 pub mod ring;

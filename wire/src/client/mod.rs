@@ -7,120 +7,33 @@
 //! and fail with a clear error in a forked child.
 
 mod buffer;
+mod error;
+mod shared;
 mod state;
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 pub use buffer::{Buffer, Output, ResultView};
+pub use error::Error;
+use shared::{Shared, sleep_on};
 use state::State;
 
 use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
-use crate::entry::{FailureKind, Malformed, Outcome, Place, Submission};
+use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
-use crate::ring::{self, Bell, Corrupt, PushError};
-use crate::segment::{self, Segment};
+use crate::ring::{self, Bell, PushError};
+use crate::segment::Segment;
 
 /// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
 /// Segment number that stands for none: an operation without input or without result.
 pub const NO_SEGMENT: u32 = u32::MAX;
-/// How long a waiting thread looks before it sleeps: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
 /// How often a sidecar that is not there yet is looked for.
 const RETRY: Duration = Duration::from_millis(20);
-
-/// Why an operation or a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The socket is not there or broke.
-    #[error(transparent)]
-    Socket(#[from] attach::Error),
-    /// A segment could not be mapped.
-    #[error(transparent)]
-    Segment(#[from] segment::Error),
-    /// The sidecar will not have this process, or not lend what it asked for.
-    #[error("failed to {request}: the sidecar refused: {reason}")]
-    Refused {
-        /// What was asked.
-        request: &'static str,
-        /// Why not.
-        reason: String,
-    },
-    /// The sidecar answered something else than was asked.
-    #[error("failed to {request}: the sidecar answered out of turn")]
-    Unexpected {
-        /// What was asked.
-        request: &'static str,
-    },
-    /// The operation failed, on every rank alike if others had joined it.
-    #[error("{call} failed: {text}")]
-    Operation {
-        /// The operation.
-        call: Call,
-        /// Whether the next one can run.
-        kind: FailureKind,
-        /// Why, naming who has to be looked at.
-        text: String,
-    },
-    /// The sidecar is gone.
-    #[error("the hfreduce sidecar of this node is gone: {why}")]
-    SidecarLost {
-        /// How it was noticed.
-        why: String,
-    },
-    /// The operation is not finished; it goes on and can be waited for again.
-    #[error("{call} is not finished after {waited:?}: a rank has not called it, or is slow")]
-    Timeout {
-        /// The operation.
-        call: Call,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// Too many operations are in flight and none finishes.
-    #[error("failed to call {call} for {waited:?}: {IN_FLIGHT_LIMIT} operations are in flight")]
-    Busy {
-        /// The operation.
-        call: Call,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// No answer from the sidecar.
-    #[error("failed to {request}: no answer from the sidecar after {waited:?}")]
-    NoAnswer {
-        /// What was asked.
-        request: &'static str,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// The input is too small for the call.
-    #[error("failed to call {call}: it reads {needed} bytes, the buffer has {given}")]
-    Input {
-        /// The operation.
-        call: Call,
-        /// Bytes it reads.
-        needed: usize,
-        /// Bytes there are.
-        given: usize,
-    },
-    /// The ticket was never given, or its output was taken already.
-    #[error("failed to wait for ticket {0}: it is not in flight")]
-    UnknownTicket(u64),
-    /// The process forked.
-    #[error(
-        "failed to use the hfreduce client in process {child}: it belongs to process {owner}; \
-         attach again after fork, or start workers with `spawn`"
-    )]
-    Forked {
-        /// The process that attached.
-        owner: u32,
-        /// This process.
-        child: u32,
-    },
-}
 
 /// An operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,21 +43,6 @@ pub struct Ticket(u64);
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    owner: u32,
-    socket: PathBuf,
-    standing: Standing,
-    channel: Channel,
-    sidecar_bell: Bell,
-    own_bell: Bell,
-    state: Mutex<State>,
-    /// Notified whenever the thread that sleeps on the bell has looked.
-    looked: Condvar,
-    /// Held while a segment is asked for, so that answers find who asked.
-    asking: Mutex<()>,
 }
 
 impl Client {
@@ -403,94 +301,6 @@ impl Client {
             state.lose("this process detached".to_owned());
         }
         Ok(())
-    }
-}
-
-impl Shared {
-    /// The state, in the process it belongs to: a lock that another thread held at the time of a fork
-    /// is never free in the child, so the child must not even try.
-    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
-        let child = std::process::id();
-        if child != self.owner {
-            return Err(Error::Forked {
-                owner: self.owner,
-                child,
-            });
-        }
-        // No code that holds the lock leaves the state half changed.
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Waits until the sidecar says something, or another thread has heard it, or time is over.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        limit: Duration,
-    ) -> MutexGuard<'a, State> {
-        let start = Instant::now();
-        while start.elapsed() < SPIN.min(limit) {
-            if state.look(&self.channel) {
-                return state;
-            }
-            std::hint::spin_loop();
-        }
-        if state.sleeper {
-            let (state, _timed_out) = self
-                .looked
-                .wait_timeout(state, limit)
-                .unwrap_or_else(PoisonError::into_inner);
-            return state;
-        }
-        if !state.may_sleep() {
-            return state;
-        }
-        state.sleeper = true;
-        drop(state);
-        sleep_on(
-            &[
-                PollFd::new(&self.own_bell, PollFlags::IN),
-                PollFd::new(&self.channel, PollFlags::IN),
-            ],
-            limit,
-        );
-        self.own_bell.clear();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.sleeper = false;
-        state.awake();
-        state.look(&self.channel);
-        state.hear(&self.channel);
-        self.looked.notify_all();
-        state
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if std::process::id() == self.owner {
-            self.channel.send(&ToSidecar::Detach, &[]).ok();
-        }
-    }
-}
-
-/// Polls; a signal or an error ends the wait early, which every caller survives by looking again.
-fn sleep_on(fds: &[PollFd<'_>], limit: Duration) {
-    let limit = Timespec::try_from(limit).ok();
-    rustix::event::poll(&mut fds.to_vec(), limit.as_ref()).ok();
-}
-
-impl From<Corrupt> for Error {
-    fn from(corrupt: Corrupt) -> Self {
-        Self::SidecarLost {
-            why: corrupt.to_string(),
-        }
-    }
-}
-
-impl From<Malformed> for Error {
-    fn from(malformed: Malformed) -> Self {
-        Self::SidecarLost {
-            why: malformed.to_string(),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use super::*;
 use crate::attach::Listener;
-use crate::entry::Completion;
+use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
 use crate::segment::Writers;
 

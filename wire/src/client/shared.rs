@@ -1,0 +1,103 @@
+//! What all handles of a client share: the connection, the state behind its lock, and how threads wait. One
+//! thread sleeps on bell and socket, the others until it has looked.
+
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::Error;
+use super::state::State;
+use crate::attach::{Channel, Standing, ToSidecar};
+use crate::ring::Bell;
+
+/// How long a waiting thread looks before it sleeps: about what waking up costs.
+const SPIN: Duration = Duration::from_micros(20);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) owner: u32,
+    pub(super) socket: PathBuf,
+    pub(super) standing: Standing,
+    pub(super) channel: Channel,
+    pub(super) sidecar_bell: Bell,
+    pub(super) own_bell: Bell,
+    pub(super) state: Mutex<State>,
+    /// Notified whenever the thread that sleeps on the bell has looked.
+    pub(super) looked: Condvar,
+    /// Held while a segment is asked for, so that answers find who asked.
+    pub(super) asking: Mutex<()>,
+}
+
+impl Shared {
+    /// The state, in the process it belongs to: a lock that another thread held at the time of a fork
+    /// is never free in the child, so the child must not even try.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let child = std::process::id();
+        if child != self.owner {
+            return Err(Error::Forked {
+                owner: self.owner,
+                child,
+            });
+        }
+        // No code that holds the lock leaves the state half changed.
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until the sidecar says something, or another thread has heard it, or time is over.
+    pub(super) fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(limit) {
+            if state.look(&self.channel) {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
+        if state.sleeper {
+            let (state, _timed_out) = self
+                .looked
+                .wait_timeout(state, limit)
+                .unwrap_or_else(PoisonError::into_inner);
+            return state;
+        }
+        if !state.may_sleep() {
+            return state;
+        }
+        state.sleeper = true;
+        drop(state);
+        sleep_on(
+            &[
+                PollFd::new(&self.own_bell, PollFlags::IN),
+                PollFd::new(&self.channel, PollFlags::IN),
+            ],
+            limit,
+        );
+        self.own_bell.clear();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sleeper = false;
+        state.awake();
+        state.look(&self.channel);
+        state.hear(&self.channel);
+        self.looked.notify_all();
+        state
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if std::process::id() == self.owner {
+            self.channel.send(&ToSidecar::Detach, &[]).ok();
+        }
+    }
+}
+
+/// Polls; a signal or an error ends the wait early, which every caller survives by looking again.
+pub(super) fn sleep_on(fds: &[PollFd<'_>], limit: Duration) {
+    let limit = Timespec::try_from(limit).ok();
+    rustix::event::poll(&mut fds.to_vec(), limit.as_ref()).ok();
+}
