@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use daemon::Registry;
 use daemon::metrics::Error;
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 /// The sidecar's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ pub struct Metrics {
     pub late: IntCounterVec,
     /// Times that a neighbour was silent for too long.
     pub suspects: IntCounter,
+    suspect: IntGaugeVec,
     /// Connections to the data port that did not authenticate.
     pub refused_connections: IntCounter,
     /// Connections made to the rendezvous service.
@@ -80,6 +81,11 @@ impl Metrics {
                 "fireflyer_hfreduce_suspects_total",
                 "Times that a neighbour was silent for too long.",
             )?,
+            suspect: registry.gauges(
+                "fireflyer_hfreduce_suspect",
+                "1 while a neighbour in the trees is silent, so a suspect.",
+                &["node_rank", "node"],
+            )?,
             refused_connections: registry.counter(
                 "fireflyer_hfreduce_refused_connections_total",
                 "Connections to the data port that did not authenticate or were not wanted.",
@@ -89,6 +95,13 @@ impl Metrics {
                 "Connections made to the rendezvous service.",
             )?,
         })
+    }
+
+    /// Whether a neighbour is a suspect. Neighbours are ten at most.
+    pub fn suspect(&self, rank: usize, name: &str, is_suspect: bool) {
+        self.suspect
+            .with_label_values(&[&rank.to_string(), name])
+            .set(i64::from(is_suspect));
     }
 
     /// An operation succeeded for a local rank.

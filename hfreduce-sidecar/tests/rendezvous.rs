@@ -425,3 +425,31 @@ fn the_operator_is_told_who_died_and_who_left() {
     let (who, _) = operator.next(|message| *message == ToOperator::Bye);
     assert_eq!(who, 2);
 }
+
+// COLL-2: the operator hears of a silent one by name within 2 s, and of nobody's death.
+#[test]
+fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
+    let mut operator = Operator::start();
+    let pods = Pods::start(3, operator.address);
+    operator.introduce(3);
+    operator.await_joined(3);
+    operator.go(3);
+    let clients: Vec<Client> = (0..3).map(|rank| pods.client(rank)).collect();
+    sum(&clients);
+    pods.signal(1, Signal::STOP);
+    let (by, told) = operator.next(|message| matches!(message, ToOperator::Suspect { .. }));
+    let ToOperator::Suspect {
+        rank,
+        reason,
+        detail,
+        ..
+    } = told
+    else {
+        unreachable!("only a suspicion is taken")
+    };
+    // The one who gives up says `Silent`.
+    assert_eq!((rank, reason), (1, SuspectReason::Frozen));
+    assert!(by != 1 && detail.contains("worker-1"), "{detail}");
+    pods.signal(1, Signal::CONT);
+    sum(&clients);
+}

@@ -176,8 +176,9 @@ impl Engine {
                 self.forget_if_unused(op);
             }
             Effect::Suspect { peer, silent } => {
-                self.metrics.suspects.inc();
                 let name = self.name(peer).to_owned();
+                self.metrics.suspects.inc();
+                self.metrics.suspect(peer, &name, true);
                 warn!(
                     node = peer,
                     name,
@@ -196,6 +197,7 @@ impl Engine {
                     name = self.name(peer),
                     "a suspect was heard again"
                 );
+                self.metrics.suspect(peer, self.name(peer), false);
                 self.reporter.send(Report::Recovered { node: peer as u32 });
             }
             Effect::Late { op, ranks } => {

@@ -176,6 +176,7 @@ impl Engine {
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
         for (peer, link) in &engine.links {
             engine.watch(link, LINK | *peer as u64).map_err(failed)?;
+            engine.metrics.suspect(*peer, engine.name(*peer), false);
         }
         engine.metrics.peers.set(engine.links.len() as i64);
         Ok(engine)

@@ -1,7 +1,9 @@
 //! A gang of nodes inside the test process: real sidecar threads, real sockets on the loopback address,
 //! real clients. Each test file uses the part it needs.
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
-#![expect(clippy::unwrap_used, reason = "test harness")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+
+pub(crate) mod processes;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Member, Node, Options, Place, Source};
 use hfreduce_sidecar::stop::Stop;
 use wire::client::{Buffer, Client, Error, Output};
+use wire::entry::FailureKind;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
 use wire::{Call, DType};
@@ -156,10 +159,18 @@ pub(crate) fn peer(listener: &TcpListener, rank: u32) -> Peer {
 }
 
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    wait_until_some(|| condition().then_some(()));
+}
+
+pub(crate) fn wait_until_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
-    while !condition() {
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
         assert!(start.elapsed() < PATIENCE, "waited too long");
-        thread::yield_now();
+        // Who is waited for needs the processor too.
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -175,6 +186,15 @@ pub(crate) fn run(client: &Client, call: Call, input: &[u8]) -> Result<Output, E
     let input = reads.then(|| filled(client, input));
     let ticket = client.submit(call, input, PATIENCE)?;
     client.wait(ticket, PATIENCE)
+}
+
+/// How an operation failed.
+pub(crate) fn failure(result: Result<impl Sized, Error>) -> (FailureKind, String) {
+    match result {
+        Err(Error::Operation { kind, text, .. }) => (kind, text),
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("it succeeded"),
+    }
 }
 
 pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {

@@ -1,0 +1,181 @@
+//! Sidecars as processes of their own, which can be killed and frozen. A file tells them the members.
+#![expect(clippy::print_stderr, reason = "the logs of a test that failed")]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use hfreduce_sidecar::node;
+use rustix::process::{Pid, Signal, kill_process};
+use wire::client::Client;
+
+use super::{PATIENCE, wait_until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hfreduce-sidecar");
+pub(crate) const METRICS_PORT: u16 = 9402;
+
+/// Where a sidecar runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) zone: &'static str,
+    /// The network namespace to run in; the test's own where there is none.
+    pub(crate) namespace: Option<PathBuf>,
+}
+
+/// Seats at loopback addresses that no other process of this machine uses.
+pub(crate) fn loopback(nodes: u8) -> Vec<Seat> {
+    // 127/8 is ours: an address by process, gang and rank is taken by nobody else.
+    static GANGS: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let first = GANGS.fetch_add(8, Ordering::Relaxed) + 1;
+    let seat = |rank| Seat {
+        address: Ipv4Addr::new(127, high | 1, low, first + rank),
+        zone: "",
+        namespace: None,
+    };
+    (0..nodes).map(seat).collect()
+}
+
+/// The sidecars of a gang, which end with the value.
+pub(crate) struct Sidecars {
+    dir: tempfile::TempDir,
+    seats: Vec<Seat>,
+    children: Vec<Child>,
+}
+
+impl Sidecars {
+    /// Starts one on each seat, for `procs` processes each, and waits until they joined.
+    pub(crate) fn start(seats: Vec<Seat>, procs: u32) -> Self {
+        let mut sidecars = Self {
+            dir: tempfile::tempdir().unwrap(),
+            seats,
+            children: Vec::new(),
+        };
+        let nodes: Vec<_> = (0..)
+            .zip(&sidecars.seats)
+            .map(|(rank, seat): (u32, _)| {
+                serde_json::json!({
+                    "rank": rank,
+                    "address": seat.address,
+                    "port": 9404,
+                    "name": format!("worker-{rank}"),
+                    "zone": seat.zone,
+                })
+            })
+            .collect();
+        let roster = serde_json::json!({"procsPerNode": procs, "nodes": nodes});
+        fs::write(sidecars.dir.path().join("roster"), roster.to_string()).unwrap();
+        for rank in 0..sidecars.seats.len() {
+            let child = sidecars.spawn(rank);
+            sidecars.children.push(child);
+        }
+        for rank in 0..sidecars.seats.len() {
+            let dir = sidecars.run_dir(rank);
+            wait_until(|| node::not_ready(&dir).is_none());
+            let mut ready = Command::new(PROGRAM);
+            ready.args(["ready", "--run-dir"]).arg(&dir);
+            assert!(ready.status().unwrap().success());
+        }
+        sidecars
+    }
+
+    fn spawn(&self, rank: usize) -> Child {
+        fs::create_dir(self.run_dir(rank)).unwrap();
+        let seat = &self.seats[rank];
+        let mut command = match &seat.namespace {
+            // It becomes the sidecar, so the child's number is the sidecar's.
+            Some(namespace) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={}", namespace.display()));
+                command.arg(PROGRAM);
+                command
+            }
+            None => Command::new(PROGRAM),
+        };
+        command
+            .args(["serve", "--rank", &rank.to_string(), "--metrics-listen"])
+            .arg(SocketAddr::from((seat.address, METRICS_PORT)).to_string())
+            .arg("--roster")
+            .arg(self.dir.path().join("roster"))
+            .arg("--run-dir")
+            .arg(self.run_dir(rank))
+            .stderr(File::create(self.log_file(rank)).unwrap())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn run_dir(&self, rank: usize) -> PathBuf {
+        self.dir.path().join(rank.to_string())
+    }
+
+    fn log_file(&self, rank: usize) -> PathBuf {
+        self.dir.path().join(format!("{rank}.log"))
+    }
+
+    pub(crate) fn socket(&self, node: usize) -> PathBuf {
+        self.run_dir(node).join(wire::run_dir::SOCKET)
+    }
+
+    pub(crate) fn client(&self, node: usize, local_rank: u32) -> Client {
+        Client::attach(&self.socket(node), local_rank, PATIENCE).unwrap()
+    }
+
+    /// What a sidecar has logged so far.
+    pub(crate) fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.log_file(rank)).unwrap()
+    }
+
+    /// Where a sidecar tells its metrics.
+    pub(crate) fn metrics_address(&self, rank: usize) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(self.seats[rank].address), METRICS_PORT)
+    }
+
+    pub(crate) fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+    }
+
+    /// Waits until all have ended by themselves, in good order.
+    pub(crate) fn await_end(mut self) {
+        for child in &mut self.children {
+            assert!(child.wait().unwrap().success());
+        }
+    }
+}
+
+impl Drop for Sidecars {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        if std::thread::panicking() {
+            for rank in 0..self.children.len() {
+                eprintln!("log of sidecar {rank}:\n{}", self.log(rank));
+            }
+        }
+    }
+}
+
+/// What a sidecar answers at its address for health and metrics.
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// What a sidecar tells about a neighbour: whether it is a suspect.
+pub(crate) fn suspects(address: SocketAddr, rank: u32) -> bool {
+    let name =
+        format!("fireflyer_hfreduce_suspect{{node=\"worker-{rank}\",node_rank=\"{rank}\"}} ");
+    let metrics = get(address, "/metrics");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    value.unwrap() == "1"
+}

@@ -1,0 +1,365 @@
+//! T3: real sidecars, each in a network namespace of its own, with real processes as their ranks. Two zones of two
+//! nodes; what the interfaces count, what a cut cable and a stopped process do. Needs root and `ip`: where they are
+//! not, every test counts as ignored, with the reason.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test harness, and its own runner"
+)]
+
+#[path = "../gang/mod.rs"]
+mod gang;
+mod network;
+
+use std::collections::BTreeMap;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collective::DoubleTree;
+use gang::processes::{Seat, Sidecars, suspects};
+use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
+use network::{Network, address, missing};
+use rustix::process::Signal;
+use wire::client::{Client, Output};
+use wire::entry::FailureKind;
+use wire::{Call, DType, ReduceOp};
+
+const ZONES: [&str; 4] = ["a", "a", "b", "b"];
+/// Ten times the 2 s in which a frozen node has to be named.
+const NAMED_WITHIN: Duration = Duration::from_secs(20);
+/// Ten times the second in which a dead one is named "at once".
+const NAMED_AT_ONCE: Duration = Duration::from_secs(10);
+
+type Test = (&'static str, fn());
+
+const TESTS: [Test; 5] = [
+    (
+        "one_pair_of_nodes_carries_the_data_across_and_no_other_any",
+        one_pair_of_nodes_carries_the_data_across_and_no_other_any,
+    ),
+    (
+        "a_partition_ends_the_operation_on_both_sides_and_neither_goes_on",
+        a_partition_ends_the_operation_on_both_sides_and_neither_goes_on,
+    ),
+    (
+        "a_cable_that_is_back_in_time_costs_nothing_but_the_time",
+        a_cable_that_is_back_in_time_costs_nothing_but_the_time,
+    ),
+    (
+        "a_stopped_sidecar_is_a_suspect_and_is_forgiven",
+        a_stopped_sidecar_is_a_suspect_and_is_forgiven,
+    ),
+    (
+        "a_killed_process_is_named_on_every_rank",
+        a_killed_process_is_named_on_every_rank,
+    ),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, socket, local_rank] = &arguments[..]
+        && verb == RANK
+    {
+        return rank(Path::new(socket), local_rank.parse().unwrap());
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let wanted = |(name, _): &Test| filter.is_none_or(|filter| name.contains(filter.as_str()));
+    let tests: Vec<Test> = TESTS.into_iter().filter(wanted).collect();
+    println!("\nrunning {} tests", tests.len());
+    let missing = missing();
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    for (name, test) in tests {
+        let (count, outcome) = match &missing {
+            Some(why) => (&mut ignored, format!("ignored, {why}")),
+            None if catch_unwind(test).is_ok() => (&mut passed, "ok".to_owned()),
+            None => (&mut failed, "FAILED".to_owned()),
+        };
+        *count += 1;
+        println!("test {name} ... {outcome}");
+    }
+    // As cargo's own runner says it, for those who count.
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored\n");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Two zones of two nodes with two ranks each. The sidecars end before their network does.
+struct Fabric {
+    sidecars: Sidecars,
+    network: Network,
+}
+
+impl Fabric {
+    fn start(procs: u32) -> Self {
+        let network = Network::mesh(ZONES.len());
+        let seat = |(node, zone)| Seat {
+            address: address(node),
+            zone,
+            namespace: Some(network.namespace(node)),
+        };
+        let sidecars = Sidecars::start(ZONES.into_iter().enumerate().map(seat).collect(), procs);
+        Self { sidecars, network }
+    }
+
+    fn clients(&self, procs: u32) -> Vec<Client> {
+        let rank = |node| (0..procs).map(move |local_rank| (node, local_rank));
+        (0..ZONES.len())
+            .flat_map(rank)
+            .map(|(node, local_rank)| self.sidecars.client(node, local_rank))
+            .collect()
+    }
+
+    /// Whether a node's sidecar says that another is a suspect.
+    fn suspects(&self, by: usize, suspect: usize) -> bool {
+        let metrics = self.sidecars.metrics_address(by);
+        self.network
+            .inside(by, || suspects(metrics, suspect as u32))
+    }
+
+    fn crossing_pairs() -> impl Iterator<Item = (usize, usize)> {
+        let pairs = (0..ZONES.len()).flat_map(|one| (one + 1..ZONES.len()).map(move |b| (one, b)));
+        pairs.filter(|&(one, other)| ZONES[one] != ZONES[other])
+    }
+}
+
+fn trees() -> DoubleTree {
+    DoubleTree::build(&ZONES)
+}
+
+fn gateways() -> (usize, usize) {
+    let (one, other) = trees().gateways[0];
+    (one.min(other), one.max(other))
+}
+
+fn sum(count: u64) -> Call {
+    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
+}
+
+/// All ranks call at once; what each of them got.
+fn together<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || work(client)))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn check_sum(output: &Output, count: u64, each: f32) {
+    let result = to_f32s(&output.result);
+    assert_eq!(result.len() as u64, count);
+    assert!(result.iter().all(|value| *value == each));
+}
+
+// ZONE-2: exactly one pair of nodes exchanges collective data across, S each way; control traffic is exempt.
+fn one_pair_of_nodes_carries_the_data_across_and_no_other_any() {
+    const COUNT: u64 = 4 << 20;
+    const PAYLOAD: u64 = COUNT * 4;
+    let fabric = Fabric::start(2);
+    let clients = fabric.clients(2);
+    let sent = || -> BTreeMap<(usize, usize), u64> {
+        let both = |(one, other)| [(one, other), (other, one)];
+        let ways = Fabric::crossing_pairs().flat_map(both);
+        ways.map(|(from, to)| ((from, to), fabric.network.sent(from, to)))
+            .collect()
+    };
+    let before = sent();
+    together(&clients, |client| {
+        let mine = (client.standing().rank + 1) as f32;
+        let output = run(client, sum(COUNT), &f32s(&vec![mine; COUNT as usize])).unwrap();
+        check_sum(&output, COUNT, 36.0);
+    });
+    let after = sent();
+    let (near, far) = gateways();
+    for (way, bytes) in after {
+        let bytes = bytes - before[&way];
+        if [(near, far), (far, near)].contains(&way) {
+            // Headers of TCP and of our frames come on top.
+            assert!(
+                (PAYLOAD..=PAYLOAD / 100 * 106).contains(&bytes),
+                "{bytes} bytes crossed {way:?} for a payload of {PAYLOAD}"
+            );
+        } else {
+            assert!(bytes < PAYLOAD / 1000, "{bytes} bytes crossed {way:?}");
+        }
+    }
+}
+
+// COLL-1: the same kind of end on all members, with its cause; no half goes on without the other.
+fn a_partition_ends_the_operation_on_both_sides_and_neither_goes_on() {
+    let fabric = Fabric::start(1);
+    let clients = fabric.clients(1);
+    together(&clients, |client| {
+        run(client, sum(1), &f32s(&[1.0])).map(drop).unwrap();
+    });
+    for (one, other) in Fabric::crossing_pairs() {
+        fabric.network.plug(one, other, false);
+    }
+    let texts = together(&clients, |client| {
+        let (kind, text) = failure(run(client, sum(1000), &f32s(&[1.0; 1000])));
+        assert_eq!(kind, FailureKind::Broken);
+        // Whatever this half tries next fails with the same cause.
+        assert_eq!(
+            failure(run(client, sum(1), &f32s(&[1.0]))),
+            (kind, text.clone())
+        );
+        text
+    });
+    let (near, far) = gateways();
+    for (node, text) in texts.iter().enumerate() {
+        let unseen = if ZONES[node] == ZONES[near] {
+            far
+        } else {
+            near
+        };
+        assert!(
+            text.contains(&format!("node {unseen} fell silent"))
+                && text.contains(&format!("worker-{unseen}")),
+            "node {node}: {text}"
+        );
+    }
+}
+
+fn a_cable_that_is_back_in_time_costs_nothing_but_the_time() {
+    let fabric = Fabric::start(1);
+    let clients = fabric.clients(1);
+    let (near, far) = gateways();
+    fabric.network.plug(near, far, false);
+    let cut = Instant::now();
+    thread::scope(|scope| {
+        let ranks = scope.spawn(|| {
+            together(&clients, |client| {
+                run(client, sum(1000), &f32s(&[1.0; 1000])).unwrap()
+            })
+        });
+        wait_until(|| fabric.suspects(near, far) && fabric.suspects(far, near));
+        assert!(cut.elapsed() < NAMED_WITHIN, "{:?}", cut.elapsed());
+        fabric.network.plug(near, far, true);
+        for output in ranks.join().unwrap() {
+            check_sum(&output, 1000, 4.0);
+        }
+    });
+    wait_until(|| !fabric.suspects(near, far) && !fabric.suspects(far, near));
+}
+
+// COLL-2: a silent peer is named as a suspect within 2 s, long before anybody gives it up.
+fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
+    const STOPPED: usize = 3;
+    let fabric = Fabric::start(1);
+    let clients = fabric.clients(1);
+    let neighbours = trees().neighbours(STOPPED);
+    assert!(!neighbours.is_empty());
+    fabric.sidecars.signal(STOPPED, Signal::STOP);
+    let stopped = Instant::now();
+    thread::scope(|scope| {
+        let ranks = scope.spawn(|| {
+            together(&clients, |client| {
+                run(client, sum(1000), &f32s(&[1.0; 1000])).unwrap()
+            })
+        });
+        for neighbour in &neighbours {
+            wait_until(|| fabric.suspects(*neighbour, STOPPED));
+        }
+        assert!(stopped.elapsed() < NAMED_WITHIN, "{:?}", stopped.elapsed());
+        fabric.sidecars.signal(STOPPED, Signal::CONT);
+        for output in ranks.join().unwrap() {
+            check_sum(&output, 1000, 4.0);
+        }
+    });
+    for neighbour in neighbours {
+        wait_until(|| !fabric.suspects(neighbour, STOPPED));
+        let log = fabric.sidecars.log(neighbour);
+        let named = |line: &str| line.contains("suspect") && line.contains("worker-3");
+        assert!(log.lines().any(named), "{log}");
+    }
+}
+
+// COLL-2: a process that dies is named at once, on every rank of every node.
+fn a_killed_process_is_named_on_every_rank() {
+    let fabric = Fabric::start(2);
+    // Node 1's second, so rank 3 of the gang.
+    let mut doomed = Process::start(&fabric.sidecars.socket(1), 1);
+    let clients: Vec<Client> = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0), (3, 1)]
+        .map(|(node, local_rank)| fabric.sidecars.client(node, local_rank))
+        .into();
+    let tickets: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let input = filled(client, &f32s(&[1.0; 1000]));
+            client.submit(sum(1000), Some(input), PATIENCE).unwrap()
+        })
+        .collect();
+    doomed.kill();
+    let killed = Instant::now();
+    let texts: Vec<String> = clients
+        .iter()
+        .zip(tickets)
+        .map(|(client, ticket)| {
+            let (kind, text) = failure(client.wait(ticket, PATIENCE));
+            assert_eq!(kind, FailureKind::Broken);
+            text
+        })
+        .collect();
+    assert!(killed.elapsed() < NAMED_AT_ONCE, "{:?}", killed.elapsed());
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    assert!(
+        texts[0].contains("rank 3") && texts[0].contains("worker-1"),
+        "{}",
+        texts[0]
+    );
+}
+
+/// The word that makes this program a rank.
+const RANK: &str = "rank";
+
+/// A rank: attaches, says so, and waits for its end.
+fn rank(socket: &Path, local_rank: u32) -> ExitCode {
+    let client = Client::attach(socket, local_rank, PATIENCE).unwrap();
+    println!("attached");
+    std::io::stdin().read_line(&mut String::new()).ok();
+    drop(client);
+    ExitCode::SUCCESS
+}
+
+/// A rank that is a process of its own.
+struct Process(Child);
+
+impl Process {
+    fn start(socket: &Path, local_rank: u32) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .arg(RANK)
+            .arg(socket)
+            .arg(local_rank.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut process = Self(child);
+        let said = process.0.stdout.take().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line).unwrap();
+        assert_eq!(line.trim(), "attached");
+        process
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
