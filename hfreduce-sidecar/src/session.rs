@@ -22,6 +22,8 @@ use crate::memory::{Input, ResultSegment};
 const SEGMENT_LIMIT: usize = 1024;
 /// Inputs begin at a cache line.
 const ALIGNMENT: u64 = 64;
+/// Messages of one process answered at a time; the others get their turn before the rest.
+const MESSAGE_BUDGET: usize = 16;
 
 /// Why a process is let go.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +40,7 @@ pub enum Error {
     /// There is no memory for its rings.
     #[error(transparent)]
     Segment(#[from] segment::Error),
-    /// There are no descriptors for its bells.
+    /// There are no descriptors for its bell.
     #[error("failed to create a bell")]
     Bell(#[source] std::io::Error),
     /// It calls more than it may have in flight.
@@ -95,9 +97,8 @@ pub struct Session {
     standing: Standing,
     calls: Consumer<SUBMISSION_WORDS>,
     outcomes: Producer<COMPLETION_WORDS>,
-    /// Rung by the process; polled by the engine.
+    /// Between the process and the engine; polled by the engine.
     pub bell: Bell,
-    client_bell: Bell,
     inputs: BTreeMap<u32, Arc<Segment>>,
     next_segment: u32,
     limit_bytes: usize,
@@ -117,15 +118,12 @@ impl Session {
     ) -> Result<Self, Error> {
         let control = Arc::new(ring::control()?);
         let (calls, outcomes) = ring::server_ends(&control);
-        let (bell, client_bell) = (
-            Bell::new().map_err(Error::Bell)?,
-            Bell::new().map_err(Error::Bell)?,
-        );
+        let (bell, clients_end) = Bell::pair().map_err(Error::Bell)?;
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing,
         };
-        let fds = [control.fd(), bell.as_fd(), client_bell.as_fd()];
+        let fds = [control.fd(), clients_end.as_fd()];
         channel.send(&welcome, &fds)?;
         Ok(Self {
             channel,
@@ -133,7 +131,6 @@ impl Session {
             calls,
             outcomes,
             bell,
-            client_bell,
             inputs: BTreeMap::new(),
             next_segment: 0,
             limit_bytes,
@@ -154,9 +151,12 @@ impl Session {
         self.standing
     }
 
-    /// Answers what came over the socket.
+    /// Answers what came over the socket, or as much of it as one process may ask at a time.
     pub fn hear(&mut self) -> Result<Heard, Error> {
-        while let Some(message) = self.channel.receive::<ToSidecar>()? {
+        for _ in 0..MESSAGE_BUDGET {
+            let Some(message) = self.channel.receive::<ToSidecar>()? else {
+                break;
+            };
             match message {
                 ToSidecar::Attach { .. } => return Err(Error::Twice),
                 ToSidecar::Detach => return Ok(Heard::Detached),
@@ -316,7 +316,7 @@ impl Session {
 
     fn complete(&mut self, ticket: u64, outcome: Outcome) -> Result<(), Error> {
         match self.outcomes.push(&Completion { ticket, outcome }.encode()) {
-            Ok(true) => self.client_bell.ring(),
+            Ok(true) => self.bell.ring(),
             Ok(false) => {}
             Err(PushError::Full) => return Err(Error::TooMany),
             Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),
@@ -343,9 +343,10 @@ impl Session {
         Ok(self.calls.sleep()?)
     }
 
-    /// Announces that the engine looks at the ring again.
-    pub fn awake(&self) {
+    /// Announces that the engine looks at the ring again. False when the bell rings without end, because
+    /// the process has closed its own.
+    pub fn awake(&self) -> bool {
         self.calls.awake();
-        self.bell.clear();
+        self.bell.clear()
     }
 }

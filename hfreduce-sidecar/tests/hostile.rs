@@ -6,18 +6,24 @@ mod gang;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use gang::{Gang, PATIENCE, f32s, failure, run, wait_until_some};
+use gang::{Gang, PATIENCE, f32s, failure, run, wait_until, wait_until_some};
 use hfreduce_sidecar::join::{Credentials, initiate};
+use rustix::fs::{OFlags, fcntl_setfl};
 use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;
-use wire::entry::FailureKind;
+use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
-use wire::ring::Bell;
+use wire::ring::{Bell, CAPACITY, SUBMISSION_WORDS};
 use wire::segment::Segment;
 use wire::{Call, DType, ReduceOp};
+
+/// Attaching takes a millisecond; a sidecar that is kept busy or asleep never answers.
+const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
 
 fn sum(count: u64) -> Call {
     Call::all_reduce(DType::F32, ReduceOp::Sum, count)
@@ -78,7 +84,7 @@ fn a_local_rank_that_is_none_or_taken_is_refused_with_the_reason() {
     assert!(refused.contains("no local rank 2"), "{refused}");
 }
 
-/// Attaches by hand: the socket, the control segment, and the sidecar's bell.
+/// Attaches by hand: the socket, the control segment, and the process's end of the bell.
 fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Segment>, Bell) {
     let channel = Channel::connect(socket).unwrap();
     let version = wire::attach::VERSION;
@@ -91,12 +97,13 @@ fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Se
             &[],
         )
         .unwrap();
-    let (message, mut fds) = wait_until_some(|| channel.receive_with_fds::<ToClient>().unwrap());
+    let (message, fds) = wait_until_some(|| channel.receive_with_fds::<ToClient>().unwrap());
     let ToClient::Welcome { control_bytes, .. } = message else {
         panic!("not welcome: {message:?}")
     };
-    let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
-    (channel, Arc::new(control), Bell::from_fd(fds.remove(0)))
+    let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
+    let control = Segment::open(control, control_bytes as usize).unwrap();
+    (channel, Arc::new(control), Bell::from_fd(bell))
 }
 
 #[test]
@@ -159,4 +166,84 @@ fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
     bell.ring();
     let (_, text) = failure(run(&honest, Call::barrier(), &[]));
     assert!(text.contains("rank 1"), "{text}");
+}
+
+/// A call that is refused, so that it takes no place in the order: its input is not lent.
+fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
+    let input = Place {
+        segment: 77,
+        offset: 0,
+    };
+    let call = sum(1);
+    Submission::Call {
+        ticket,
+        call,
+        input,
+    }
+    .encode()
+}
+
+#[test]
+fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
+    let gang = Gang::start(1, 2);
+    let socket = gang.nodes[0].socket();
+    let (channel, control, bell) = attach_by_hand(&socket, 1);
+    for fd in [channel.as_fd(), bell.as_fd()] {
+        fcntl_setfl(fd, OFlags::empty()).unwrap();
+    }
+    // If it is a counter, it is full now, and who rings again waits.
+    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+    for ticket in 0..1000 {
+        // It sleeps, and never hears the bell.
+        outcomes.sleep().unwrap();
+        calls.push(&refused_call(ticket)).unwrap();
+        bell.ring();
+        wait_until_some(|| outcomes.pop().unwrap());
+    }
+    let honest = Client::attach(&socket, 0, ATTACHED_WITHIN).unwrap();
+    assert_eq!(honest.standing().rank, 0);
+}
+
+#[test]
+fn a_process_that_never_stops_calling_keeps_nobody_from_attaching() {
+    // Where the two rings' indices lie: a cache line each, and the outcomes' after the calls' entries.
+    const LINE: usize = 8;
+    const OUTCOMES: usize = 3 * LINE + CAPACITY * SUBMISSION_WORDS;
+    let gang = Gang::start(1, 2);
+    let socket = gang.nodes[0].socket();
+    let (_channel, control, bell) = attach_by_hand(&socket, 1);
+    let (mut calls, _) = wire::ring::client_ends(&control).unwrap();
+    for ticket in 0..CAPACITY as u64 {
+        calls.push(&refused_call(ticket)).unwrap();
+    }
+    bell.ring();
+    let words = control.words();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // All answers are read, and as many calls as fit wait.
+                    let answered = words[OUTCOMES].load(Ordering::SeqCst);
+                    words[OUTCOMES + LINE].store(answered, Ordering::SeqCst);
+                    let taken = words[LINE].load(Ordering::SeqCst);
+                    words[0].store(taken + CAPACITY as u64, Ordering::SeqCst);
+                }
+            });
+        }
+        let attached = Client::attach(&socket, 0, ATTACHED_WITHIN);
+        over.store(true, Ordering::Relaxed);
+        attached.unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_closes_its_bell_is_let_go_when_it_leaves() {
+    let gang = Gang::start(1, 1);
+    let (channel, _control, bell) = attach_by_hand(&gang.nodes[0].socket(), 0);
+    drop(bell);
+    channel.send(&ToSidecar::Detach, &[]).unwrap();
+    drop(channel);
+    wait_until(|| Client::attach(&gang.nodes[0].socket(), 0, PATIENCE).is_ok());
 }

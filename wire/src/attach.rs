@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Largest packet; the longest text in one is a reason.
 const PACKET_LIMIT_BYTES: usize = 2 << 10;
-/// Most descriptors in one packet: the control segment and two bells.
-const PACKET_FDS: usize = 3;
+/// Most descriptors in one packet: the control segment and the client's end of the bell.
+const PACKET_FDS: usize = 2;
 /// Connections the kernel holds for us before they are accepted: a node's processes at once.
 const BACKLOG: i32 = 64;
 
@@ -92,7 +92,7 @@ pub enum ToSidecar {
     rename_all_fields = "camelCase"
 )]
 pub enum ToClient {
-    /// Attached. With three descriptors: control segment, the sidecar's bell, the client's bell.
+    /// Attached. With two descriptors: the control segment, and the client's end of the bell.
     Welcome {
         /// Size of the control segment.
         control_bytes: u64,

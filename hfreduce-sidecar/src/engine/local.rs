@@ -8,6 +8,7 @@ use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 use wire::entry::FailureKind;
+use wire::ring;
 
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
 use crate::codec;
@@ -135,6 +136,15 @@ impl Engine {
         }
     }
 
+    pub(super) fn wake(&mut self, rank: usize) {
+        if let Some(session) = self.sessions.get(&rank)
+            && !session.awake()
+        {
+            // Whether it has left, and how, is said over its socket.
+            epoll::delete(&self.poll, &session.bell).ok();
+        }
+    }
+
     pub(super) fn lose_session(&mut self, rank: usize, error: &session::Error) {
         if self.sessions.contains_key(&rank) {
             warn!(%error, local_rank = rank, "process lost");
@@ -172,9 +182,14 @@ impl Engine {
         busy
     }
 
+    /// Takes a ring's worth of entries at most: a process that writes faster than it is read must not
+    /// keep the others, and the peers, from their turn.
     fn take_entries(&mut self, rank: usize) -> bool {
         let mut any = false;
-        while self.may_submit(rank) {
+        for _ in 0..ring::CAPACITY {
+            if !self.may_submit(rank) {
+                break;
+            }
             let Some(session) = self.sessions.get_mut(&rank) else {
                 break;
             };

@@ -271,14 +271,12 @@ impl Engine {
         match token & KIND {
             VISITOR => self.greet(index),
             CLIENT => self.hear(index as usize),
-            CLIENT_BELL => {
-                if let Some(session) = self.sessions.get(&(index as usize)) {
-                    session.awake();
-                }
-            }
+            CLIENT_BELL => self.wake(index as usize),
             LINK => self.read_link(index as usize),
             _ if token == LISTENER => self.accept(),
-            _ => self.stop.bell().clear(),
+            _ => {
+                self.stop.bell().clear();
+            }
         }
     }
 

@@ -121,7 +121,7 @@ impl Drop for ResultView {
         };
         if state.release(self.ticket) {
             drop(state);
-            self.shared.sidecar_bell.ring();
+            self.shared.bell.ring();
         }
     }
 }

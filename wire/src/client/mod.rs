@@ -93,10 +93,8 @@ impl Client {
                 return Err(Error::Unexpected { request: REQUEST });
             }
         };
-        let fds: [_; 3] = fds
-            .try_into()
-            .map_err(|fds: Vec<_>| attach::Error::Descriptors(fds.len()))?;
-        let [control, sidecar_bell, own_bell] = fds;
+        let [control, bell] =
+            <[_; 2]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
         let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
         let control = Arc::new(Segment::open(control, bytes)?);
         let (submissions, completions) =
@@ -107,8 +105,7 @@ impl Client {
                 socket: socket.to_owned(),
                 standing,
                 channel,
-                sidecar_bell: Bell::from_fd(sidecar_bell),
-                own_bell: Bell::from_fd(own_bell),
+                bell: Bell::from_fd(bell),
                 state: Mutex::new(State::new(submissions, completions)),
                 looked: Condvar::new(),
                 asking: Mutex::new(()),
@@ -152,7 +149,7 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
             let answer = loop {
-                state.look(&shared.channel);
+                state.look();
                 if let Some(answer) = state.answers.pop_front() {
                     break answer;
                 }
@@ -212,7 +209,7 @@ impl Client {
         let start = Instant::now();
         let mut state = shared.lock()?;
         loop {
-            state.look(&shared.channel);
+            state.look();
             state.alive()?;
             let waited = start.elapsed();
             let busy = Error::Busy { call, waited };
@@ -229,7 +226,7 @@ impl Client {
                         state.called(ticket, call, input.and_then(Buffer::lend));
                         drop(state);
                         if sidecar_sleeps {
-                            shared.sidecar_bell.ring();
+                            shared.bell.ring();
                         }
                         return Ok(Ticket(ticket));
                     }
@@ -258,8 +255,8 @@ impl Client {
         let start = Instant::now();
         let mut state = shared.lock()?;
         loop {
-            state.look(&shared.channel);
-            if let Some((call, input, outcome)) = state.take_finished(ticket.0)? {
+            state.look();
+            if let Some((call, input, outcome)) = state.take_finished(ticket.0, &shared.channel)? {
                 let (segment, bytes) = match outcome {
                     Outcome::Done { segment, bytes } => (segment, bytes),
                     Outcome::Failed { kind, text } => {
@@ -289,7 +286,7 @@ impl Client {
     /// Whether an operation is over, well or not, so that `wait` returns at once.
     pub fn test(&self, ticket: Ticket) -> Result<bool, Error> {
         let mut state = self.shared.lock()?;
-        state.look(&self.shared.channel);
+        state.look();
         Ok(state.is_finished(ticket.0)? || state.alive().is_err())
     }
 

@@ -21,8 +21,7 @@ pub(super) struct Shared {
     pub(super) socket: PathBuf,
     pub(super) standing: Standing,
     pub(super) channel: Channel,
-    pub(super) sidecar_bell: Bell,
-    pub(super) own_bell: Bell,
+    pub(super) bell: Bell,
     pub(super) state: Mutex<State>,
     /// Notified whenever the thread that sleeps on the bell has looked.
     pub(super) looked: Condvar,
@@ -53,7 +52,7 @@ impl Shared {
     ) -> MutexGuard<'a, State> {
         let start = Instant::now();
         while start.elapsed() < SPIN.min(limit) {
-            if state.look(&self.channel) {
+            if state.look() {
                 return state;
             }
             std::hint::spin_loop();
@@ -72,16 +71,16 @@ impl Shared {
         drop(state);
         sleep_on(
             &[
-                PollFd::new(&self.own_bell, PollFlags::IN),
+                PollFd::new(&self.bell, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
             ],
             limit,
         );
-        self.own_bell.clear();
+        self.bell.clear();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.sleeper = false;
         state.awake();
-        state.look(&self.channel);
+        state.look();
         state.hear(&self.channel);
         self.looked.notify_all();
         state

@@ -77,7 +77,7 @@ impl State {
     }
 
     /// Takes the outcomes that have come. Says whether there were any.
-    pub(super) fn look(&mut self, channel: &Channel) -> bool {
+    pub(super) fn look(&mut self) -> bool {
         let mut any = false;
         while self.lost.is_none() {
             let completion = match self.completions.pop() {
@@ -88,13 +88,6 @@ impl State {
             match completion {
                 Ok(Completion { ticket, outcome }) => {
                     any = true;
-                    if let Outcome::Done { segment, .. } = outcome
-                        && segment != NO_SEGMENT
-                        && !self.results.contains_key(&segment)
-                    {
-                        // The segment was announced before the outcome was written.
-                        self.hear(channel);
-                    }
                     if let Some(operation) = self.operations.get_mut(&ticket)
                         && operation.outcome.replace(outcome).is_none()
                     {
@@ -109,7 +102,8 @@ impl State {
         any
     }
 
-    /// Takes the messages that have come over the socket, or learns that it was closed.
+    /// Takes the messages that have come over the socket, or learns that it was closed. Not while another
+    /// thread sleeps on the socket: it would sleep on without what it waits for.
     pub(super) fn hear(&mut self, channel: &Channel) {
         while self.lost.is_none() {
             match channel.receive_with_fds::<ToClient>() {
@@ -121,7 +115,7 @@ impl State {
                 }
                 Err(attach::Error::Closed) => {
                     // What it finished before it died counts.
-                    self.look(channel);
+                    self.look();
                     self.lose("it closed the connection, so it ended or was killed".to_owned());
                 }
                 Err(error) => {
@@ -232,10 +226,26 @@ impl State {
             .ok_or(Error::UnknownTicket(ticket))
     }
 
-    /// An operation that is over, taken out.
-    pub(super) fn take_finished(&mut self, ticket: u64) -> Result<Option<Finished>, Error> {
-        if !self.is_finished(ticket)? {
-            return Ok(None);
+    /// An operation that is over, taken out, once its result can be read.
+    pub(super) fn take_finished(
+        &mut self,
+        ticket: u64,
+        channel: &Channel,
+    ) -> Result<Option<Finished>, Error> {
+        let operation = self.operations.get(&ticket);
+        let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
+        match operation.outcome {
+            None => return Ok(None),
+            Some(Outcome::Done { segment, .. })
+                if segment != NO_SEGMENT && !self.results.contains_key(&segment) =>
+            {
+                // The segment was announced before the outcome was written. Whoever sleeps is about to hear it.
+                if self.sleeper {
+                    return Ok(None);
+                }
+                self.hear(channel);
+            }
+            Some(_) => {}
         }
         Ok(self.operations.remove(&ticket).and_then(|operation| {
             let InFlight {

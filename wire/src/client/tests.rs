@@ -32,7 +32,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
     let channel = listener.accept().unwrap().unwrap();
     let control = Arc::new(ring::control().unwrap());
     let (mut calls, mut outcomes) = ring::server_ends(&control);
-    let (own_bell, client_bell) = (Bell::new().unwrap(), Bell::new().unwrap());
+    let (bell, clients_end) = Bell::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
     let mut heard = Vec::new();
     loop {
@@ -47,7 +47,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                         control_bytes: control.len() as u64,
                         standing: standing(local_rank),
                     };
-                    let fds = [control.fd(), own_bell.as_fd(), client_bell.as_fd()];
+                    let fds = [control.fd(), clients_end.as_fd()];
                     channel.send(&welcome, &fds).unwrap();
                 }
                 ToSidecar::Allocate { bytes } => {
@@ -106,15 +106,15 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
             };
             let completion = Completion { ticket, outcome };
             if outcomes.push(&completion.encode()).unwrap() {
-                client_bell.ring();
+                bell.ring();
             }
         }
         if calls.sleep().unwrap() {
             wait(&[
-                PollFd::new(&own_bell, PollFlags::IN),
+                PollFd::new(&bell, PollFlags::IN),
                 PollFd::new(&channel, PollFlags::IN),
             ]);
-            own_bell.clear();
+            bell.clear();
         }
     }
 }
@@ -241,6 +241,42 @@ fn an_input_that_is_too_small_is_refused_before_it_is_sent() {
 }
 
 #[test]
+fn what_comes_over_the_socket_is_left_to_the_thread_that_sleeps_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let channel = Channel::connect(&path).unwrap();
+    sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
+    let server = listener.accept().unwrap().unwrap();
+    let control = Arc::new(ring::control().unwrap());
+    let (_calls, mut outcomes) = ring::server_ends(&control);
+    let (submissions, completions) = ring::client_ends(&control).unwrap();
+    let mut state = State::new(submissions, completions);
+    state.called(1, bytes_of(1), None);
+    let (segment, bytes) = (7, 1);
+    let result = Segment::create("result", 1, Writers::Creator).unwrap();
+    let announced = ToClient::Result {
+        segment,
+        bytes: result.len() as u64,
+    };
+    server.send(&announced, &[result.fd()]).unwrap();
+    let reason = "an answer".to_owned();
+    server.send(&ToClient::Refused { reason }, &[]).unwrap();
+    let outcome = Outcome::Done { segment, bytes };
+    let completion = Completion { ticket: 1, outcome };
+    outcomes.push(&completion.encode()).unwrap();
+
+    state.sleeper = true;
+    assert!(state.look());
+    assert!(state.take_finished(1, &channel).unwrap().is_none());
+    assert!(state.answers.is_empty(), "the sleeper waits for that");
+    state.sleeper = false;
+    assert!(state.take_finished(1, &channel).unwrap().is_some());
+    assert!(state.result(segment, bytes).unwrap().is_some());
+    assert_eq!(state.answers.len(), 1);
+}
+
+#[test]
 fn a_sidecar_that_ends_is_noticed_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hfreduce.sock");
@@ -249,16 +285,16 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
         let channel = listener.accept().unwrap().unwrap();
         let control = ring::control().unwrap();
-        let bells = (Bell::new().unwrap(), Bell::new().unwrap());
+        let (bell, clients_end) = Bell::pair().unwrap();
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing: standing(0),
         };
-        let fds = [control.fd(), bells.0.as_fd(), bells.1.as_fd()];
+        let fds = [control.fd(), clients_end.as_fd()];
         channel.send(&welcome, &fds).unwrap();
         // Leaves as soon as the client has called.
         sleep_on(
-            &[PollFd::new(&bells.0, PollFlags::IN)],
+            &[PollFd::new(&bell, PollFlags::IN)],
             Duration::from_millis(300),
         );
     });
