@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use daemon::Readiness;
 use wire::client::{Buffer, Client};
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
@@ -131,7 +132,9 @@ impl Gang {
                 ..Options::new(folder.clone())
             };
             let stop = Stop::new()?;
-            let node = Node::new(member, options, listener, metrics.clone(), stop.clone())?;
+            let readiness = Readiness::default();
+            let metrics = metrics.clone();
+            let node = Node::new(member, options, listener, &readiness, metrics, stop.clone())?;
             let source = Source::List(peers.clone());
             gang.threads.push(thread::spawn(move || node.serve(source)));
             gang.stops.push(stop);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use collective::machine::{Config, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Fence, Timing};
 use collective::{DoubleTree, Layout};
+use daemon::{Gate, Readiness};
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
 use wire::handshake::{Identity, JobId, Key, Party};
@@ -22,11 +23,14 @@ use crate::engine::{self, Engine};
 use crate::join::{Credentials, Door};
 use crate::link::Link;
 use crate::metrics::Metrics;
-use crate::rendezvous::{Order, Rendezvous, Report, Reporter, Setup};
+use crate::rendezvous::{GOODBYE, Order, Rendezvous, Report, Reporter, Setup};
 use crate::stop::Stop;
 
 /// How often a node that waits looks whether it still should.
 const LOOK: Duration = Duration::from_millis(50);
+/// Told to leave, a sidecar is gone within a second: its pod ends no sooner.
+const _: () =
+    assert!((LOOK.as_millis() + engine::FAREWELL.as_millis() + GOODBYE.as_millis()) < 1000);
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
 
@@ -131,16 +135,19 @@ pub struct Node {
     member: Member,
     options: Options,
     door: Door,
+    joined: Gate,
     metrics: Metrics,
     stop: Stop,
 }
 
 impl Node {
-    /// Prepares: nothing that an earlier sidecar left in the run directory is believed.
+    /// Prepares: nothing that an earlier sidecar left in the run directory is believed. The process is not
+    /// ready before the gang has joined.
     pub fn new(
         member: Member,
         options: Options,
         listener: TcpListener,
+        readiness: &Readiness,
         metrics: Metrics,
         stop: Stop,
     ) -> Result<Self, Error> {
@@ -166,6 +173,7 @@ impl Node {
             member,
             options,
             door,
+            joined: readiness.gate("the gang"),
             metrics,
             stop,
         })
@@ -343,6 +351,7 @@ impl Node {
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
         self.roster(epoch, peers).write(&self.options.run_dir)?;
+        self.joined.open();
         info!(
             epoch,
             rank = member.rank,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -27,6 +27,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
 /// How long a message may wait for the network before the connection is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
+/// How long a goodbye may take. An operator that cannot be reached hears of the end from the pod.
+pub const GOODBYE: Duration = Duration::from_millis(250);
 /// Period of the heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(rendezvous::HEARTBEAT_SECONDS);
 
@@ -120,7 +122,6 @@ pub struct Rendezvous {
     pub reporter: Reporter,
     /// What the operator says.
     pub orders: Receiver<Order>,
-    thread: JoinHandle<()>,
 }
 
 impl Rendezvous {
@@ -139,7 +140,7 @@ impl Rendezvous {
             suspects: BTreeMap::new(),
             leaving: false,
         };
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("rendezvous".to_owned())
             .spawn(move || stream.run())?;
         Ok(Self {
@@ -148,14 +149,19 @@ impl Rendezvous {
                 bell,
             },
             orders,
-            thread,
         })
     }
 
-    /// Says goodbye and waits until it was said, or could not be.
+    /// Says goodbye and waits until it was said, but not long.
     pub fn leave(self) {
         self.reporter.send(Report::Leaving);
-        self.thread.join().ok();
+        let until = Instant::now() + GOODBYE;
+        // The thread's end of the channel goes with the thread.
+        while self
+            .orders
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .is_ok()
+        {}
     }
 }
 
@@ -415,4 +421,40 @@ fn poll(fds: &mut [PollFd<'_>], limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
     // A signal or an error ends the wait early; every caller looks again.
     rustix::event::poll(fds, limit.as_ref()).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use wire::handshake::{Identity, JobId, Key};
+
+    use super::*;
+
+    #[test]
+    fn an_operator_that_never_answers_does_not_keep_a_node_from_leaving() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = silent.local_addr().unwrap();
+        let identity = Identity {
+            job: JobId::new("job"),
+            attempt: 1,
+            party: Party::Sidecar { rank: 0 },
+        };
+        let setup = Setup {
+            service: address.to_string(),
+            credentials: Credentials {
+                identity,
+                key: Key::new([7; 32]),
+            },
+            address: address.ip(),
+            port: address.port(),
+            run_dir: PathBuf::new(),
+        };
+        let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
+        let rendezvous = Rendezvous::start(setup, metrics).unwrap();
+        let _waits_for_the_challenge = silent.accept().unwrap();
+        let start = Instant::now();
+        rendezvous.leave();
+        assert!(start.elapsed() < GOODBYE * 10, "{:?}", start.elapsed());
+    }
 }

@@ -74,24 +74,21 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         chunk_bytes: args.chunk_bytes,
         ..Options::new(args.run_dir.clone())
     };
-    let node = Node::new(member, options, listener, metrics, stop.clone())?;
+    let readiness = Readiness::default();
+    let node = Node::new(member, options, listener, &readiness, metrics, stop.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime of the endpoints")?;
     let address = args.daemon.metrics_address(METRICS_PORT);
-    runtime.block_on(serve(node, source, stop, registry, address))
+    runtime.block_on(async {
+        let endpoints = Endpoints::bind(address, registry, readiness).await?;
+        serve(node, source, stop, endpoints).await
+    })
 }
 
-async fn serve(
-    node: Node,
-    source: Source,
-    stop: Stop,
-    registry: Registry,
-    address: SocketAddr,
-) -> anyhow::Result<()> {
+async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> anyhow::Result<()> {
     let token = shutdown::token().context("failed to watch for signals")?;
-    let endpoints = Endpoints::bind(address, registry, Readiness::default()).await?;
     tokio::spawn({
         let token = token.clone();
         async move {

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use gang::processes::{METRICS_PORT, Seat, get, loopback};
 use gang::{PATIENCE, f32s, run, wait_until};
 use hfreduce_sidecar::node::not_ready;
 use rustix::process::{Pid, Signal, kill_process};
@@ -163,6 +164,7 @@ fn listen(
 /// Pods without a cluster: processes with the files that the operator mounts.
 struct Pods {
     dir: tempfile::TempDir,
+    seats: Vec<Seat>,
     children: Vec<Child>,
 }
 
@@ -197,6 +199,7 @@ impl Pods {
         std::fs::write(dir.path().join("launcher"), "#!/bin/sh\n").unwrap();
         let mut pods = Self {
             dir,
+            seats: loopback(nodes as u8),
             children: Vec::new(),
         };
         for rank in 0..nodes {
@@ -221,17 +224,17 @@ impl Pods {
                 "--launcher",
                 "launcher",
             ])
-            .args([
-                "--port",
-                "0",
-                "--metrics-listen",
-                "127.0.0.1:0",
-                "--run-dir",
-            ])
+            .args(["--port", "0", "--metrics-listen"])
+            .arg(self.metrics_address(rank).to_string())
+            .arg("--run-dir")
             .arg(self.run_dir(rank))
             .stderr(Stdio::null())
             .spawn()
             .unwrap()
+    }
+
+    fn metrics_address(&self, rank: u32) -> SocketAddr {
+        SocketAddr::from((self.seats[rank as usize].address, METRICS_PORT))
     }
 
     fn run_dir(&self, rank: u32) -> PathBuf {
@@ -288,10 +291,16 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
         );
         assert!(!pods.run_dir(rank).join(wire::run_dir::SOCKET).exists());
         assert!(pods.run_dir(rank).join(wire::run_dir::LAUNCHER).exists());
+        let answer = get(pods.metrics_address(rank), "/ready");
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.contains("the gang"),
+            "{answer}"
+        );
     }
     operator.go(3);
     for rank in 0..3 {
         wait_until(|| not_ready(&pods.run_dir(rank)).is_none());
+        wait_until(|| get(pods.metrics_address(rank), "/ready").starts_with("HTTP/1.1 200"));
         let roster = Roster::read(&pods.run_dir(rank)).unwrap().unwrap();
         assert_eq!(
             (roster.attempt, roster.epoch, roster.master_port),

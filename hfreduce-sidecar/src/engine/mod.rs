@@ -24,7 +24,7 @@ use crate::stop::Stop;
 /// How long the engine looks before it sleeps while operations are in flight: about what waking up costs.
 const SPIN: Duration = Duration::from_micros(20);
 /// How long farewells may take before the sidecar leaves without.
-const FAREWELL: Duration = Duration::from_millis(500);
+pub const FAREWELL: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;

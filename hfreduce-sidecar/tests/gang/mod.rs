@@ -92,6 +92,7 @@ impl Gang {
                     member(rank, nodes, procs),
                     options(Options::new(dir.path().to_owned())),
                     listener,
+                    &daemon::Readiness::default(),
                     Metrics::new(&registry).unwrap(),
                     stop.clone(),
                 )
