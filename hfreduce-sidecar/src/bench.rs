@@ -16,8 +16,9 @@ use wire::rendezvous::Peer;
 use wire::{Call, ReduceOp, run_dir};
 
 use crate::args::Bench;
+use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
-use crate::node::{self, Member, Node, Options, Place, Source};
+use crate::node::{self, Node};
 use crate::stop::Stop;
 
 /// Longest wait for anything.

@@ -1,9 +1,8 @@
 //! Connections between sidecars: a door that others knock at, and dialling those with a higher rank.
-//! Both sides prove that they hold the attempt's key before a byte of data is accepted. Who the neighbours
-//! are is derived from the roster elsewhere; what is said over the connections is the engine's business.
+//! Who the neighbours are is derived from the roster elsewhere; what is said over the connections is the engine's
+//! business.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,128 +12,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
-use wire::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Party, Responder};
+use wire::handshake::{Identity, Party};
 
+use crate::dial::{AGREED, Dial, tune};
+use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, respond};
 use crate::metrics::Metrics;
 
-/// How long the other side may take for a message of the handshake.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
-/// How long a connection may take to be made before it is tried again.
-const DIAL_LIMIT: Duration = Duration::from_secs(2);
-/// What the door says once it agrees on the epoch.
-const AGREED: [u8; 1] = [1];
-/// First and longest pause between two tries.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
 const KNOCK_LIMIT: usize = 64;
 /// How often somebody who waits for neighbours looks whether he still should.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often missing neighbours are named in the log.
 const REMIND: Duration = Duration::from_secs(10);
-/// Congestion controls that neither pace nor probe, in order of preference. BBR, a usual default, reaches
-/// 6.9 GB/s where cubic reaches 11.6 (loopback, measured).
-const CONGESTION: [&str; 2] = ["cubic", "reno"];
-
-/// Why two sidecars could not be connected.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The network or the other side failed.
-    #[error("failed to exchange the handshake")]
-    Exchange(#[from] io::Error),
-    /// The other side is not who it should be.
-    #[error(transparent)]
-    Handshake(#[from] handshake::Error),
-    /// Somebody else answers at the neighbour's address.
-    #[error("failed to reach node {expected}: {answered} answers at its address")]
-    Somebody {
-        /// Who should be there.
-        expected: usize,
-        /// Who is.
-        answered: Identity,
-    },
-    /// Not one of those who may connect.
-    #[error("{0} is no neighbour that connects to this node now")]
-    Unwanted(Identity),
-    /// A neighbour whose roster is another one than ours: one of us will hear of a later one.
-    #[error("{claim} connects for epoch {theirs}, which is not the one this node is joining")]
-    Epoch {
-        /// Who connects.
-        claim: Identity,
-        /// The epoch it names.
-        theirs: u64,
-    },
-}
-
-/// Who this sidecar is, and what proves it.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// Who.
-    pub identity: Identity,
-    /// The attempt's key.
-    pub key: Key,
-}
-
-/// A fresh nonce from the kernel.
-pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
-    let mut nonce = [0; NONCE_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
-    Ok(nonce)
-}
-
-/// Proves who we are to whoever we dialled, and learns who that is.
-pub fn initiate(stream: &mut TcpStream, credentials: &Credentials) -> Result<Identity, Error> {
-    let Credentials { identity, key } = credentials;
-    limit(stream, Some(HANDSHAKE_LIMIT))?;
-    let (initiator, hello) = Initiator::new(key.clone(), *identity, nonce()?);
-    stream.write_all(&hello)?;
-    let mut challenge = [0; handshake::CHALLENGE_BYTES];
-    stream.read_exact(&mut challenge)?;
-    let (theirs, proof) = initiator.finish(&challenge)?;
-    stream.write_all(&proof)?;
-    limit(stream, None)?;
-    Ok(theirs)
-}
-
-/// Learns who dialled, if `wanted`, and proves who we are.
-fn respond(
-    stream: &mut TcpStream,
-    credentials: &Credentials,
-    wanted: impl Fn(Identity) -> bool,
-) -> Result<Identity, Error> {
-    let Credentials { identity, key } = credentials;
-    limit(stream, Some(HANDSHAKE_LIMIT))?;
-    let mut hello = [0; handshake::HELLO_BYTES];
-    stream.read_exact(&mut hello)?;
-    let responder = Responder::new(&hello)?;
-    let claim = responder.claim();
-    let (challenged, challenge) = responder.challenge(key.clone(), *identity, nonce()?)?;
-    if !wanted(claim) {
-        return Err(Error::Unwanted(claim));
-    }
-    stream.write_all(&challenge)?;
-    let mut proof = [0; handshake::PROOF_BYTES];
-    stream.read_exact(&mut proof)?;
-    let theirs = challenged.finish(&proof)?;
-    limit(stream, None)?;
-    Ok(theirs)
-}
-
-fn limit(stream: &TcpStream, limit: Option<Duration>) -> io::Result<()> {
-    stream.set_read_timeout(limit)?;
-    stream.set_write_timeout(limit)
-}
-
-/// Sets what every data connection needs. Buffer sizes are left to the kernel: setting them turns its
-/// tuning off, which costs a fifth of the rate.
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let set = |name: &&str| rustix::net::sockopt::set_tcp_congestion(stream, name).is_ok();
-    if !CONGESTION.iter().any(set) {
-        debug!("neither cubic nor reno may be used; the kernel's default stays");
-    }
-    Ok(())
-}
-
 /// A neighbour's connection.
 type Joined = (usize, TcpStream);
 
@@ -345,68 +234,15 @@ impl Knock {
     }
 }
 
-/// Names the epoch to a neighbour that was dialled, and waits until it agrees.
-fn propose(stream: &mut TcpStream, epoch: u64) -> io::Result<()> {
-    limit(stream, Some(HANDSHAKE_LIMIT))?;
-    stream.write_all(&epoch.to_le_bytes())?;
-    let mut agreed = [0; AGREED.len()];
-    stream.read_exact(&mut agreed)?;
-    limit(stream, None)
-}
-
-/// A neighbour that is being dialled.
-struct Dial {
-    peer: usize,
-    address: SocketAddr,
-    epoch: u64,
-    credentials: Credentials,
-    over: Arc<AtomicBool>,
-    sender: Sender<Joined>,
-}
-
-impl Dial {
-    fn run(&self) {
-        let (mut pause, longest) = BACKOFF;
-        while !self.over.load(Ordering::Acquire) {
-            match self.once() {
-                Ok(stream) => {
-                    self.sender.send((self.peer, stream)).ok();
-                    return;
-                }
-                Err(Error::Exchange(error)) => {
-                    debug!(peer = self.peer, address = %self.address, %error, "not there yet");
-                }
-                Err(error) => warn!(peer = self.peer, address = %self.address, %error, "refused"),
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(longest);
-        }
-    }
-
-    fn once(&self) -> Result<TcpStream, Error> {
-        let mut stream = TcpStream::connect_timeout(&self.address, DIAL_LIMIT)?;
-        tune(&stream)?;
-        let theirs = initiate(&mut stream, &self.credentials)?;
-        match theirs.party {
-            Party::Sidecar { rank } if rank as usize == self.peer => {
-                propose(&mut stream, self.epoch)?;
-                Ok(stream)
-            }
-            Party::Sidecar { .. } | Party::Operator => Err(Error::Somebody {
-                expected: self.peer,
-                answered: theirs,
-            }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
-    use wire::handshake::JobId;
+    use wire::handshake::{JobId, Key};
 
     use super::*;
+    use crate::dial::propose;
+    use crate::introduce::initiate;
 
     fn door(rank: u32) -> Door {
         let identity = Identity {

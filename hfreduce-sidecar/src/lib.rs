@@ -5,12 +5,16 @@
 pub mod args;
 pub mod bench;
 pub mod codec;
+mod dial;
 pub mod engine;
+pub mod introduce;
 pub mod join;
 pub mod link;
+pub mod member;
 pub mod memory;
 pub mod metrics;
 pub mod node;
+pub mod pool;
 pub mod rendezvous;
 pub mod serve;
 pub mod session;

@@ -1,6 +1,6 @@
 //! The memory of a node, by the names the machine has for it: inputs of local ranks, results, and the
 //! slots of the tree edges. Owns bounds: a region is looked up and checked each time, so a wrong one is
-//! an error and never another buffer's bytes. Also owns the pool of result segments.
+//! an error and never another buffer's bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use collective::machine::{Buffer, OpId, Region};
 use wire::segment::{self, Segment, Writers};
 
-/// Idle result segments that are kept: what the buckets of a model in flight need.
-const IDLE_LIMIT: usize = 64;
+use crate::pool::{Pool, PoolError, ResultSegment};
 
 /// A region that no buffer holds: a bug in the protocol, which ends the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,36 +19,6 @@ impl From<Region> for OutOfBounds {
     fn from(region: Region) -> Self {
         Self(region)
     }
-}
-
-/// Why there is no memory for a result.
-#[derive(Debug, thiserror::Error)]
-pub enum PoolError {
-    /// Results that were not dropped fill the node's share.
-    #[error(
-        "{asked} bytes for a result exceed the {limit} bytes of this node, {held} of which are held \
-         by results in use"
-    )]
-    Full {
-        /// Bytes asked for.
-        asked: usize,
-        /// Bytes in use.
-        held: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The kernel has none.
-    #[error(transparent)]
-    Segment(#[from] segment::Error),
-}
-
-/// A segment for results, by the number that clients know it by.
-#[derive(Debug)]
-pub struct ResultSegment {
-    /// Its number, used once.
-    pub number: u32,
-    /// Its memory.
-    pub segment: Segment,
 }
 
 /// Where a local rank's contribution lies.
@@ -70,12 +39,7 @@ pub struct Memory {
     results: BTreeMap<OpId, Option<ResultSegment>>,
     receive: BTreeMap<(usize, u8), Vec<Option<Segment>>>,
     send: [Vec<Option<Segment>>; 2],
-    idle: Vec<ResultSegment>,
-    next_number: u32,
-    held_bytes: usize,
-    limit_bytes: usize,
-    /// Result segments that were unmapped, whose numbers clients should forget.
-    gone: Vec<u32>,
+    pool: Pool,
 }
 
 impl Memory {
@@ -100,11 +64,7 @@ impl Memory {
             results: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: [Vec::new(), Vec::new()],
-            idle: Vec::new(),
-            next_number: 0,
-            held_bytes: 0,
-            limit_bytes,
-            gone: Vec::new(),
+            pool: Pool::new(limit_bytes),
         };
         for key in receives {
             memory.receive.insert(*key, edge()?);
@@ -125,7 +85,7 @@ impl Memory {
         if bytes == 0 || self.results.contains_key(&op) {
             return Ok(());
         }
-        let segment = self.take_idle(bytes)?;
+        let segment = self.pool.take(bytes)?;
         self.results.insert(op, Some(segment));
         Ok(())
     }
@@ -149,19 +109,14 @@ impl Memory {
 
     /// The result of an operation is not read any more: its memory serves another.
     pub fn forget_result(&mut self, op: OpId) {
-        let Some(Some(result)) = self.results.remove(&op) else {
-            return;
-        };
-        self.idle.push(result);
-        if self.idle.len() > IDLE_LIMIT {
-            let oldest = self.idle.remove(0);
-            self.unmap(oldest);
+        if let Some(Some(result)) = self.results.remove(&op) {
+            self.pool.put_back(result);
         }
     }
 
     /// Numbers of result segments that are gone since the last time.
     pub fn take_gone(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.gone)
+        self.pool.take_gone()
     }
 
     /// The bytes of a region.
@@ -257,41 +212,6 @@ impl Memory {
             (_, Taken::Result(_)) => {}
         }
     }
-
-    fn take_idle(&mut self, bytes: usize) -> Result<ResultSegment, PoolError> {
-        let class = segment::size_class(bytes);
-        let fits = |result: &ResultSegment| {
-            let size = result.segment.len();
-            size >= bytes && size <= class.saturating_mul(2)
-        };
-        let best = (0..self.idle.len())
-            .filter(|at| fits(&self.idle[*at]))
-            .min_by_key(|at| self.idle[*at].segment.len());
-        if let Some(at) = best {
-            return Ok(self.idle.swap_remove(at));
-        }
-        while self.held_bytes.saturating_add(class) > self.limit_bytes && !self.idle.is_empty() {
-            let oldest = self.idle.remove(0);
-            self.unmap(oldest);
-        }
-        if self.held_bytes.saturating_add(class) > self.limit_bytes {
-            return Err(PoolError::Full {
-                asked: bytes,
-                held: self.held_bytes,
-                limit: self.limit_bytes,
-            });
-        }
-        let segment = Segment::create("fireflyer-result", bytes, Writers::Creator)?;
-        self.held_bytes += segment.len();
-        let number = self.next_number;
-        self.next_number += 1;
-        Ok(ResultSegment { number, segment })
-    }
-
-    fn unmap(&mut self, result: ResultSegment) {
-        self.held_bytes -= result.segment.len();
-        self.gone.push(result.number);
-    }
 }
 
 /// A buffer taken out for writing.
@@ -371,22 +291,5 @@ mod tests {
                 assert_eq!(rest.read(&all), Err(OutOfBounds(all)));
             })
             .unwrap();
-    }
-
-    #[test]
-    fn results_are_used_again_and_the_limit_counts_what_is_held() {
-        let mut memory = memory(3 << 20);
-        memory.provide(1, 2 << 20).unwrap();
-        let number = memory.result(1).unwrap().number;
-        let full = memory.provide(2, 2 << 20).unwrap_err().to_string();
-        assert!(full.contains("exceed the 3145728 bytes"), "{full}");
-        memory.forget_result(1);
-        memory.provide(2, (2 << 20) - 5).unwrap();
-        assert_eq!(memory.result(2).unwrap().number, number);
-        memory.forget_result(2);
-        memory.provide(3, 64 << 10).unwrap();
-        memory.forget_result(3);
-        memory.provide(4, 3 << 20).unwrap();
-        assert_eq!(memory.take_gone().len(), 2);
     }
 }

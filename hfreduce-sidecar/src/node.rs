@@ -5,23 +5,23 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use collective::machine::{Config, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Fence, Timing};
-use collective::{DoubleTree, Layout};
+use collective::Layout;
+use collective::machine::{Config, Fence};
 use daemon::{Gate, Readiness};
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
-use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
 
 use crate::engine::{self, Engine};
-use crate::join::{Credentials, Door};
+use crate::join::Door;
 use crate::link::Link;
+use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Order, Rendezvous, Report, Reporter, Setup};
 use crate::stop::Stop;
@@ -31,9 +31,6 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Told to leave, a sidecar is gone within a second: its pod ends no sooner.
 const _: () =
     assert!((LOOK.as_millis() + engine::FAREWELL.as_millis() + GOODBYE.as_millis()) < 1000);
-/// Bytes of results, and bytes of inputs a process, unless told otherwise.
-pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
-
 /// Why a node could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -57,76 +54,6 @@ pub enum Error {
     /// The data path failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),
-}
-
-/// This node's place in the attempt.
-#[derive(Clone, Debug)]
-pub struct Member {
-    /// The job.
-    pub job: JobId,
-    /// The attempt.
-    pub attempt: u32,
-    /// The attempt's key.
-    pub key: Key,
-    /// This node's rank.
-    pub rank: u32,
-    /// Processes on each node.
-    pub procs_per_node: u32,
-    /// Names and zones of the nodes, in rank order.
-    pub nodes: Vec<Place>,
-    /// The port that rank 0 offers to the training framework.
-    pub master_port: u16,
-}
-
-/// A node's name and zone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Its name.
-    pub name: String,
-    /// Its zone.
-    pub zone: String,
-}
-
-/// How the node works.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The run directory.
-    pub run_dir: PathBuf,
-    /// Bytes of results, and bytes of inputs of each process, at most.
-    pub limit_bytes: usize,
-    /// Bytes of a chunk; the same on every node.
-    pub chunk_bytes: u32,
-    /// Slots of a tree edge; the same on every node.
-    pub slots: u8,
-    /// Time limits.
-    pub timing: Timing,
-}
-
-impl Options {
-    /// What is right for most, with this run directory.
-    pub fn new(run_dir: PathBuf) -> Self {
-        Self {
-            run_dir,
-            limit_bytes: DEFAULT_LIMIT_BYTES,
-            chunk_bytes: DEFAULT_CHUNK_BYTES,
-            slots: DEFAULT_SLOTS,
-            timing: Timing::default(),
-        }
-    }
-}
-
-/// Who tells the members.
-#[derive(Clone, Debug)]
-pub enum Source {
-    /// A list; the node starts once its own links stand.
-    List(Vec<Peer>),
-    /// The operator.
-    Operator {
-        /// Its rendezvous service.
-        service: String,
-        /// Where peers reach this node.
-        address: IpAddr,
-    },
 }
 
 /// A node that is ready to join.
@@ -163,7 +90,7 @@ impl Node {
                 }
             }
         }
-        let credentials = credentials(&member);
+        let credentials = member.credentials();
         let door =
             Door::open(listener, credentials, metrics.clone()).map_err(|source| Error::System {
                 doing: "open the data port",
@@ -195,7 +122,7 @@ impl Node {
             Source::Operator { service, address } => {
                 let setup = Setup {
                     service,
-                    credentials: credentials(&self.member),
+                    credentials: self.member.credentials(),
                     address,
                     port: self.door.address().port(),
                     run_dir: self.options.run_dir.clone(),
@@ -284,6 +211,7 @@ impl Node {
             )));
         }
         let neighbours = self
+            .member
             .trees()
             .neighbours(self.member.rank as usize)
             .into_iter()
@@ -308,16 +236,6 @@ impl Node {
             })
     }
 
-    fn trees(&self) -> DoubleTree {
-        let zones: Vec<&str> = self
-            .member
-            .nodes
-            .iter()
-            .map(|node| node.zone.as_str())
-            .collect();
-        DoubleTree::build(&zones)
-    }
-
     /// The gang is there: opens the socket, says so in the run directory, and serves.
     fn run(
         &self,
@@ -332,7 +250,7 @@ impl Node {
         let config = Config {
             node: member.rank as usize,
             layout,
-            trees: self.trees(),
+            trees: self.member.trees(),
             fence: Fence {
                 attempt: member.attempt,
                 epoch: epoch as u32,
@@ -375,17 +293,6 @@ impl Node {
             nodes: peers.iter().zip(&self.member.nodes).map(node).collect(),
             master_port: self.member.master_port,
         }
-    }
-}
-
-fn credentials(member: &Member) -> Credentials {
-    Credentials {
-        identity: Identity {
-            job: member.job,
-            attempt: member.attempt,
-            party: Party::Sidecar { rank: member.rank },
-        },
-        key: member.key.clone(),
     }
 }
 

@@ -18,8 +18,9 @@ use wire::rendezvous::Peer;
 use wire::run_dir;
 
 use crate::args::Serve;
+use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
-use crate::node::{Member, Node, Options, Place, Source};
+use crate::node::Node;
 use crate::stop::Stop;
 
 /// The port of health and metrics.

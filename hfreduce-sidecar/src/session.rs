@@ -16,7 +16,8 @@ use wire::ring::{
 };
 use wire::segment::{self, Segment, Writers};
 
-use crate::memory::{Input, ResultSegment};
+use crate::memory::Input;
+use crate::pool::ResultSegment;
 
 /// Input segments of one process: the buckets of a large model.
 const SEGMENT_LIMIT: usize = 1024;

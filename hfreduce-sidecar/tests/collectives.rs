@@ -4,7 +4,7 @@
 mod gang;
 
 use gang::{Gang, PATIENCE, encode, f32s, filled, run, to_f32s};
-use hfreduce_sidecar::node::Options;
+use hfreduce_sidecar::member::Options;
 use wire::{Call, DType, OpKind, ReduceOp};
 
 #[test]

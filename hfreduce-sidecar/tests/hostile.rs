@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gang::{Gang, PATIENCE, f32s, failure, run, wait_until, wait_until_some};
-use hfreduce_sidecar::join::{Credentials, initiate};
+use hfreduce_sidecar::introduce::{Credentials, initiate};
 use rustix::fs::{OFlags, fcntl_setfl};
 use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;

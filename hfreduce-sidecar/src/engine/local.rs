@@ -12,7 +12,7 @@ use wire::ring;
 
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
 use crate::codec;
-use crate::memory;
+use crate::pool::PoolError;
 use crate::session::{self, Heard, Session, Taken};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// Memory for the result of the rank's next operation.
-    fn provide(&mut self, rank: usize, call: &collective::Call) -> Result<(), memory::PoolError> {
+    fn provide(&mut self, rank: usize, call: &collective::Call) -> Result<(), PoolError> {
         if self.machine.broken().is_some() {
             return Ok(());
         }

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use hfreduce_sidecar::member::{Member, Options, Place, Source};
 use hfreduce_sidecar::metrics::Metrics;
-use hfreduce_sidecar::node::{self, Member, Node, Options, Place, Source};
+use hfreduce_sidecar::node::{self, Node};
 use hfreduce_sidecar::stop::Stop;
 use wire::client::{Buffer, Client, Error, Output};
 use wire::entry::FailureKind;

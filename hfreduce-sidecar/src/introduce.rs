@@ -1,0 +1,101 @@
+//! Who is at the other end of a connection: the handshake over a stream, with a time limit. Both sides prove that
+//! they hold the attempt's key before anything else is said.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use wire::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
+
+/// How long the other side may take for a message of the handshake.
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Why two sidecars could not be connected.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The network or the other side failed.
+    #[error("failed to exchange the handshake")]
+    Exchange(#[from] io::Error),
+    /// The other side is not who it should be.
+    #[error(transparent)]
+    Handshake(#[from] handshake::Error),
+    /// Somebody else answers at the neighbour's address.
+    #[error("failed to reach node {expected}: {answered} answers at its address")]
+    Somebody {
+        /// Who should be there.
+        expected: usize,
+        /// Who is.
+        answered: Identity,
+    },
+    /// Not one of those who may connect.
+    #[error("{0} is no neighbour that connects to this node now")]
+    Unwanted(Identity),
+    /// A neighbour whose roster is another one than ours: one of us will hear of a later one.
+    #[error("{claim} connects for epoch {theirs}, which is not the one this node is joining")]
+    Epoch {
+        /// Who connects.
+        claim: Identity,
+        /// The epoch it names.
+        theirs: u64,
+    },
+}
+
+/// Who this sidecar is, and what proves it.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Who.
+    pub identity: Identity,
+    /// The attempt's key.
+    pub key: Key,
+}
+
+/// A fresh nonce from the kernel.
+pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
+    let mut nonce = [0; NONCE_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+    Ok(nonce)
+}
+
+/// Proves who we are to whoever we dialled, and learns who that is.
+pub fn initiate(stream: &mut TcpStream, credentials: &Credentials) -> Result<Identity, Error> {
+    let Credentials { identity, key } = credentials;
+    limit(stream, Some(HANDSHAKE_LIMIT))?;
+    let (initiator, hello) = Initiator::new(key.clone(), *identity, nonce()?);
+    stream.write_all(&hello)?;
+    let mut challenge = [0; handshake::CHALLENGE_BYTES];
+    stream.read_exact(&mut challenge)?;
+    let (theirs, proof) = initiator.finish(&challenge)?;
+    stream.write_all(&proof)?;
+    limit(stream, None)?;
+    Ok(theirs)
+}
+
+/// Learns who dialled, if `wanted`, and proves who we are.
+pub(crate) fn respond(
+    stream: &mut TcpStream,
+    credentials: &Credentials,
+    wanted: impl Fn(Identity) -> bool,
+) -> Result<Identity, Error> {
+    let Credentials { identity, key } = credentials;
+    limit(stream, Some(HANDSHAKE_LIMIT))?;
+    let mut hello = [0; handshake::HELLO_BYTES];
+    stream.read_exact(&mut hello)?;
+    let responder = Responder::new(&hello)?;
+    let claim = responder.claim();
+    let (challenged, challenge) = responder.challenge(key.clone(), *identity, nonce()?)?;
+    if !wanted(claim) {
+        return Err(Error::Unwanted(claim));
+    }
+    stream.write_all(&challenge)?;
+    let mut proof = [0; handshake::PROOF_BYTES];
+    stream.read_exact(&mut proof)?;
+    let theirs = challenged.finish(&proof)?;
+    limit(stream, None)?;
+    Ok(theirs)
+}
+
+pub(crate) fn limit(stream: &TcpStream, limit: Option<Duration>) -> io::Result<()> {
+    stream.set_read_timeout(limit)?;
+    stream.set_write_timeout(limit)
+}

@@ -1,0 +1,104 @@
+//! What a sidecar is told at its start: its place in the attempt, how to work, and who tells the members.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use collective::DoubleTree;
+use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use wire::handshake::{Identity, JobId, Key, Party};
+use wire::rendezvous::Peer;
+
+use crate::introduce::Credentials;
+
+/// Bytes of results, and bytes of inputs a process, unless told otherwise.
+pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
+
+/// This node's place in the attempt.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The job.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The attempt's key.
+    pub key: Key,
+    /// This node's rank.
+    pub rank: u32,
+    /// Processes on each node.
+    pub procs_per_node: u32,
+    /// Names and zones of the nodes, in rank order.
+    pub nodes: Vec<Place>,
+    /// The port that rank 0 offers to the training framework.
+    pub master_port: u16,
+}
+
+impl Member {
+    /// What proves it to the others.
+    pub fn credentials(&self) -> Credentials {
+        Credentials {
+            identity: Identity {
+                job: self.job,
+                attempt: self.attempt,
+                party: Party::Sidecar { rank: self.rank },
+            },
+            key: self.key.clone(),
+        }
+    }
+
+    /// The trees over the zones of its nodes.
+    pub fn trees(&self) -> DoubleTree {
+        let zones: Vec<&str> = self.nodes.iter().map(|node| node.zone.as_str()).collect();
+        DoubleTree::build(&zones)
+    }
+}
+
+/// A node's name and zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// Its zone.
+    pub zone: String,
+}
+
+/// How the node works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// Bytes of results, and bytes of inputs of each process, at most.
+    pub limit_bytes: usize,
+    /// Bytes of a chunk; the same on every node.
+    pub chunk_bytes: u32,
+    /// Slots of a tree edge; the same on every node.
+    pub slots: u8,
+    /// Time limits.
+    pub timing: Timing,
+}
+
+impl Options {
+    /// What is right for most, with this run directory.
+    pub fn new(run_dir: PathBuf) -> Self {
+        Self {
+            run_dir,
+            limit_bytes: DEFAULT_LIMIT_BYTES,
+            chunk_bytes: DEFAULT_CHUNK_BYTES,
+            slots: DEFAULT_SLOTS,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// Who tells the members.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A list; the node starts once its own links stand.
+    List(Vec<Peer>),
+    /// The operator.
+    Operator {
+        /// Its rendezvous service.
+        service: String,
+        /// Where peers reach this node.
+        address: IpAddr,
+    },
+}

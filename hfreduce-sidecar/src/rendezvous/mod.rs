@@ -1,0 +1,192 @@
+//! The sidecar's side of the rendezvous: dial the operator, introduce this node, hear the roster and the
+//! start, and tell once a second that the node lives. The thread dials again for ever: a running job
+//! does not need the operator. What a roster means for the data path is decided by `node`.
+
+mod stream;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wire::rendezvous::{Peer, SuspectReason};
+use wire::ring::Bell;
+
+use crate::introduce::Credentials;
+use crate::metrics::Metrics;
+use stream::Stream;
+
+/// How long a goodbye may take. An operator that cannot be reached hears of the end from the pod.
+pub const GOODBYE: Duration = Duration::from_millis(250);
+/// What the node has to say to the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// All links of an epoch stand.
+    Joined {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// A node is not as it should be.
+    Suspect {
+        /// Its rank.
+        node: u32,
+        /// In which way.
+        reason: SuspectReason,
+        /// The same for a person.
+        detail: String,
+    },
+    /// A suspect was heard again.
+    Recovered {
+        /// Its rank.
+        node: u32,
+    },
+    /// The node leaves on purpose.
+    Leaving,
+}
+
+/// What the operator says to the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Connect to these.
+    Roster {
+        /// The epoch.
+        epoch: u64,
+        /// The members.
+        nodes: Vec<Peer>,
+    },
+    /// Everybody joined.
+    Go {
+        /// The epoch.
+        epoch: u64,
+    },
+}
+
+/// Where reports go. Cheap to clone; without a rendezvous they go nowhere.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    sender: Option<Sender<Report>>,
+    bell: Arc<Bell>,
+}
+
+impl Reporter {
+    /// A reporter that nobody listens to.
+    pub fn nowhere() -> io::Result<Self> {
+        Ok(Self {
+            sender: None,
+            bell: Arc::new(Bell::new()?),
+        })
+    }
+
+    /// Says it, now or after the next connection. A handful of reports per neighbour and epoch.
+    pub fn send(&self, report: Report) {
+        if let Some(sender) = &self.sender {
+            sender.send(report).ok();
+            self.bell.ring();
+        }
+    }
+}
+
+/// What the thread needs to know.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The operator's service.
+    pub service: String,
+    /// Who this node is.
+    pub credentials: Credentials,
+    /// Where peers reach this node.
+    pub address: IpAddr,
+    /// At which port.
+    pub port: u16,
+    /// The run directory, for the progress.
+    pub run_dir: PathBuf,
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub struct Rendezvous {
+    /// For what this node has to say.
+    pub reporter: Reporter,
+    /// What the operator says.
+    pub orders: Receiver<Order>,
+}
+
+impl Rendezvous {
+    /// Starts to dial.
+    pub fn start(setup: Setup, metrics: Metrics) -> io::Result<Self> {
+        let (sender, reports) = channel();
+        let (order, orders) = channel();
+        let bell = Arc::new(Bell::new()?);
+        let mut stream = Stream {
+            setup,
+            metrics,
+            reports,
+            bell: Arc::clone(&bell),
+            orders: order,
+            joined: None,
+            suspects: BTreeMap::new(),
+            leaving: false,
+        };
+        thread::Builder::new()
+            .name("rendezvous".to_owned())
+            .spawn(move || stream.run())?;
+        Ok(Self {
+            reporter: Reporter {
+                sender: Some(sender),
+                bell,
+            },
+            orders,
+        })
+    }
+
+    /// Says goodbye and waits until it was said, but not long.
+    pub fn leave(self) {
+        self.reporter.send(Report::Leaving);
+        let until = Instant::now() + GOODBYE;
+        // The thread's end of the channel goes with the thread.
+        while self
+            .orders
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .is_ok()
+        {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use wire::handshake::{Identity, JobId, Key, Party};
+
+    use super::*;
+
+    #[test]
+    fn an_operator_that_never_answers_does_not_keep_a_node_from_leaving() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = silent.local_addr().unwrap();
+        let identity = Identity {
+            job: JobId::new("job"),
+            attempt: 1,
+            party: Party::Sidecar { rank: 0 },
+        };
+        let setup = Setup {
+            service: address.to_string(),
+            credentials: Credentials {
+                identity,
+                key: Key::new([7; 32]),
+            },
+            address: address.ip(),
+            port: address.port(),
+            run_dir: PathBuf::new(),
+        };
+        let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
+        let rendezvous = Rendezvous::start(setup, metrics).unwrap();
+        let _waits_for_the_challenge = silent.accept().unwrap();
+        let start = Instant::now();
+        rendezvous.leave();
+        assert!(start.elapsed() < GOODBYE * 10, "{:?}", start.elapsed());
+    }
+}
