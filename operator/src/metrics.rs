@@ -5,7 +5,7 @@ use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, In
 
 /// Upper bounds for the planner's time: its goal is 10 ms at 1,250 nodes.
 const PLAN_SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0];
-/// Upper bounds for carrying out a plan: one write is some milliseconds, 1,250 pods ten seconds.
+/// Upper bounds for writing a job's plan: one write is some milliseconds, 1,250 pods ten seconds.
 const APPLY_SECONDS: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
 
 /// The operator's metrics.
@@ -13,7 +13,7 @@ const APPLY_SECONDS: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60
 pub struct Metrics {
     /// Time to make and check a plan.
     pub plan_seconds: HistogramVec,
-    /// Time to carry out a plan.
+    /// Time to write a job's plan.
     pub apply_seconds: HistogramVec,
     /// Planned actions by kind.
     pub actions: IntCounterVec,
@@ -51,7 +51,7 @@ impl Metrics {
             )?,
             apply_seconds: registry.histograms(
                 "fireflyer_apply_seconds",
-                "Time to carry out a plan that writes.",
+                "Time to write the plan of one job.",
                 &[],
                 &APPLY_SECONDS,
             )?,

@@ -2,6 +2,7 @@
 //! model of what is inside one node. Leaves reading it from files or sysfs to `device-plugin`, and where
 //! jobs go to `scheduler`.
 
+mod address;
 pub mod names;
 pub mod node;
 pub mod preference;

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use crds::fabric::Share;
+
+use super::volumes::half;
 use super::*;
 
 const JOB: &str = "

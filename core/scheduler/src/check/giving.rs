@@ -1,0 +1,139 @@
+//! Giving nodes: which ones an attempt may have, and that its pods are whole and where it says.
+
+use std::collections::BTreeSet;
+
+use topology::NodeName;
+
+use super::{
+    CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, ONE_GANG_PER_NODE, Outcome,
+    RECORD_FIRST, Replay, World, ensure,
+};
+use crate::plan::NewAttempt;
+use crate::snapshot::{Job, ZonePolicy};
+use crate::status::Phase;
+
+impl<'a> World<'a> {
+    pub(super) fn create_attempt(
+        &mut self,
+        replay: &mut Replay<'a>,
+        attempt: &'a NewAttempt,
+    ) -> Outcome {
+        let job = replay.job;
+        let recorded = replay.status.phase == Phase::Assigned
+            && replay.status.attempt == attempt.number
+            && !self.held.contains_key(&job.key);
+        ensure(recorded, RECORD_FIRST, || {
+            format!("attempt {} is not recorded", attempt.number)
+        })?;
+        ensure(replay.finalizer, FINALIZER_WHILE_HELD, || {
+            "no finalizer".to_owned()
+        })?;
+        let count = attempt.nodes.len();
+        ensure(count == job.nodes as usize, GANG_WHOLE, || {
+            format!("{count} nodes for a job of {}", job.nodes)
+        })?;
+        for place in &attempt.nodes {
+            let known = self.nodes.get(&place.node).filter(|node| {
+                let suspect = node.suspect_until.is_some_and(|until| until > self.now);
+                let sound = node.ready && !node.cordoned && node.has_node_resource && !suspect;
+                let here = node.zone == place.zone && node.leaf == place.leaf;
+                sound && here && node.class == job.class
+            });
+            ensure(known.is_some(), HEALTHY_NODES, || {
+                format!("node {}", place.node)
+            })?;
+            ensure(self.taken.insert(&place.node), ONE_GANG_PER_NODE, || {
+                format!("node {} is taken", place.node)
+            })?;
+        }
+        self.crossing(job, attempt)?;
+        replay.created = Some(attempt);
+        Ok(())
+    }
+
+    /// Zones are contiguous, at most two, and the limit is kept.
+    fn crossing(&mut self, job: &Job, attempt: &NewAttempt) -> Outcome {
+        let borders = attempt
+            .nodes
+            .windows(2)
+            .filter(|pair| pair[0].zone != pair[1].zone)
+            .count();
+        ensure(attempt.crossing == (borders > 0), CROSSING_LIMIT, || {
+            format!(
+                "{borders} borders in an attempt with crossing = {}",
+                attempt.crossing
+            )
+        })?;
+        if borders == 0 {
+            return Ok(());
+        }
+        self.crossing += 1;
+        let allowed = borders == 1
+            && job.zone_policy != ZonePolicy::Single
+            && self.crossing <= self.policy.max_cross_zone_jobs;
+        ensure(allowed, CROSSING_LIMIT, || {
+            format!("{borders} borders, {} jobs cross", self.crossing)
+        })
+    }
+
+    /// A key belongs to an attempt that is decided.
+    pub(super) fn create_key(&self, replay: &mut Replay<'a>, attempt: u32) -> Outcome {
+        let new = replay.created.map(|new| new.number);
+        let old = self.held.get(&replay.job.key).map(|old| old.number);
+        ensure(new.or(old) == Some(attempt), RECORD_FIRST, || {
+            format!("the key of attempt {attempt}, which is not decided")
+        })?;
+        replay.key = Some(attempt);
+        Ok(())
+    }
+
+    pub(super) fn create_pod(
+        &self,
+        replay: &mut Replay<'a>,
+        attempt: u32,
+        rank: u32,
+        node: &NodeName,
+    ) -> Outcome {
+        let status = replay.status;
+        let current = status.attempt == attempt && status.phase == Phase::Assigned;
+        ensure(current && !replay.job.deleting, RECORD_FIRST, || {
+            format!(
+                "pod of attempt {attempt} in phase {:?} {}",
+                status.phase, status.attempt
+            )
+        })?;
+        ensure(replay.key == Some(attempt), RECORD_FIRST, || {
+            format!("pod of attempt {attempt} before its key")
+        })?;
+        let decided = match replay.created {
+            Some(new) => new.nodes.get(rank as usize).map(|place| &place.node),
+            None => self
+                .held
+                .get(&replay.job.key)
+                .and_then(|old| old.nodes.get(rank as usize)),
+        };
+        ensure(decided == Some(node), GANG_WHOLE, || {
+            format!("rank {rank} is not on {node}")
+        })?;
+        ensure(!self.occupied.contains(node), ONE_GANG_PER_NODE, || {
+            format!("node {node} is occupied")
+        })?;
+        let fresh = replay.ranks.insert((attempt, rank));
+        ensure(fresh, GANG_WHOLE, || format!("rank {rank} twice"))
+    }
+
+    /// A job that gets pods gets all of them.
+    pub(super) fn gang_is_whole(&self, replay: &Replay<'a>) -> Outcome {
+        if replay.created.is_none() && replay.ranks.is_empty() {
+            return Ok(());
+        }
+        let attempt = replay.status.attempt;
+        let mut ranks: BTreeSet<u32> = replay.ranks.iter().map(|(_, rank)| *rank).collect();
+        ranks.extend(self.gang(replay.job, attempt).map(|pod| pod.rank));
+        ensure(
+            ranks.into_iter().eq(0..replay.job.nodes),
+            GANG_WHOLE,
+            || format!("attempt {attempt} does not get all its pods"),
+        )
+    }
+}

@@ -1,0 +1,71 @@
+//! What a record may say, given the one before it.
+
+use super::{NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, World, ensure};
+use crate::snapshot::PodState;
+use crate::status::{ConditionKind, Phase, Status};
+
+impl<'a> World<'a> {
+    pub(super) fn record(&self, replay: &Replay<'a>, new: &Status) -> Outcome {
+        let old = replay.status;
+        let end = |status: &Status| match status.phase {
+            Phase::Succeeded => (true, false),
+            Phase::Failed => (false, true),
+            Phase::Queued
+            | Phase::Assigned
+            | Phase::Starting
+            | Phase::Running
+            | Phase::Interrupting
+            | Phase::Restarting
+            | Phase::Suspended => (false, false),
+        };
+        let said = (
+            new.is(ConditionKind::Complete),
+            new.is(ConditionKind::Failed),
+        );
+        ensure(said == end(new), ONE_END, || {
+            format!("phase {:?} with (Complete, Failed) = {said:?}", new.phase)
+        })?;
+        ensure(!old.phase.is_terminal(), ONE_END, || {
+            "a finished job changes".to_owned()
+        })?;
+        ensure(!replay.job.deleting, ONE_END, || {
+            "a job being deleted changes".to_owned()
+        })?;
+        let grows = new.attempt >= old.attempt
+            && new.attempt <= old.attempt + 1
+            && (old.restarts..=old.restarts + 1).contains(&new.restarts)
+            && new.restarts <= replay.job.max_restarts.max(old.restarts);
+        ensure(grows, ONE_END, || "attempt or restarts jump".to_owned())?;
+        let order = |status: &Status| {
+            status
+                .last_checkpoint
+                .as_ref()
+                .map(|last| (last.attempt, last.step))
+        };
+        ensure(order(new) >= order(old), NO_LOST_SAVE, || {
+            "the checkpoint goes back".to_owned()
+        })?;
+        let fresh = new.attempt > old.attempt;
+        let legal = if fresh {
+            new.phase == Phase::Assigned && !old.phase.holds_nodes()
+        } else {
+            old.phase.holds_nodes() || !new.phase.holds_nodes()
+        };
+        ensure(legal, RECORD_FIRST, || {
+            format!(
+                "{:?} {} to {:?} {}",
+                old.phase, old.attempt, new.phase, new.attempt
+            )
+        })?;
+        if new.phase != Phase::Succeeded {
+            return Ok(());
+        }
+        let ended_well = self
+            .gang(replay.job, new.attempt)
+            .filter(|pod| pod.state == PodState::Succeeded)
+            .count();
+        ensure(ended_well == replay.job.nodes as usize, ONE_END, || {
+            format!("Succeeded with {ended_well} pods that did")
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! Releasing: nobody who may still save is killed, nothing is let go before it is recorded.
+
+use std::time::Duration;
+
+use super::{FINALIZER_WHILE_HELD, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, World, ensure};
+use crate::snapshot::PodState;
+use crate::status::Phase;
+
+impl<'a> World<'a> {
+    /// Who may still save is asked, not killed.
+    pub(super) fn delete_pod(
+        &self,
+        replay: &Replay<'a>,
+        attempt: u32,
+        rank: u32,
+        grace: Duration,
+    ) -> Outcome {
+        let trains = replay.status.attempt == attempt
+            && replay.status.phase.holds_nodes()
+            && !replay.job.deleting;
+        let asked = replay.status.phase == Phase::Interrupting;
+        ensure(!trains || asked, RECORD_FIRST, || {
+            format!(
+                "pod of rank {rank} deleted in phase {:?}",
+                replay.status.phase
+            )
+        })?;
+        let may_save = (trains || replay.job.deleting) && self.runs(replay.job, attempt);
+        ensure(!may_save || grace >= replay.job.grace, NO_LOST_SAVE, || {
+            format!("rank {rank} gets {grace:?} to save")
+        })
+    }
+
+    pub(super) fn strip(&self, replay: &Replay<'a>, attempt: u32, rank: u32) -> Outcome {
+        if replay.job.deleting {
+            return Ok(());
+        }
+        let status = replay.status;
+        let over = attempt < status.attempt || !status.phase.holds_nodes();
+        ensure(over, RECORD_FIRST, || {
+            format!("attempt {attempt} is stripped while it holds")
+        })?;
+        let ack = self
+            .gang(replay.job, attempt)
+            .find_map(|pod| match &pod.state {
+                PodState::Interrupted { ack } if pod.rank == rank => ack.as_ref(),
+                PodState::Unbound
+                | PodState::Starting
+                | PodState::ImageError(_)
+                | PodState::Running
+                | PodState::Succeeded
+                | PodState::Interrupted { .. }
+                | PodState::Failed(_)
+                | PodState::Refused(_) => None,
+            });
+        // An acknowledgement that claims to come from the future is not believed.
+        let recorded = ack.filter(|ack| ack.attempt == attempt).is_none_or(|ack| {
+            let last = status.last_checkpoint.as_ref();
+            last.is_some_and(|last| (last.attempt, last.step) >= (ack.attempt, ack.step))
+        });
+        ensure(recorded, NO_LOST_SAVE, || {
+            format!("acknowledgement of attempt {attempt} dropped")
+        })
+    }
+
+    pub(super) fn holds_nothing(&self, replay: &Replay<'a>) -> Outcome {
+        let released = replay.job.deleting || !replay.status.phase.holds_nodes();
+        let ready = |name| self.nodes.get(name).is_some_and(|node| node.ready);
+        let mut pods = self.pods.get(&replay.job.key).into_iter().flatten();
+        let free = pods.all(|pod| pod.terminal || !ready(&pod.node));
+        ensure(released && free, FINALIZER_WHILE_HELD, || {
+            "it still holds nodes".to_owned()
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! What is known of a job's checkpoints, and where its next attempt starts from.
+
+use super::Draft;
+use crate::status::Checkpoint;
+use crate::status::ConditionKind::CheckpointDurable;
+
+/// Reason of CheckpointDurable when the job acknowledged the checkpoint at the end of an attempt:
+/// nothing newer can exist, so the next attempt is pinned to it.
+pub(super) const ACKNOWLEDGED: &str = "Acknowledged";
+
+impl Draft<'_> {
+    /// Takes over what the gang reported, if it is news.
+    pub(super) fn learn_report(&mut self) {
+        let attempt = self.status.attempt;
+        if let Some(report) = self.view.report.filter(|report| report.attempt <= attempt) {
+            let text = format!(
+                "Step {} of attempt {} is durable",
+                report.step, report.attempt
+            );
+            self.learn(report.clone(), "Reported", &text);
+        }
+    }
+
+    pub(super) fn learn(&mut self, checkpoint: Checkpoint, reason: &str, message: &str) {
+        let order = |checkpoint: &Checkpoint| (checkpoint.attempt, checkpoint.step);
+        let known = self.status.last_checkpoint.as_ref().map(order);
+        if known.is_some_and(|known| order(&checkpoint) < known) {
+            return;
+        }
+        if self.status.last_checkpoint.as_ref() != Some(&checkpoint) {
+            self.status.last_checkpoint = Some(checkpoint);
+            self.status.checkpoint_at = Some(self.now);
+        } else if reason != ACKNOWLEDGED {
+            return;
+        }
+        self.set(CheckpointDurable, true, reason, message);
+    }
+
+    /// Where the attempt starts from, if that is certain: the attempt before it acknowledged its
+    /// last checkpoint. Otherwise a newer one may exist than was reported.
+    pub(super) fn resume_point(&self, number: u32) -> Option<Checkpoint> {
+        let condition = self.status.conditions.get(&CheckpointDurable)?;
+        let last = self.status.last_checkpoint.as_ref()?;
+        let certain = condition.reason == ACKNOWLEDGED && last.attempt + 1 == number;
+        certain.then(|| last.clone())
+    }
+}

@@ -1,0 +1,110 @@
+//! How attempts and jobs end: well, by the program's fault, by nobody's.
+
+use topology::NodeName;
+
+use super::Draft;
+use crate::snapshot::Exit;
+use crate::status::ConditionKind::{Assigned, Complete, Failed, Running};
+use crate::status::{Failure, Phase};
+
+impl Draft<'_> {
+    pub(crate) fn succeed(&mut self) {
+        self.learn_report();
+        self.end(Phase::Succeeded, "Succeeded", "Every rank ended well");
+        self.set(Complete, true, "Succeeded", "Every rank ended well");
+        self.tell("Succeeded", "Every rank ended well".to_owned());
+    }
+
+    /// The attempt ended by no fault of the program: plan again, charge nothing.
+    pub(crate) fn lost(&mut self, node: Option<NodeName>, message: String) {
+        self.back_off();
+        self.void(&message);
+        self.warn("Replanning", message.clone());
+        let attempt = self.status.attempt;
+        self.status.failure = Some(Failure {
+            attempt,
+            node,
+            rank: None,
+            message,
+            log: None,
+        });
+    }
+
+    /// The program failed: charge it, and give up when that happened too often.
+    pub(crate) fn fail(&mut self, node: NodeName, exit: &Exit) {
+        let message = describe(&node, exit);
+        let allowed = self.job.max_restarts;
+        if self.status.restarts < allowed {
+            self.status.restarts += 1;
+            let backoff = self.policy.failure_backoff;
+            self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
+            self.void(&message);
+            let nth = self.status.restarts;
+            self.warn(
+                "Restarting",
+                format!("{message}; restart {nth} of {allowed}"),
+            );
+        } else {
+            let text = format!("{message}; all {allowed} restarts are used up");
+            self.learn_report();
+            self.end(Phase::Failed, "Failed", &message);
+            self.set(Failed, true, "TooManyRestarts", &text);
+            self.warn("Failed", text);
+        }
+        self.status.failure = Some(Failure {
+            attempt: self.status.attempt,
+            node: Some(node),
+            rank: exit.rank,
+            message,
+            log: exit.log.clone(),
+        });
+    }
+
+    /// Lengthens the back-off that charges nothing.
+    pub(crate) fn back_off(&mut self) {
+        self.status.replans = self.status.replans.saturating_add(1);
+        let backoff = self.policy.replan_backoff;
+        self.status.retry_at = Some(backoff.after(self.now, self.status.replans));
+    }
+
+    /// The attempt is void; the next one starts at `retry_at`.
+    fn void(&mut self, message: &str) {
+        self.learn_report();
+        self.status.phase = Phase::Restarting;
+        self.status.ready = 0;
+        self.status.zone = None;
+        self.set(Running, false, "Restarting", message);
+        self.set(Assigned, false, "Restarting", message);
+    }
+
+    fn end(&mut self, phase: Phase, reason: &str, message: &str) {
+        self.status.phase = phase;
+        self.status.ready = 0;
+        self.status.finished_at = Some(self.now);
+        self.status.retry_at = None;
+        self.set(Running, false, reason, message);
+        self.set(
+            Assigned,
+            false,
+            reason,
+            "The job ended and released its nodes",
+        );
+    }
+}
+
+/// What happened, in one sentence.
+fn describe(node: &NodeName, exit: &Exit) -> String {
+    let who = exit
+        .rank
+        .map_or_else(|| "the trainer".to_owned(), |rank| format!("rank {rank}"));
+    let how = match (exit.signal, exit.code) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, Some(code)) => format!("failed with exit code {code}"),
+        (None, None) => "failed".to_owned(),
+    };
+    let why = exit
+        .reason
+        .as_ref()
+        .map_or_else(String::new, |reason| format!(" ({reason})"));
+    format!("{who} on node {node} {how}{why}")
+}

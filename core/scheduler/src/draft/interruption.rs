@@ -1,0 +1,77 @@
+//! Leaving on request: saving, releasing, staying suspended, coming back.
+
+use super::Draft;
+use super::checkpoint::ACKNOWLEDGED;
+use crate::status::ConditionKind::{Assigned, Running, Suspended};
+use crate::status::{Checkpoint, Phase};
+
+impl Draft<'_> {
+    /// Asks the gang to save and release.
+    pub(crate) fn interrupt(&mut self, reason: &'static str, why: &str) {
+        self.status.phase = Phase::Interrupting;
+        self.status.ready = 0;
+        let message = format!("Saving and releasing: {why}");
+        self.set(Running, false, reason, &message);
+        self.tell("Interrupting", message);
+    }
+
+    /// The gang has left after an interruption.
+    pub(crate) fn left(&mut self, ack: Option<Checkpoint>) {
+        match ack.filter(|ack| ack.attempt <= self.status.attempt) {
+            Some(ack) => {
+                let text = format!("Step {} was acknowledged at the interruption", ack.step);
+                self.learn(ack, ACKNOWLEDGED, &text);
+            }
+            None => self.learn_report(),
+        }
+        if self.job.suspend {
+            self.suspended();
+        } else {
+            self.status.phase = Phase::Restarting;
+            self.status.zone = None;
+            self.set(
+                Running,
+                false,
+                "Interrupted",
+                "The gang saved and released its nodes",
+            );
+            self.set(
+                Assigned,
+                false,
+                "Interrupted",
+                "Waiting for nodes elsewhere",
+            );
+            self.tell(
+                "Released",
+                "The gang released its nodes, to go on elsewhere".to_owned(),
+            );
+        }
+    }
+
+    /// Holds nothing because its spec says so.
+    pub(crate) fn suspended(&mut self) {
+        self.status.phase = Phase::Suspended;
+        self.status.ready = 0;
+        self.status.zone = None;
+        self.status.retry_at = None;
+        for kind in [Assigned, Running] {
+            self.set(kind, false, "Suspended", "spec.suspend is true");
+        }
+        self.set(
+            Suspended,
+            true,
+            "Suspended",
+            "spec.suspend is true; the job holds no nodes",
+        );
+        self.tell("Suspended", "The job holds no nodes".to_owned());
+    }
+
+    /// Wants nodes again after it was suspended.
+    pub(crate) fn resumed(&mut self) {
+        self.status.phase = Phase::Queued;
+        self.set(Suspended, false, "Resumed", "spec.suspend is false");
+        self.tell("Resumed", "The job waits for nodes again".to_owned());
+        // A record tells one thing, and what follows in the same plan has its own to tell.
+        self.record();
+    }
+}

@@ -1,0 +1,185 @@
+//! The containers: our sidecar, the trainer with our launcher as its first process, the user's others.
+
+use crds::fabric::{NodeClass, Share};
+use crds::names;
+use crds::template::TemplateContainer;
+use crds::training_job::{Backend, TrainingJob};
+use serde_json::{Map, Value, json};
+
+use super::{
+    ATTEMPT_PATH, CHECKPOINT_PATH, KEY_PATH, Rank, Settings, VOLUME_ATTEMPT, VOLUME_CHECKPOINT,
+    VOLUME_KEY, VOLUME_RUN, VOLUME_SHARED_MEMORY, array, checkpoint_folder, procs_per_node,
+};
+
+const SHARED_MEMORY_PATH: &str = "/dev/shm";
+const SIDECAR: &str = "/usr/bin/hfreduce-sidecar";
+/// The sidecar image's user: it needs no right that root has.
+const SIDECAR_USER: u32 = 65_532;
+/// The startup probe gives a gang ten minutes to join before the kubelet restarts a sidecar.
+const JOIN_PROBES: u32 = 600;
+
+pub(super) fn sidecar(
+    job: &TrainingJob,
+    class: &NodeClass,
+    settings: &Settings,
+    rank: Rank<'_>,
+) -> Value {
+    let Share { cpu, memory } = &class.sidecar;
+    let mut resources = json!({"requests": {"cpu": cpu, "memory": memory}});
+    if class.rdma > 0 {
+        resources["limits"] = json!({names::RESOURCE_RDMA: class.rdma.to_string()});
+    }
+    let mut env = vec![
+        json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}),
+        json!({"name": "FIREFLYER_RENDEZVOUS", "value": settings.rendezvous}),
+    ];
+    env.extend(place(job, class, rank));
+    json!({
+        "name": names::CONTAINER_HFREDUCE,
+        "image": settings.sidecar_image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "env": env,
+        "ports": [{"name": "hfr-metrics", "containerPort": 9402}],
+        "resources": resources,
+        "startupProbe": {
+            "exec": {"command": [SIDECAR, "ready"]},
+            "periodSeconds": 1,
+            "failureThreshold": JOIN_PROBES,
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+            "runAsUser": SIDECAR_USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": VOLUME_RUN, "mountPath": wire::run_dir::PATH},
+            {"name": VOLUME_ATTEMPT, "mountPath": ATTEMPT_PATH, "readOnly": true},
+            {"name": VOLUME_KEY, "mountPath": KEY_PATH, "readOnly": true},
+        ],
+    })
+}
+
+pub(super) fn trainer(
+    container: &TemplateContainer,
+    job: &TrainingJob,
+    class: &NodeClass,
+    rank: Rank<'_>,
+) -> Value {
+    let mut trainer = plain(container);
+    let launcher = format!("{}/{}", wire::run_dir::PATH, wire::run_dir::LAUNCHER);
+    let mut command = vec![launcher, "--".to_owned()];
+    command.extend(container.command.clone().unwrap_or_default());
+    trainer["command"] = json!(command);
+
+    let mut env = array(&container.rest, "env").to_vec();
+    env.extend(place(job, class, rank));
+    env.extend(training(job, rank));
+    trainer["env"] = Value::Array(env);
+
+    let mut mounts = array(&container.rest, "volumeMounts").to_vec();
+    let own_shared_memory = mounts
+        .iter()
+        .any(|mount| mount["mountPath"] == SHARED_MEMORY_PATH);
+    mounts.push(json!({"name": VOLUME_RUN, "mountPath": wire::run_dir::PATH}));
+    mounts.push(json!({"name": VOLUME_ATTEMPT, "mountPath": ATTEMPT_PATH, "readOnly": true}));
+    if !own_shared_memory {
+        mounts.push(json!({"name": VOLUME_SHARED_MEMORY, "mountPath": SHARED_MEMORY_PATH}));
+    }
+    if job.spec.checkpoint.is_some() {
+        mounts.push(json!({"name": VOLUME_CHECKPOINT, "mountPath": CHECKPOINT_PATH}));
+    }
+    trainer["volumeMounts"] = Value::Array(mounts);
+
+    trainer["resources"] = resources(&container.rest, class);
+    trainer
+}
+
+/// The template's resources with what makes the node ours, and the class's share where the
+/// template asks for nothing itself.
+fn resources(given: &Map<String, Value>, class: &NodeClass) -> Value {
+    let mut resources = given.get("resources").cloned().unwrap_or_else(|| json!({}));
+    resources["limits"][names::RESOURCE_NODE] = json!("1");
+    if class.gpus > 0 {
+        resources["limits"][names::RESOURCE_GPU] = json!(class.gpus.to_string());
+    }
+    for (name, share) in [
+        ("cpu", &class.trainer.cpu),
+        ("memory", &class.trainer.memory),
+    ] {
+        // A limit alone is a request as well.
+        if resources["limits"][name].is_null() && resources["requests"][name].is_null() {
+            resources["requests"][name] = json!(share);
+        }
+    }
+    prune(&mut resources);
+    resources
+}
+
+/// Looking at an absent entry through an index leaves a null behind.
+fn prune(value: &mut Value) {
+    if let Value::Object(fields) = value {
+        fields.retain(|_, field| !field.is_null());
+        fields.values_mut().for_each(prune);
+    }
+}
+
+fn place(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
+    vec![
+        variable(
+            "FIREFLYER_JOB",
+            job.metadata.name.as_deref().unwrap_or_default(),
+        ),
+        variable(
+            "FIREFLYER_NAMESPACE",
+            job.metadata.namespace.as_deref().unwrap_or_default(),
+        ),
+        variable("FIREFLYER_ATTEMPT", &rank.attempt.to_string()),
+        variable("FIREFLYER_NODE_RANK", &rank.rank.to_string()),
+        variable("FIREFLYER_NODES", &job.spec.nodes.to_string()),
+        variable(
+            "FIREFLYER_PROCS_PER_NODE",
+            &procs_per_node(job, class).to_string(),
+        ),
+    ]
+}
+
+fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
+    let backend = match job.spec.communication.backend {
+        Backend::HFReduce => "HFReduce",
+        Backend::None => "None",
+    };
+    let mut env = vec![variable("FIREFLYER_BACKEND", backend)];
+    if let (Some(checkpoint), Some(folder)) = (&job.spec.checkpoint, checkpoint_folder(job)) {
+        let interval = checkpoint.interval_seconds.to_string();
+        let keep_last = checkpoint.keep_last.to_string();
+        env.push(variable(
+            "FIREFLYER_CHECKPOINT_DIR",
+            &format!("{CHECKPOINT_PATH}/{folder}"),
+        ));
+        env.push(variable("FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", &interval));
+        env.push(variable("FIREFLYER_CHECKPOINT_KEEP_LAST", &keep_last));
+    }
+    if let Some(resume) = rank.resume {
+        let name = format!("attempt-{}/step-{}", resume.attempt, resume.step);
+        env.push(variable("FIREFLYER_RESUME", &name));
+    }
+    env
+}
+
+fn variable(name: &str, value: &str) -> Value {
+    json!({"name": name, "value": value})
+}
+
+pub(super) fn plain(container: &TemplateContainer) -> Value {
+    let mut fields = container.rest.clone();
+    fields.insert("name".to_owned(), json!(container.name));
+    if let Some(command) = &container.command {
+        fields.insert("command".to_owned(), json!(command));
+    }
+    Value::Object(fields)
+}
