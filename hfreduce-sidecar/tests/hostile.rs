@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gang::{Gang, PATIENCE, f32s, failure, run, wait_until, wait_until_some};
@@ -18,7 +18,7 @@ use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
-use wire::ring::{Bell, CAPACITY, SUBMISSION_WORDS};
+use wire::ring::{Bell, SUBMISSION_WORDS};
 use wire::segment::Segment;
 use wire::{Call, DType, ReduceOp};
 
@@ -203,39 +203,6 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
     }
     let honest = Client::attach(&socket, 0, ATTACHED_WITHIN).unwrap();
     assert_eq!(honest.standing().rank, 0);
-}
-
-#[test]
-fn a_process_that_never_stops_calling_keeps_nobody_from_attaching() {
-    // Where the two rings' indices lie: a cache line each, and the outcomes' after the calls' entries.
-    const LINE: usize = 8;
-    const OUTCOMES: usize = 3 * LINE + CAPACITY * SUBMISSION_WORDS;
-    let gang = Gang::start(1, 2);
-    let socket = gang.nodes[0].socket();
-    let (_channel, control, bell) = attach_by_hand(&socket, 1);
-    let (mut calls, _) = wire::ring::client_ends(&control).unwrap();
-    for ticket in 0..CAPACITY as u64 {
-        calls.push(&refused_call(ticket)).unwrap();
-    }
-    bell.ring();
-    let words = control.words();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    // All answers are read, and as many calls as fit wait.
-                    let answered = words[OUTCOMES].load(Ordering::SeqCst);
-                    words[OUTCOMES + LINE].store(answered, Ordering::SeqCst);
-                    let taken = words[LINE].load(Ordering::SeqCst);
-                    words[0].store(taken + CAPACITY as u64, Ordering::SeqCst);
-                }
-            });
-        }
-        let attached = Client::attach(&socket, 0, ATTACHED_WITHIN);
-        over.store(true, Ordering::Relaxed);
-        attached.unwrap();
-    });
 }
 
 #[test]
