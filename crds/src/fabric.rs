@@ -34,19 +34,19 @@ const LABEL_KEY: &str =
     )
     .message("zoneLabel, leafLabel and classLabel must be three different labels: give each its own"))]
 pub struct FabricSpec {
-    /// Node label whose value is the zone.
+    /// Node label whose value is the zone; `topology.fireflyer.dev/zone` by default.
     #[serde(default = "default_zone_label")]
     #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub zone_label: String,
-    /// Node label whose value is the leaf switch.
+    /// Node label whose value is the leaf switch; `topology.fireflyer.dev/leaf` by default.
     #[serde(default = "default_leaf_label")]
     #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub leaf_label: String,
-    /// Node label whose value is the node class.
+    /// Node label whose value is the node class; `fireflyer.dev/node-class` by default.
     #[serde(default = "default_class_label")]
     #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub class_label: String,
-    /// How many jobs may cross zones at once (paper, section III-B: one).
+    /// How many jobs may cross zones at once, 0 to 64; 1 by default (paper, section III-B).
     #[serde(default = "default_max_cross_zone_jobs")]
     #[schemars(range(min = 0, max = 64))]
     pub max_cross_zone_jobs: u32,
@@ -66,11 +66,11 @@ pub struct NodeClass {
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub name: String,
-    /// GPUs a node has; the trainer container asks for all of them.
+    /// GPUs a node has, 0 (the default) to 64; the trainer container asks for all of them.
     #[serde(default)]
     #[schemars(range(min = 0, max = 64))]
     pub gpus: u32,
-    /// RDMA slots that the sidecar asks for.
+    /// RDMA slots that the sidecar asks for, 0 (the default) to 64.
     #[serde(default)]
     #[schemars(range(min = 0, max = 64))]
     pub rdma: u32,

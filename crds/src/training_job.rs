@@ -74,10 +74,10 @@ use serde::{Deserialize, Serialize};
 .message("checkpoint cannot change once the job exists: delete the job and create it again")
 .field_path(".checkpoint"))]
 pub struct TrainingJobSpec {
-    /// How many whole nodes the job needs. All of them start together or none does.
+    /// How many whole nodes the job needs, 1 to 4096. All of them start together or none does.
     #[schemars(range(min = 1, max = 4096))]
     pub nodes: u32,
-    /// Processes (ranks) started on each node. Defaults to the node class's GPU count, or 1.
+    /// Processes (ranks) started on each node, 1 to 64. Defaults to the node class's GPU count, or 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_node: Option<u32>,
@@ -90,25 +90,27 @@ pub struct TrainingJobSpec {
     pub node_class: Option<String>,
     /// The pod of each node. One container must be called `trainer` and have a `command`.
     pub template: PodTemplate,
-    /// Whether the nodes may be in different zones.
+    /// Whether the nodes may be in different zones. `PreferSingle` (the default): inside one zone; crosses
+    /// only when no zone has enough healthy nodes of the class in total. `Single`: never crosses, waits.
     #[serde(default)]
     pub zone_policy: ZonePolicy,
-    /// Time limits of a lossless interruption.
+    /// Time limits of a lossless interruption: the job is asked to leave, saves, and its nodes are free.
     #[serde(default)]
     pub interruption: Interruption,
     /// Where checkpoints go. Without it the job restarts from nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// How the ranks talk to each other.
+    /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
     /// What happens after a failure.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// True asks the job to save, release its nodes and wait; false lets it go on.
+    /// True asks the job to save, release its nodes and wait; false (the default) lets it go on.
     #[serde(default)]
     pub suspend: bool,
-    /// Seconds that a finished job is kept before it is deleted. Without it, for ever.
+    /// Seconds that a finished job is kept before it is deleted, 0 to 315360000 (ten years). Without it,
+    /// for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -128,11 +130,11 @@ pub enum ZonePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Interruption {
-    /// Seconds within which the job must have noticed the request.
+    /// Seconds within which the job must have noticed the request, 1 to 600; 10 by default.
     #[serde(default = "default_ack_seconds")]
     #[schemars(range(min = 1, max = 600))]
     pub ack_seconds: u32,
-    /// Seconds within which it must have saved its checkpoint.
+    /// Seconds within which it must then have saved its checkpoint, 1 to 3600; 60 by default.
     #[serde(default = "default_save_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub save_seconds: u32,
@@ -164,7 +166,8 @@ pub struct Checkpoint {
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     )]
     pub claim_name: String,
-    /// Folder inside the claim, relative to its root. Defaults to the job's name.
+    /// Folder inside the claim, relative to its root. Defaults to the job's name. A new job goes on from
+    /// what it finds there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[-A-Za-z0-9._/]+$"))]
     #[x_kube(validation = Rule::new("!self.startsWith('/')")
@@ -172,11 +175,12 @@ pub struct Checkpoint {
     #[x_kube(validation = Rule::new("!self.split('/').exists(part, part == '..')")
         .message("path must stay inside the claim: remove the .. parts"))]
     pub path: Option<String>,
-    /// Seconds between periodic checkpoints (the paper saves every 5 minutes, section VII-A).
+    /// Seconds between periodic checkpoints, 1 to 86400; 300 by default (the paper saves every 5 minutes,
+    /// section VII-A).
     #[serde(default = "default_interval_seconds")]
     #[schemars(range(min = 1, max = 86400))]
     pub interval_seconds: u32,
-    /// How many durable checkpoints are kept.
+    /// How many durable checkpoints are kept, 1 to 1000; 3 by default.
     #[serde(default = "default_keep_last")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_last: u32,
@@ -192,7 +196,8 @@ fn default_keep_last() -> u32 {
 /// How the ranks talk to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Communication {
-    /// Who performs collectives.
+    /// Who performs collectives. `HFReduce` (the default): the sidecar, on the CPU (paper, section IV).
+    /// `None`: the program brings its own (gloo, NCCL); the sidecar only joins the gang.
     #[serde(default)]
     pub backend: Backend,
 }
@@ -211,7 +216,8 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Restarts that failures of the program may use up. Lost nodes and refusals are not charged.
+    /// Restarts that failures of the program may use up, 0 to 1000; 3 by default. Lost nodes and refusals
+    /// are not charged.
     #[serde(default = "default_max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
