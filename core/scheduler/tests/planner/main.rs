@@ -10,6 +10,8 @@
 mod build;
 mod crowd;
 mod decisions;
+mod events;
+mod gangs;
 mod life;
 mod mutations;
 mod properties;
