@@ -48,17 +48,9 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         None,
     )?;
     let warnings = Some(("RUSTDOCFLAGS", "-D warnings"));
-    // The extension module is called as the Python package's part, and has no API of its own.
     cargo(
         "doc",
-        &[
-            "doc",
-            "--quiet",
-            "--workspace",
-            "--no-deps",
-            "--exclude",
-            "python",
-        ],
+        &["doc", "--quiet", "--workspace", "--no-deps"],
         warnings,
     )?;
     let start = Instant::now();

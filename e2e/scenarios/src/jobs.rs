@@ -96,7 +96,8 @@ impl Job {
     /// Replaces the trainer's command.
     #[must_use]
     pub fn program(mut self, program: &[&str], arguments: &[&str]) -> Self {
-        self.spec["template"]["spec"]["containers"][0]["command"] = json!([program, arguments].concat());
+        self.spec["template"]["spec"]["containers"][0]["command"] =
+            json!([program, arguments].concat());
         self
     }
 

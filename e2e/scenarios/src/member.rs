@@ -146,7 +146,7 @@ impl Member {
     }
 
     async fn live(&self, client: Client) -> Result<()> {
-        let mut started: Option<Instant> = None;
+        let mut started: Option<Started> = None;
         let mut redirected = None;
         loop {
             let ended = match redirected.take() {
@@ -171,14 +171,14 @@ impl Member {
     }
 
     /// One connection to the rendezvous service, until it ends or the time is over.
-    async fn attend(&self, target: SocketAddr, started: &mut Option<Instant>) -> Result<Ended> {
+    async fn attend(&self, target: SocketAddr, started: &mut Option<Started>) -> Result<Ended> {
         let mut stream = TcpStream::connect(target).await?;
         self.shake_hands(&mut stream).await?;
         let hello = ToOperator::Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             address: self.address,
             port: DATA_PORT,
-            joined_epoch: started.map(|_| 1),
+            joined_epoch: started.map(|started| started.epoch),
         };
         stream.write_all(&encode(&hello)?).await?;
         let mut decoder = Decoder::<ToSidecar>::default();
@@ -203,8 +203,9 @@ impl Member {
                             ToSidecar::Roster { epoch, .. } => {
                                 stream.write_all(&encode(&ToOperator::Joined { epoch })?).await?;
                             }
-                            ToSidecar::Go { .. } => {
-                                started.get_or_insert_with(Instant::now);
+                            ToSidecar::Go { epoch } => {
+                                let at = started.map_or_else(Instant::now, |started| started.at);
+                                *started = Some(Started { epoch, at });
                             }
                         }
                     }
@@ -213,7 +214,7 @@ impl Member {
                     step += 1;
                     let progress = (self.rank == 0 && started.is_some()).then(|| self.progress(step));
                     stream.write_all(&encode(&ToOperator::Heartbeat { progress })?).await?;
-                    if started.is_some_and(|started| started.elapsed() >= self.run) {
+                    if started.is_some_and(|started| started.at.elapsed() >= self.run) {
                         stream.write_all(&encode(&ToOperator::Bye)?).await?;
                         return Ok(Ended::TimeIsOver);
                     }
@@ -287,6 +288,13 @@ async fn rendezvous(client: &Client) -> Result<SocketAddr> {
     let (_, address) = leader(client).await?;
     let address: IpAddr = address.parse().context("the leader's address is none")?;
     Ok(SocketAddr::new(address, wire::rendezvous::PORT))
+}
+
+/// The trainer runs since then.
+#[derive(Clone, Copy)]
+struct Started {
+    epoch: u64,
+    at: Instant,
 }
 
 enum Ended {

@@ -25,6 +25,13 @@ pub struct Scenario {
     pub run: fn(Context) -> BoxFuture<'static, Result<()>>,
 }
 
+impl Scenario {
+    /// The claim without the module that it is in.
+    fn short_name(&self) -> &'static str {
+        self.name.rsplit("::").next().unwrap_or(self.name).trim()
+    }
+}
+
 impl std::fmt::Debug for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scenario")
@@ -49,6 +56,8 @@ pub struct Outcome {
     pub passed: usize,
     /// Scenarios that did not.
     pub failed: usize,
+    /// Scenarios that cannot run here.
+    pub skipped: usize,
 }
 
 impl Outcome {
@@ -56,6 +65,7 @@ impl Outcome {
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 }
 
@@ -69,6 +79,19 @@ macro_rules! scenario {
             run: |context| Box::pin($function(context)),
         }
     };
+}
+
+/// Counts all scenarios whose name contains `filter` as not run, and says why.
+pub fn skip(scenarios: &[Scenario], filter: &str, why: &str) -> Outcome {
+    let chosen = scenarios
+        .iter()
+        .filter(|scenario| scenario.name.contains(filter));
+    let mut outcome = Outcome::default();
+    for scenario in chosen {
+        println!("test {} ... not run: {why}", scenario.short_name());
+        outcome.skipped += 1;
+    }
+    outcome
 }
 
 /// Runs all scenarios whose name contains `filter`.
@@ -115,12 +138,7 @@ pub async fn run(
 
 async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bool {
     let started = Instant::now();
-    let short = scenario
-        .name
-        .rsplit("::")
-        .next()
-        .unwrap_or(scenario.name)
-        .trim();
+    let short = scenario.short_name();
     // Namespaces are DNS labels of at most 63 characters; a cluster may see several runs.
     let mut namespace = short.replace('_', "-");
     namespace.truncate(50);

@@ -68,22 +68,20 @@ pub const REAL: &[Scenario] = &[
         Needs::Everything,
         faults::killed_leader_is_followed_without_a_restart
     ),
-    scenario!(
-        Needs::Everything,
-        upgrade::chart_upgrade_interrupts_no_job
-    ),
+    scenario!(Needs::Everything, upgrade::chart_upgrade_interrupts_no_job),
     scenario!(
         Needs::Everything,
         upgrade::uninstall_keeps_jobs_and_reinstall_goes_on
     ),
+];
+
+/// Scenarios with parts of ours beside the control plane: a crashing operator, and what plays the
+/// sidecars of simulated nodes (T5).
+pub const BESIDE: &[Scenario] = &[
     scenario!(
         Needs::Everything,
         upgrade::operator_killed_after_every_write_finishes_the_job
     ),
-];
-
-/// Scenarios on simulated nodes (T5).
-pub const SIMULATED: &[Scenario] = &[
     scenario!(
         Needs::Everything,
         scale::hundred_jobs_on_two_hundred_nodes_all_finish

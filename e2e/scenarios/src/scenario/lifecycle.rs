@@ -11,11 +11,12 @@ use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 use crate::scenario::START;
 
 /// What Events tell of a job that was suspended once.
-const LIFE: [&str; 6] = [
+const LIFE: [&str; 7] = [
     "Assigned",
     "Running",
     "Interrupting",
     "Suspended",
+    "Resumed",
     "Assigned",
     "Running",
 ];
@@ -72,7 +73,10 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
 
     // Events tell transitions, each once; how long it queued depends on the other scenarios.
     let told = context.events("pausing").await?;
-    let life: Vec<_> = told.iter().filter(|reason| LIFE.contains(&reason.as_str())).collect();
+    let life: Vec<_> = told
+        .iter()
+        .filter(|reason| LIFE.contains(&reason.as_str()))
+        .collect();
     ensure!(life == LIFE, "the job's Events are {told:?}");
 
     context.delete("pausing").await?;

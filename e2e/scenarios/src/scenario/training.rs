@@ -116,8 +116,21 @@ async fn losses(
 ) -> Result<Vec<f64>> {
     let trace = format!("/checkpoint/{name}.trace");
     let steps = STEPS.to_string();
-    let over = if backend == "None" { "gloo" } else { "hfreduce" };
-    let arguments = ["--backend", over, "--seed", "7", "--steps", &steps, "--trace", &trace];
+    let over = if backend == "None" {
+        "gloo"
+    } else {
+        "hfreduce"
+    };
+    let arguments = [
+        "--backend",
+        over,
+        "--seed",
+        "7",
+        "--steps",
+        &steps,
+        "--trace",
+        &trace,
+    ];
     let mut job = Job::digits(name, 2, 2, &arguments)
         .with("communication", json!({"backend": backend}))
         .checkpoint("traces", 86400);
