@@ -167,13 +167,19 @@ impl Node {
                 // The links of an earlier roster, if there are any, end here.
                 (Order::Roster { epoch, nodes }, _earlier) => {
                     info!(epoch, nodes = nodes.len(), "connecting to the neighbours");
-                    // A later roster replaces this one, also while neighbours are missing.
+                    // A later roster replaces this one, also while neighbours are missing. The same
+                    // one, said again by a new leader, does not: who is done would not connect again.
+                    let other = |order: &Order| match order {
+                        Order::Roster {
+                            epoch: of,
+                            nodes: members,
+                        } => *of != epoch || *members != nodes,
+                        Order::Go { .. } => false,
+                    };
                     let replaced = || {
                         let mut heard = heard.borrow_mut();
                         heard.extend(rendezvous.orders.try_iter());
-                        heard
-                            .iter()
-                            .any(|order| matches!(order, Order::Roster { .. }))
+                        heard.iter().any(other)
                     };
                     if let Some(links) = self.join(epoch, &nodes, replaced)? {
                         rendezvous.reporter.send(Report::Joined { epoch });

@@ -4,7 +4,7 @@
 
 mod gang;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -78,33 +78,33 @@ impl Operator {
             .unwrap();
     }
 
-    /// Hears all hellos and answers with the roster.
-    fn introduce(&mut self, nodes: u32) -> Vec<Option<u64>> {
+    /// Hears the hellos of all: where each is, and which epoch it has joined.
+    fn hellos(&mut self, nodes: u32) -> Vec<(Peer, Option<u64>)> {
         let mut hellos = BTreeMap::new();
         while hellos.len() < nodes as usize {
             let (rank, hello) = self.next(|message| matches!(message, ToOperator::Hello { .. }));
-            hellos.insert(rank, hello);
+            let ToOperator::Hello {
+                address,
+                port,
+                joined_epoch,
+                ..
+            } = hello
+            else {
+                unreachable!("only hellos are taken")
+            };
+            let peer = Peer {
+                rank,
+                address,
+                port,
+            };
+            hellos.insert(rank, (peer, joined_epoch));
         }
-        let (peers, joined) = hellos
-            .into_iter()
-            .map(|(rank, hello)| {
-                let ToOperator::Hello {
-                    address,
-                    port,
-                    joined_epoch,
-                    ..
-                } = hello
-                else {
-                    unreachable!("only hellos are kept")
-                };
-                let peer = Peer {
-                    rank,
-                    address,
-                    port,
-                };
-                (peer, joined_epoch)
-            })
-            .unzip();
+        hellos.into_values().collect()
+    }
+
+    /// Hears all hellos and answers with the roster.
+    fn introduce(&mut self, nodes: u32) -> Vec<Option<u64>> {
+        let (peers, joined) = self.hellos(nodes).into_iter().unzip();
         let roster = ToSidecar::Roster {
             epoch: 5,
             nodes: peers,
@@ -371,19 +371,7 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
 fn a_later_roster_replaces_one_that_nobody_can_reach() {
     let mut operator = Operator::start();
     let pods = Pods::start(2, operator.address);
-    let mut peers = BTreeMap::new();
-    while peers.len() < 2 {
-        let (rank, message) = operator.next(|message| matches!(message, ToOperator::Hello { .. }));
-        if let ToOperator::Hello { address, port, .. } = message {
-            let peer = Peer {
-                rank,
-                address,
-                port,
-            };
-            peers.insert(rank, peer);
-        }
-    }
-    let nodes: Vec<Peer> = peers.into_values().collect();
+    let (nodes, _): (Vec<Peer>, Vec<_>) = operator.hellos(2).into_iter().unzip();
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .unwrap()
         .local_addr()
@@ -405,6 +393,47 @@ fn a_later_roster_replaces_one_that_nobody_can_reach() {
     operator.await_joined(2);
     operator.go(2);
     pods.sum(2);
+}
+
+// A new leader says the roster again: node 0 is done by then and would not connect to node 2 once more.
+#[test]
+fn the_same_roster_said_again_disturbs_nobody_who_is_connecting() {
+    let mut operator = Operator::start();
+    let pods = Pods::start(4, operator.address);
+    let (nodes, _): (Vec<Peer>, Vec<_>) = operator.hellos(4).into_iter().unzip();
+    let roster = ToSidecar::Roster { epoch: 5, nodes };
+    // Without node 3, which is no neighbour of node 0, the two in between wait.
+    for rank in 0..3 {
+        operator.say(rank, &roster);
+    }
+    let (first, _) = operator.next(|message| *message == ToOperator::Joined { epoch: 5 });
+    assert_eq!(first, 0);
+    operator.say(2, &roster);
+    operator.streams[&2]
+        .shutdown(std::net::Shutdown::Write)
+        .unwrap();
+    // Node 2 dials again, so it has read the roster.
+    let (again, hello) = operator.next(|message| matches!(message, ToOperator::Hello { .. }));
+    assert_eq!(again, 2);
+    assert!(
+        matches!(
+            hello,
+            ToOperator::Hello {
+                joined_epoch: None,
+                ..
+            }
+        ),
+        "{hello:?}"
+    );
+    operator.say(2, &roster);
+    operator.say(3, &roster);
+    let mut joined = BTreeSet::new();
+    while joined.len() < 3 {
+        let (rank, _) = operator.next(|message| *message == ToOperator::Joined { epoch: 5 });
+        joined.insert(rank);
+    }
+    operator.go(4);
+    pods.sum(4);
 }
 
 // COLL-2: the operator hears of the dead one by name.
