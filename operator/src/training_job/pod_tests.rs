@@ -178,6 +178,40 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     assert_eq!(template_problem(&job(JOB).spec.template.spec), None);
 }
 
+// The key is for the sidecar alone.
+#[test]
+fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
+    let problem = |vary: &dyn Fn(&mut TrainingJob)| {
+        let mut job = job(JOB);
+        vary(&mut job);
+        template_problem(&job.spec.template.spec)
+    };
+    let mount = json!([{"name": "fireflyer-key", "mountPath": "/stolen"}]);
+    let raw = json!([{"name": "fireflyer-checkpoint", "devicePath": "/dev/stolen"}]);
+    for (index, container) in ["trainer", "tensorboard"].into_iter().enumerate() {
+        let told = problem(&|job| {
+            let rest = &mut job.spec.template.spec.containers[index].rest;
+            rest.insert("volumeMounts".to_owned(), mount.clone());
+        });
+        let expected = format!(
+            "container {container} mounts the volume fireflyer-key, which belongs to the operator: \
+             remove that entry of volumeMounts"
+        );
+        assert_eq!(told, Some(expected));
+    }
+    let told = problem(&|job| {
+        let rest = &mut job.spec.template.spec.containers[1].rest;
+        rest.insert("volumeDevices".to_owned(), raw.clone());
+    });
+    assert!(told.is_some_and(|text| text.contains("volumeDevices")));
+    let told = problem(&|job| {
+        let init = json!([{"name": "fetch", "volumeMounts": mount}]);
+        let rest = &mut job.spec.template.spec.rest;
+        rest.insert("initContainers".to_owned(), init);
+    });
+    assert!(told.is_some_and(|text| text.contains("container fetch mounts")));
+}
+
 #[test]
 fn the_grace_covers_acknowledging_saving_and_leaving() {
     let mut job = job(JOB);

@@ -1,11 +1,46 @@
 //! What of a template is refused because it would break the gang, where no rule of the API can say so.
 
 use crds::template::PodTemplateBody;
+use serde_json::{Map, Value};
 
 use super::{ATTEMPT_PATH, CHECKPOINT_PATH, KEY_PATH, array};
 
+/// Begins the names of the operator's volumes; the API refuses it in a template's `volumes`.
+const VOLUME_PREFIX: &str = "fireflyer-";
+
 /// Why the template cannot be used, in one sentence that says what to change.
 pub fn template_problem(body: &PodTemplateBody) -> Option<String> {
+    path_or_variable_problem(body).or_else(|| volume_problem(body))
+}
+
+/// A container that mounts one of our volumes would see the attempt's key, or could replace the launcher.
+fn volume_problem(body: &PodTemplateBody) -> Option<String> {
+    let containers = body
+        .containers
+        .iter()
+        .map(|container| (container.name.as_str(), &container.rest));
+    let init = array(&body.rest, "initContainers").iter();
+    let init =
+        init.filter_map(|container| Some((container["name"].as_str()?, container.as_object()?)));
+    containers.chain(init).find_map(|(container, fields)| {
+        ["volumeMounts", "volumeDevices"].into_iter().find_map(|list| {
+            let volume = our_volume(fields, list)?;
+            Some(format!(
+                "container {container} mounts the volume {volume}, which belongs to the operator: \
+                 remove that entry of {list}"
+            ))
+        })
+    })
+}
+
+fn our_volume<'a>(container: &'a Map<String, Value>, list: &str) -> Option<&'a str> {
+    array(container, list)
+        .iter()
+        .filter_map(|entry| entry["name"].as_str())
+        .find(|volume| volume.starts_with(VOLUME_PREFIX))
+}
+
+fn path_or_variable_problem(body: &PodTemplateBody) -> Option<String> {
     let ours = [wire::run_dir::PATH, ATTEMPT_PATH, KEY_PATH, CHECKPOINT_PATH];
     for container in body.containers.iter() {
         let mounts = array(&container.rest, "volumeMounts");
