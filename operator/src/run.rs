@@ -151,7 +151,7 @@ async fn operate(
 }
 
 /// Plans whenever this replica leads.
-async fn lead(
+pub(crate) async fn lead(
     mut reconciler: Reconciler,
     mut role: watch::Receiver<Role>,
     metrics: &Metrics,
@@ -168,6 +168,9 @@ async fn lead(
             () = reconciler.lead(&leading) => {}
             _ = role.wait_for(|role| *role != Role::Leading) => {}
         }
+        // They say what the leader sees; a replica that does not plan would show it for ever.
+        metrics.jobs.reset();
+        metrics.nodes.reset();
         metrics.leader.set(0);
     }
 }

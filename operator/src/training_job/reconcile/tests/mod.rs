@@ -7,11 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use daemon::Registry;
+use prometheus::core::Collector;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::leader::Role;
 use crate::training_job::pod::Settings;
 use crate::training_job::write::{IN_FLIGHT, Writer};
 use api::{Api, State};
@@ -64,7 +66,15 @@ struct Leader {
     _reports: watch::Sender<Reports>,
 }
 
-fn lead(api: &Api) -> Leader {
+/// A loop that has listed everything.
+struct Ready {
+    cluster: Arc<Cluster>,
+    reconciler: Reconciler,
+    metrics: Metrics,
+    reports: watch::Sender<Reports>,
+}
+
+fn ready(api: &Api) -> Ready {
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let cluster = Arc::new(api.listed());
     let applier = Applier {
@@ -80,12 +90,32 @@ fn lead(api: &Api) -> Leader {
     };
     let fabric = bootstrap::default_fabric(None).unwrap();
     let (sender, reports) = watch::channel(Reports::default());
-    let mut reconciler = Reconciler::new(Arc::clone(&cluster), applier, fabric, reports, metrics);
+    Ready {
+        reconciler: Reconciler::new(
+            Arc::clone(&cluster),
+            applier,
+            fabric,
+            reports,
+            metrics.clone(),
+        ),
+        cluster,
+        metrics,
+        reports: sender,
+    }
+}
+
+fn lead(api: &Api) -> Leader {
+    let Ready {
+        cluster,
+        mut reconciler,
+        metrics: _,
+        reports,
+    } = ready(api);
     let leading = tokio::spawn(async move { reconciler.lead(&CancellationToken::new()).await });
     Leader {
         cluster,
         leading,
-        _reports: sender,
+        _reports: reports,
     }
 }
 
@@ -227,4 +257,43 @@ async fn whatever_write_an_operator_dies_after_the_next_one_starts_the_same_gang
     }
     // Finalizer, two records, ConfigMap, Secret, pods and an Event for each.
     assert!(dies_after >= 2 * 6 + 5, "only {dies_after} writes");
+}
+
+#[tokio::test]
+async fn a_replica_that_lost_the_lead_shows_no_jobs_and_no_nodes() {
+    let api = cluster(1);
+    submit(&api, "one", 1);
+    let Ready {
+        cluster: _,
+        reconciler,
+        metrics,
+        reports: _open,
+    } = ready(&api);
+    let (role, follows) = watch::channel(Role::Leading);
+    let shutdown = CancellationToken::new();
+    let shown = metrics.clone();
+    let leading = crate::run::lead(reconciler, follows, &metrics, &shutdown);
+    let deposed = async {
+        api.until("the job starts", |state| phase(state, "one") == "Starting")
+            .await;
+        let series = || {
+            let families = [shown.jobs.collect(), shown.nodes.collect()];
+            families.map(|family| family[0].get_metric().len())
+        };
+        assert_eq!(
+            series(),
+            [9, 1],
+            "a series for each phase, and one for the node"
+        );
+        role.send_replace(Role::Standby { leader: None });
+        while shown.leader.get() == 1 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(series(), [0, 0]);
+        shutdown.cancel();
+    };
+    let both = async { tokio::join!(leading, deposed) };
+    tokio::time::timeout(Duration::from_secs(60), both)
+        .await
+        .unwrap();
 }
