@@ -18,11 +18,11 @@ use crate::node::{NativeNode, Site};
 use crate::options::Options;
 use crate::paths;
 use crate::pki::Pki;
-use crate::progress::Progress;
+use crate::progress::{Outcome, Progress, step};
 use crate::state::{Engine, NodeState, State};
 use crate::tools::{Module, Tools};
 use crate::wait::until;
-use crate::{down, up};
+use crate::{down, fake, up};
 
 /// A cluster on this machine.
 #[derive(Debug)]
@@ -61,6 +61,25 @@ impl Cluster {
             nodes: state.nodes,
             tools,
             port: state.port,
+        })
+    }
+
+    /// Adds simulated nodes, divided into the zones, unless there are as many already; returns when
+    /// they are Ready.
+    pub fn add_fake_nodes<Z: AsRef<str>>(
+        &mut self,
+        count: usize,
+        zones: &[Z],
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        fake::check(self.engine)?;
+        let mut modules = Module::of_cluster(self.engine);
+        modules.push(Module::Kwok);
+        Tools::build(&[Module::Kwok], progress)?;
+        self.tools = Tools::built(&modules)?;
+        let zones: Vec<_> = zones.iter().map(|zone| zone.as_ref().to_owned()).collect();
+        step(progress, "fake nodes", || {
+            Ok((fake::add(self, count, &zones)?, Outcome::Done))
         })
     }
 

@@ -7,6 +7,7 @@ use crate::cluster::Cluster;
 use crate::command;
 use crate::control;
 use crate::error::{Error, Result};
+use crate::state::Engine;
 use crate::template::{FAKE_NODE, KWOK, render};
 use crate::wait::until;
 
@@ -14,12 +15,25 @@ use crate::wait::until;
 const NODES_PER_LEAF: usize = 40;
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
+/// Simulated nodes need a process of ours beside the control plane.
+pub(crate) fn check(engine: Engine) -> Result<()> {
+    match engine {
+        Engine::Native => Ok(()),
+        Engine::Kind => Err(Error::new(
+            "simulated nodes need a cluster of this machine's own processes: kind has no place for them",
+        )),
+    }
+}
+
 /// Adds nodes `fake-1`..=`fake-COUNT`, divided into the zones in blocks, and waits until they are
 /// Ready.
 pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<()> {
     let Some(last) = zones.last() else {
         return Err(Error::new("simulated nodes need a zone"));
     };
+    if count_ready(cluster)? >= count {
+        return Ok(());
+    }
     cluster.apply(KWOK)?;
     control::start_kwok(cluster.site())?;
     let per_zone = count.div_ceil(zones.len());
@@ -36,11 +50,14 @@ pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<(
     let mut create = cluster.kubectl(["create", "--validate=false", "-f", "-"])?;
     command::run_with_input(&mut create, yaml.as_bytes())?;
     until("all fake nodes Ready", READY_LIMIT, || {
-        let ready = cluster.ready_nodes()?;
-        let fake = ready
-            .iter()
-            .filter(|name| name.starts_with("fake-"))
-            .count();
-        Ok((fake >= count).then_some(()))
+        Ok((count_ready(cluster)? >= count).then_some(()))
     })
+}
+
+fn count_ready(cluster: &Cluster) -> Result<usize> {
+    let ready = cluster.ready_nodes()?;
+    Ok(ready
+        .iter()
+        .filter(|name| name.starts_with("fake-"))
+        .count())
 }

@@ -37,11 +37,7 @@ const NODES_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
     let engine = Engine::here();
     check(engine, options)?;
-    let mut modules = Module::of_cluster(engine);
-    if options.fake_nodes > 0 {
-        modules.push(Module::Kwok);
-    }
-    let tools = Tools::build(&modules, progress)?;
+    let tools = Tools::build(&Module::of_cluster(engine), progress)?;
     let mut cluster = reserve(options, engine, tools, progress)?;
     let (name, logs) = (options.name.clone(), cluster.logs());
     fill(&mut cluster, options, progress).context(|| {
@@ -69,12 +65,7 @@ fn fill(cluster: &mut Cluster, options: &Options, progress: Progress<'_>) -> Res
         Ok((make_storage(cluster)?, Outcome::Done))
     })?;
     if options.fake_nodes > 0 {
-        step(progress, "fake nodes", || {
-            Ok((
-                fake::add(cluster, options.fake_nodes, &options.zones)?,
-                Outcome::Done,
-            ))
-        })?;
+        cluster.add_fake_nodes(options.fake_nodes, &options.zones, progress)?;
     }
     State::update(&cluster.folder, |state| {
         state.ready = true;
@@ -86,10 +77,8 @@ fn check(engine: Engine, options: &Options) -> Result<()> {
     if engine == Engine::Native && !is_root() {
         return Err(Error::new("only root may make namespaces and mounts"));
     }
-    if engine == Engine::Kind && options.fake_nodes > 0 {
-        return Err(Error::new(
-            "simulated nodes need a cluster of this machine's own processes: kind has no place for them",
-        ));
+    if options.fake_nodes > 0 {
+        fake::check(engine)?;
     }
     if options.nodes == 0 || options.nodes > MAX_NODES {
         return Err(Error::new(format!(

@@ -163,27 +163,21 @@ async fn all(
         ));
         return Ok(());
     }
-    let members = member::Process::start(cluster)?;
-    let beside = runner::run(
-        client.clone(),
-        Arc::clone(cluster),
-        scenario::BESIDE,
-        filter,
-    )
-    .await?;
+    if !runner::any(scenario::BESIDE, filter) {
+        return Ok(());
+    }
+    // Only now: hundreds of nodes that say they are alive slow the real ones down.
+    let mut larger = Cluster::attach(&Name::new(cluster.name())?)?;
+    larger.add_fake_nodes(SIMULATED_NODES, &ZONES, &progress)?;
+    let larger = Arc::new(larger);
+    let members = member::Process::start(&larger)?;
+    let beside = runner::run(client.clone(), larger, scenario::BESIDE, filter).await?;
     outcome.add(beside);
     members.stop()
 }
 
 fn bring_up(name: &Name) -> Result<Cluster> {
-    let simulated = match Engine::here() {
-        Engine::Native => SIMULATED_NODES,
-        Engine::Kind => 0,
-    };
-    let options = Options::new(name.clone())
-        .nodes(ZONES.len())
-        .zones(&ZONES)
-        .fake_nodes(simulated);
+    let options = Options::new(name.clone()).nodes(ZONES.len()).zones(&ZONES);
     let cluster = Cluster::up(&options, &progress).context("failed to bring the cluster up")?;
     cluster::chart::install(&cluster, &progress).context("failed to install the chart")?;
     Ok(cluster)

@@ -81,6 +81,13 @@ macro_rules! scenario {
     };
 }
 
+/// Whether the name of any contains `filter`.
+pub fn any(scenarios: &[Scenario], filter: &str) -> bool {
+    scenarios
+        .iter()
+        .any(|scenario| scenario.name.contains(filter))
+}
+
 /// Counts all scenarios whose name contains `filter` as not run, and says why.
 pub fn skip(scenarios: &[Scenario], filter: &str, why: &str) -> Outcome {
     let chosen = scenarios
