@@ -489,5 +489,8 @@ fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
     assert_eq!((rank, reason), (1, SuspectReason::Frozen));
     assert!(by != 1 && detail.contains("worker-1"), "{detail}");
     pods.signal(1, Signal::CONT);
+    let recovered = ToOperator::Recovered { epoch: 5, rank: 1 };
+    let (by, _) = operator.next(|message| *message == recovered);
+    assert_ne!(by, 1);
     sum(&clients);
 }

@@ -92,6 +92,13 @@ pub enum ToOperator {
         /// The same for a person.
         detail: String,
     },
+    /// A frozen peer was heard again.
+    Recovered {
+        /// The epoch it is a member of.
+        epoch: u64,
+        /// Its node rank.
+        rank: u32,
+    },
     /// Leaving on purpose.
     Bye,
 }
@@ -234,6 +241,7 @@ mod tests {
                 reason: SuspectReason::Frozen,
                 detail: "nothing for 2 s".to_owned(),
             },
+            ToOperator::Recovered { epoch: 1, rank: 3 },
             ToOperator::Bye,
         ]
     }

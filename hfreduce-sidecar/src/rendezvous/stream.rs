@@ -137,6 +137,10 @@ impl Stream {
                 }
                 Report::Recovered { node } => {
                     self.suspects.remove(&node);
+                    messages.push(ToOperator::Recovered {
+                        epoch: self.joined.unwrap_or(0),
+                        rank: node,
+                    });
                 }
                 Report::Leaving => {
                     self.leaving = true;

@@ -171,6 +171,7 @@ impl Gangs {
                     | Event::Joined { .. }
                     | Event::Heartbeat { .. }
                     | Event::Suspect { .. }
+                    | Event::Recovered { .. }
                     | Event::Bye { .. }
                     | Event::Tick => None,
                 };

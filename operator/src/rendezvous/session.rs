@@ -264,6 +264,14 @@ fn inputs(gang: &Gang, connection: Connection, message: ToOperator) -> Vec<Input
                 reason: suspicion(reason),
             })]
         }
+        ToOperator::Recovered { epoch, rank } => {
+            info!(job = %gang.job, attempt = gang.attempt, rank, "a suspect was heard again");
+            vec![event(Event::Recovered {
+                connection,
+                epoch,
+                rank,
+            })]
+        }
         ToOperator::Bye => vec![event(Event::Bye { connection })],
         // A second hello on one connection says nothing new.
         ToOperator::Hello { .. } => Vec::new(),

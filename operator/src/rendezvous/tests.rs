@@ -354,6 +354,48 @@ async fn checkpoints_and_suspects_reach_the_planner() {
 }
 
 #[tokio::test]
+async fn a_node_that_is_heard_again_is_suspected_no_longer_than_its_time() {
+    let mut running = start(Role::Leading, None).await;
+    let [mut first, _second] = going(running.address).await;
+    first
+        .say(&ToOperator::Suspect {
+            epoch: 1,
+            rank: 1,
+            reason: SuspectReason::Frozen,
+            detail: "silent for 2 s".to_owned(),
+        })
+        .await;
+    let suspected = until(&mut running.reports, |reports| !reports.suspects.is_empty()).await;
+    first
+        .say(&ToOperator::Recovered { epoch: 1, rank: 1 })
+        .await;
+    // Suspicions run out by the clock, in milliseconds: one renewed from now on would end later.
+    let noted = std::time::Instant::now();
+    while noted.elapsed() < Duration::from_millis(5) {
+        tokio::task::yield_now().await;
+    }
+    let checkpoint = CheckpointRef {
+        attempt: 1,
+        step: 120,
+        digest: "ab".to_owned(),
+    };
+    first
+        .say(&ToOperator::Heartbeat {
+            progress: Some(Progress {
+                step: 130,
+                loss: None,
+                checkpoint: Some(checkpoint),
+            }),
+        })
+        .await;
+    let later = until(&mut running.reports, |reports| {
+        !reports.checkpoints.is_empty()
+    })
+    .await;
+    assert_eq!(later.suspects, suspected.suspects);
+}
+
+#[tokio::test]
 async fn a_sidecar_that_talks_nonsense_is_cut_off() {
     let running = start(Role::Leading, None).await;
     let mut sidecar = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();

@@ -124,6 +124,13 @@ impl Membership {
             } => {
                 self.suspect(connection, epoch, rank, reason);
             }
+            Event::Recovered {
+                connection,
+                epoch,
+                rank,
+            } => {
+                self.recovered(connection, epoch, rank);
+            }
             Event::Bye { connection } => {
                 if let Some(member) = self.hear(connection) {
                     member.left = true;
@@ -232,6 +239,9 @@ impl Membership {
         };
         let earlier = self.members.insert(rank, member);
         self.connections.insert(connection, rank);
+        // Whom it still finds frozen it says again; of a recovery in between it could not tell.
+        let stands = |by: u32, reason| by != rank || reason != Reason::Frozen;
+        self.suspects.retain(|&(_, by), reason| stands(by, *reason));
         if let Some(old) = earlier.and_then(|earlier| earlier.connection)
             && old != connection
         {
@@ -342,6 +352,17 @@ impl Membership {
                 self.break_with(Break::Lost { rank, by });
             }
             Reason::Frozen => {}
+        }
+    }
+
+    /// Only who is frozen comes back: the epoch is over for those who saw a peer dead or silent.
+    fn recovered(&mut self, connection: Connection, epoch: u64, rank: u32) {
+        let Some(&by) = self.connections.get(&connection) else {
+            return;
+        };
+        self.hear(connection);
+        if epoch == self.epoch && self.suspects.get(&(rank, by)) == Some(&Reason::Frozen) {
+            self.suspects.remove(&(rank, by));
         }
     }
 

@@ -332,6 +332,59 @@ fn suspicions_say_who_by_whom_and_a_frozen_peer_is_not_yet_lost() {
 }
 
 #[test]
+fn a_frozen_peer_that_is_heard_again_is_no_suspect_and_a_lost_one_stays() {
+    let (mut stage, all) = Stage::run(3);
+    let suspect = |by: usize, rank, reason| Event::Suspect {
+        connection: all[by],
+        epoch: 1,
+        rank,
+        reason,
+    };
+    let recovered = |by: usize, epoch, rank| Event::Recovered {
+        connection: all[by],
+        epoch,
+        rank,
+    };
+    stage.handle(suspect(0, 1, Reason::Frozen));
+    stage.handle(suspect(2, 1, Reason::Frozen));
+    stage.handle(suspect(0, 2, Reason::Silent));
+    for said in [recovered(0, 1, 1), recovered(2, 9, 1), recovered(0, 1, 2)] {
+        stage.handle(said);
+    }
+    let left = |rank, by, reason| Suspicion { rank, by, reason };
+    assert_eq!(
+        stage.view().suspects,
+        [left(1, 2, Reason::Frozen), left(2, 0, Reason::Silent)],
+        "each speaks for itself, of its epoch"
+    );
+    assert_eq!(
+        stage.handle(recovered(2, 1, 1)),
+        [Effect::Changed],
+        "the planner hears of it"
+    );
+    assert_eq!(stage.view().suspects, [left(2, 0, Reason::Silent)]);
+}
+
+#[test]
+fn a_new_connection_says_anew_who_is_frozen() {
+    let (mut stage, all) = Stage::run(2);
+    let suspect = |connection| Event::Suspect {
+        connection,
+        epoch: 1,
+        rank: 1,
+        reason: Reason::Frozen,
+    };
+    stage.handle(suspect(all[0]));
+    stage.handle(Event::Disconnected { connection: all[0] });
+    assert_eq!(stage.view().suspects.len(), 1, "nobody has recovered");
+    // It was heard again while there was no connection to say so.
+    let (again, _) = stage.hello(0, Some(1));
+    assert_eq!(stage.view().suspects, []);
+    stage.handle(suspect(again));
+    assert_eq!(stage.view().suspects.len(), 1);
+}
+
+#[test]
 fn suspicions_of_another_epoch_of_strangers_and_of_oneself_do_not_count() {
     let (mut stage, all) = Stage::run(2);
     for (epoch, rank) in [(2, 1), (1, 9), (1, 0)] {

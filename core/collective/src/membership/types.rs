@@ -71,6 +71,12 @@ pub enum Event {
         rank: u32,
         reason: Reason,
     },
+    /// It hears a frozen peer again. Not repeated: a new connection says what still holds.
+    Recovered {
+        connection: Connection,
+        epoch: u64,
+        rank: u32,
+    },
     /// It leaves in good order.
     Bye { connection: Connection },
     /// The connection is gone.
