@@ -23,7 +23,7 @@ pub(crate) fn step(name: &str, outcome: Outcome, elapsed: Duration) {
     }
 }
 
-/// From here on the step gives signs of life, until [`line`] tells its end.
+/// From here on the step gives signs of life, until [`line()`] tells its end.
 pub(crate) fn begin(name: &str) {
     static ONE_THREAD: Once = Once::new();
     ONE_THREAD.call_once(|| {
