@@ -8,19 +8,15 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use gang::processes::{Sidecars, loopback, suspects};
-use gang::{Gang, PATIENCE, f32s, failure, filled, run, wait_until};
+use gang::{Gang, PATIENCE, f32s, failure, filled, run, sum, wait_until};
 use rustix::process::Signal;
 use wire::attach::{Channel, ToSidecar};
 use wire::client::{Client, Error};
 use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind, ReduceOp};
+use wire::{Call, DType, OpKind};
 
 /// Ten times the 2 s in which a frozen node has to be named, and far above what a dead one takes.
 const NAMED_WITHIN: Duration = Duration::from_secs(20);
-
-fn sum(count: u64) -> Call {
-    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
-}
 
 // COLL-1: the same error, naming both sides, on every rank; and the group is usable afterwards.
 #[test]

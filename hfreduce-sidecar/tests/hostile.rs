@@ -11,23 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gang::{Gang, PATIENCE, f32s, failure, run, wait_until, wait_until_some};
+use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
 use rustix::fs::{OFlags, fcntl_setfl};
+use wire::Call;
 use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
 use wire::ring::{Bell, SUBMISSION_WORDS};
 use wire::segment::Segment;
-use wire::{Call, DType, ReduceOp};
 
 /// Attaching takes a millisecond; a sidecar that is kept busy or asleep never answers.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
-
-fn sum(count: u64) -> Call {
-    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
-}
 
 #[test]
 fn strangers_on_the_sockets_change_nothing() {

@@ -126,6 +126,34 @@ impl Operator {
             self.say(rank, &ToSidecar::Go { epoch: 5 });
         }
     }
+
+    /// A gang that has made its first operation, with a client of each node.
+    fn run_gang(&mut self, nodes: u32) -> (Pods, Vec<Client>) {
+        let pods = Pods::start(nodes, self.address);
+        self.introduce(nodes);
+        self.await_joined(nodes);
+        self.go(nodes);
+        let clients: Vec<Client> = (0..nodes).map(|rank| pods.client(rank)).collect();
+        sum(&clients);
+        (pods, clients)
+    }
+
+    /// Epoch, rank and reason of the next suspicion, which another node must have told by name.
+    fn next_suspicion(&mut self) -> (u64, u32, SuspectReason) {
+        let (by, told) = self.next(|message| matches!(message, ToOperator::Suspect { .. }));
+        let ToOperator::Suspect {
+            epoch,
+            rank,
+            reason,
+            detail,
+        } = told
+        else {
+            unreachable!("only a suspicion is taken")
+        };
+        let name = format!("worker-{rank}");
+        assert!(by != rank && detail.contains(&name), "{detail}");
+        (epoch, rank, reason)
+    }
 }
 
 fn listen(
@@ -315,12 +343,7 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
 fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands() {
     let mut operator = Operator::start();
     let mut leader = Operator::start();
-    let pods = Pods::start(2, operator.address);
-    operator.introduce(2);
-    operator.await_joined(2);
-    operator.go(2);
-    let clients: Vec<Client> = (0..2).map(|rank| pods.client(rank)).collect();
-    sum(&clients);
+    let (pods, clients) = operator.run_gang(2);
     let progress = Progress {
         step: 7,
         loss: Some(0.5),
@@ -440,25 +463,9 @@ fn the_same_roster_said_again_disturbs_nobody_who_is_connecting() {
 #[test]
 fn the_operator_is_told_who_died_and_who_left() {
     let mut operator = Operator::start();
-    let pods = Pods::start(3, operator.address);
-    operator.introduce(3);
-    operator.await_joined(3);
-    operator.go(3);
-    let clients: Vec<Client> = (0..3).map(|rank| pods.client(rank)).collect();
-    sum(&clients);
+    let (pods, _clients) = operator.run_gang(3);
     pods.signal(1, Signal::KILL);
-    let (by, told) = operator.next(|message| matches!(message, ToOperator::Suspect { .. }));
-    let ToOperator::Suspect {
-        epoch,
-        rank,
-        reason,
-        detail,
-    } = told
-    else {
-        unreachable!("only a suspicion is taken")
-    };
-    assert_eq!((epoch, rank, reason), (5, 1, SuspectReason::Dead));
-    assert!(by != 1 && detail.contains("worker-1"), "{detail}");
+    assert_eq!(operator.next_suspicion(), (5, 1, SuspectReason::Dead));
     pods.signal(2, Signal::TERM);
     let (who, _) = operator.next(|message| *message == ToOperator::Bye);
     assert_eq!(who, 2);
@@ -468,26 +475,10 @@ fn the_operator_is_told_who_died_and_who_left() {
 #[test]
 fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
     let mut operator = Operator::start();
-    let pods = Pods::start(3, operator.address);
-    operator.introduce(3);
-    operator.await_joined(3);
-    operator.go(3);
-    let clients: Vec<Client> = (0..3).map(|rank| pods.client(rank)).collect();
-    sum(&clients);
+    let (pods, clients) = operator.run_gang(3);
     pods.signal(1, Signal::STOP);
-    let (by, told) = operator.next(|message| matches!(message, ToOperator::Suspect { .. }));
-    let ToOperator::Suspect {
-        rank,
-        reason,
-        detail,
-        ..
-    } = told
-    else {
-        unreachable!("only a suspicion is taken")
-    };
     // The one who gives up says `Silent`.
-    assert_eq!((rank, reason), (1, SuspectReason::Frozen));
-    assert!(by != 1 && detail.contains("worker-1"), "{detail}");
+    assert_eq!(operator.next_suspicion(), (5, 1, SuspectReason::Frozen));
     pods.signal(1, Signal::CONT);
     let recovered = ToOperator::Recovered { epoch: 5, rank: 1 };
     let (by, _) = operator.next(|message| *message == recovered);

@@ -18,7 +18,7 @@ use wire::client::{Buffer, Client, Error, Output};
 use wire::entry::FailureKind;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
-use wire::{Call, DType};
+use wire::{Call, DType, ReduceOp};
 
 /// Longer than anything takes here; what must be fast asserts its own time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -188,6 +188,11 @@ pub(crate) fn run(client: &Client, call: Call, input: &[u8]) -> Result<Output, E
     let input = reads.then(|| filled(client, input));
     let ticket = client.submit(call, input, PATIENCE)?;
     client.wait(ticket, PATIENCE)
+}
+
+/// A sum of this many numbers over all ranks.
+pub(crate) fn sum(count: u64) -> Call {
+    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
 }
 
 /// How an operation failed.

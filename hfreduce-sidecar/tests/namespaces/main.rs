@@ -20,12 +20,11 @@ use std::time::{Duration, Instant};
 
 use collective::DoubleTree;
 use gang::processes::{Seat, Sidecars, suspects};
-use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
+use gang::{PATIENCE, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use network::{Network, address, missing};
 use rustix::process::Signal;
 use wire::client::{Client, Output};
 use wire::entry::FailureKind;
-use wire::{Call, DType, ReduceOp};
 
 const ZONES: [&str; 4] = ["a", "a", "b", "b"];
 /// Ten times the 2 s in which a frozen node has to be named.
@@ -136,10 +135,6 @@ fn trees() -> DoubleTree {
 fn gateways() -> (usize, usize) {
     let (one, other) = trees().gateways[0];
     (one.min(other), one.max(other))
-}
-
-fn sum(count: u64) -> Call {
-    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
 }
 
 /// All ranks call at once; what each of them got.

@@ -44,10 +44,7 @@ impl Stage {
         let mut stage = Self::new(nodes);
         let all: Vec<Connection> = (0..nodes).map(|rank| stage.hello(rank, None).0).collect();
         for &connection in &all {
-            stage.handle(Event::Joined {
-                connection,
-                epoch: 1,
-            });
+            stage.handle(joined(connection, 1));
         }
         assert_eq!(stage.view().phase, Phase::Running);
         (stage, all)
@@ -78,6 +75,10 @@ fn sent(effects: &[Effect]) -> Vec<(u64, &Message)> {
     effects.iter().filter_map(message).collect()
 }
 
+fn joined(connection: Connection, epoch: u64) -> Event {
+    Event::Joined { connection, epoch }
+}
+
 #[test]
 fn nobody_gets_a_roster_before_everybody_said_hello() {
     let mut stage = Stage::new(3);
@@ -104,28 +105,12 @@ fn nobody_goes_before_everybody_joined() {
     let mut stage = Stage::new(2);
     let (one, _) = stage.hello(0, None);
     let (two, _) = stage.hello(1, None);
-    assert_eq!(
-        sent(&stage.handle(Event::Joined {
-            connection: one,
-            epoch: 1
-        })),
-        []
-    );
-    let effects = stage.handle(Event::Joined {
-        connection: two,
-        epoch: 1,
-    });
+    assert_eq!(sent(&stage.handle(joined(one, 1))), []);
+    let effects = stage.handle(joined(two, 1));
     let go = Message::Go { epoch: 1 };
     assert_eq!(sent(&effects), [(1, &go), (2, &go)]);
     assert!(effects.contains(&Effect::Changed));
-    assert_eq!(
-        sent(&stage.handle(Event::Joined {
-            connection: two,
-            epoch: 1
-        })),
-        [],
-        "once"
-    );
+    assert_eq!(sent(&stage.handle(joined(two, 1))), [], "once");
 }
 
 #[test]
@@ -133,10 +118,7 @@ fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
     let mut stage = Stage::new(2);
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
-    stage.handle(Event::Joined {
-        connection: one,
-        epoch: 1,
-    });
+    stage.handle(joined(one, 1));
     let moved = Endpoint {
         port: 9999,
         ..endpoint(1)
@@ -164,7 +146,6 @@ fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
 fn a_sidecar_that_restarts_after_it_joined_and_before_the_start_delays_it_only_until_it_is_back() {
     let mut stage = Stage::new(3);
     let all: Vec<Connection> = (0..3).map(|rank| stage.hello(rank, None).0).collect();
-    let joined = |connection, epoch| Event::Joined { connection, epoch };
     stage.handle(joined(all[0], 1));
     stage.handle(joined(all[1], 1));
     // Rank 1 restarts. That rank 2 joins meanwhile starts nobody.
@@ -191,13 +172,9 @@ fn a_sidecar_that_only_lost_its_connection_before_the_start_is_waited_for() {
     let mut stage = Stage::new(2);
     let (one, _) = stage.hello(0, None);
     let (two, _) = stage.hello(1, None);
-    let joined = |connection| Event::Joined {
-        connection,
-        epoch: 1,
-    };
-    stage.handle(joined(one));
+    stage.handle(joined(one, 1));
     stage.handle(Event::Disconnected { connection: one });
-    assert_eq!(sent(&stage.handle(joined(two))), []);
+    assert_eq!(sent(&stage.handle(joined(two, 1))), []);
     let (again, effects) = stage.hello(0, Some(1));
     let go = Message::Go { epoch: 1 };
     assert_eq!(sent(&effects), [(again.0, &go), (two.0, &go)]);
@@ -208,10 +185,7 @@ fn whoever_dials_again_with_an_epoch_that_was_given_up_gets_the_new_roster() {
     let mut stage = Stage::new(2);
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
-    stage.handle(Event::Joined {
-        connection: one,
-        epoch: 1,
-    });
+    stage.handle(joined(one, 1));
     stage.handle(Event::Disconnected { connection: one });
     stage.hello(1, None);
     let (again, effects) = stage.hello(0, Some(1));
@@ -257,10 +231,7 @@ fn a_new_leader_finishes_a_start_that_its_predecessor_began() {
         "rank 1 may have dropped the link that rank 0 believes in"
     );
     for connection in [Connection(1), late] {
-        stage.handle(Event::Joined {
-            connection,
-            epoch: 2,
-        });
+        stage.handle(joined(connection, 2));
     }
     assert_eq!(stage.view().phase, Phase::Running);
 }
@@ -456,20 +427,14 @@ fn a_stranger_and_an_old_connection_are_not_listened_to() {
     let (new, _) = stage.hello(0, None);
     stage.handle(Event::Disconnected { connection: old });
     stage.hello(1, None);
-    stage.handle(Event::Joined {
-        connection: old,
-        epoch: 1,
-    });
+    stage.handle(joined(old, 1));
     assert_eq!(
         stage.view().phase,
         Phase::Connecting {
             missing: vec![0, 1]
         }
     );
-    stage.handle(Event::Joined {
-        connection: new,
-        epoch: 1,
-    });
+    stage.handle(joined(new, 1));
     assert_eq!(stage.view().phase, Phase::Connecting { missing: vec![1] });
 }
 

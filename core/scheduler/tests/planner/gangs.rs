@@ -7,7 +7,7 @@ use scheduler::{
     Timestamp,
 };
 
-use crate::build::{GRACE, at, job, nodes};
+use crate::build::{GRACE, acknowledge, at, job, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::properties::apply;
 
@@ -153,17 +153,7 @@ fn an_acknowledged_interruption_pins_the_next_attempt_to_its_checkpoint() {
     assert_eq!(deletions(&plan), [(0, GRACE), (1, GRACE)]);
     apply(&mut snapshot, &plan, at(10));
     assert!(decide(&snapshot, at(11)).is_empty());
-    let ack = Checkpoint {
-        attempt: 1,
-        step: 7,
-        digest: "d".to_owned(),
-    };
-    for pod in &mut snapshot.pods {
-        pod.state = PodState::Interrupted {
-            ack: (pod.rank == 0).then(|| ack.clone()),
-        };
-        pod.terminal = true;
-    }
+    let ack = acknowledge(&mut snapshot);
     let plan = decide(&snapshot, at(12));
     let status = recorded(&plan, "train");
     assert_eq!(status.phase, Phase::Suspended);

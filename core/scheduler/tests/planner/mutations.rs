@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scheduler::{Action, Node, Phase, Plan, PodState, Policy, Snapshot, check, plan};
 
-use crate::build::{at, job, nodes};
+use crate::build::{acknowledge, at, job, nodes};
 use crate::properties::apply;
 
 /// Two jobs get nodes, one of them crossing.
@@ -278,17 +278,7 @@ fn an_end_that_is_not_true_is_refused() {
 #[test]
 fn dropping_an_acknowledgement_is_refused() {
     let mut snapshot = training();
-    let ack = scheduler::Checkpoint {
-        attempt: 1,
-        step: 7,
-        digest: "d".to_owned(),
-    };
-    for pod in &mut snapshot.pods {
-        pod.state = PodState::Interrupted {
-            ack: (pod.rank == 0).then(|| ack.clone()),
-        };
-        pod.terminal = true;
-    }
+    acknowledge(&mut snapshot);
     let mut status = Box::new(snapshot.jobs[0].status.clone());
     status.phase = Phase::Restarting;
     let forget = Action::Record {
