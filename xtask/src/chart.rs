@@ -4,7 +4,7 @@
 use crate::r#gen::root;
 use anyhow::{Context, bail};
 use cluster::prerequisites::found;
-use cluster::tools::{Module, Tools};
+use cluster::tools::Tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,9 +97,7 @@ fn helm() -> Option<PathBuf> {
     if found("helm") {
         return Some(PathBuf::from("helm"));
     }
-    Tools::built(&[Module::Helm])
-        .and_then(|tools| tools.program("helm"))
-        .ok()
+    Tools::built().and_then(|tools| tools.program("helm")).ok()
 }
 
 fn absent() -> Ran {

@@ -5,7 +5,7 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::cluster::tools::{Module, Tools};
+use ::cluster::tools::{self, Tools};
 use ::cluster::{Cluster, Engine, Name, Options, list, prerequisites};
 
 use crate::args::{Args, Usage};
@@ -53,7 +53,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         Some("tools") => {
             args.finish()?;
             packages::install(&prerequisites::missing_for_cluster())?;
-            Tools::build(&Module::of_tests(Engine::here()), &report::step)?;
+            Tools::build(&tools::of_tests(Engine::here()), &report::step)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),
@@ -87,7 +87,7 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
     );
     println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
     if !prerequisites::found("kubectl") {
-        println!("  export PATH=\"$PATH:{}\"", cluster.programs()?.display());
+        println!("  export PATH=\"$PATH:{}\"", cluster.programs().display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,6 @@
 //! do, with the same tools: helm installs the chart, kubectl applies the example; the rest is watching.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -63,7 +62,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     println!("Fire-Flyer: from an empty machine to a trained model\n\nPrerequisites");
     packages::install(&prerequisites::missing_for_cluster())?;
     println!("\nPrograms of the cluster");
-    tools::Tools::build(&tools::Module::of_demo(Engine::here()), &report::step)?;
+    tools::Tools::build(&tools::of_demo(Engine::here()), &report::step)?;
     println!("\nImages");
     images::build(&images::all())?;
 
@@ -97,7 +96,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         "\n{}",
         kubectl(&cluster, &["get", "trainingjobs,nodes"])?.trim_end()
     );
-    println!("\n{}", goodbye(&cluster, &ended, started.elapsed())?);
+    println!("\n{}", goodbye(&cluster, &ended, started.elapsed()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -276,12 +275,8 @@ fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     Ok(::cluster::command::run(&mut command)?)
 }
 
-fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> Result<String> {
-    let command = cluster.kubectl::<&str>([])?;
-    let folder = Path::new(command.get_program())
-        .parent()
-        .context("kubectl is in no folder")?;
-    Ok(format!(
+fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> String {
+    format!(
         "Accuracy {:.3} on images the model has not seen, after {} attempt(s) and {:.0} s in all.\n\n\
          The cluster is still up. Try:\n  \
          export KUBECONFIG={}\n  \
@@ -297,7 +292,7 @@ fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> Result<String
         ended.attempt,
         elapsed.as_secs_f64(),
         cluster.kubeconfig().display(),
-        folder.display(),
+        cluster.programs().display(),
         ended.attempt,
-    ))
+    )
 }

@@ -11,7 +11,7 @@ use crate::error::{Context, Error, Result};
 use crate::image;
 use crate::paths;
 use crate::progress::{Outcome, Progress, step};
-use crate::tools::{Module, Tools};
+use crate::tools::Tools;
 
 /// The release, as the chart's documentation calls it.
 const RELEASE: &str = "fireflyer";
@@ -81,7 +81,7 @@ fn helm(cluster: &Cluster) -> Result<Command> {
 }
 
 fn program() -> Result<PathBuf> {
-    Tools::built(&[Module::Helm])?.program("helm")
+    Tools::built()?.program("helm")
 }
 
 /// The archive of each image, as `cargo xtask images` left it.

@@ -20,7 +20,7 @@ use crate::paths;
 use crate::pki::Pki;
 use crate::progress::{Outcome, Progress, step};
 use crate::state::{Engine, NodeState, State};
-use crate::tools::{Module, Tools};
+use crate::tools::{self, Tools};
 use crate::wait::until;
 use crate::{down, fake, up};
 
@@ -52,7 +52,7 @@ impl Cluster {
                 "there is no cluster {name}: `cargo xtask cluster up --name {name}`"
             )));
         };
-        let tools = Tools::built(&Module::of_cluster(state.engine))?;
+        let tools = Tools::built()?;
         Ok(Self {
             layout: Layout::new(name.clone(), state.index)?,
             pki: Pki::open(folder.join("pki")),
@@ -66,20 +66,16 @@ impl Cluster {
 
     /// Adds simulated nodes, divided into the zones, unless there are as many already; returns when
     /// they are Ready.
-    pub fn add_fake_nodes<Z: AsRef<str>>(
-        &mut self,
+    pub fn add_fake_nodes(
+        &self,
         count: usize,
-        zones: &[Z],
+        zones: &[impl AsRef<str>],
         progress: Progress<'_>,
     ) -> Result<()> {
         fake::check(self.engine)?;
-        let mut modules = Module::of_cluster(self.engine);
-        modules.push(Module::Kwok);
-        Tools::build(&[Module::Kwok], progress)?;
-        self.tools = Tools::built(&modules)?;
-        let zones: Vec<_> = zones.iter().map(|zone| zone.as_ref().to_owned()).collect();
+        Tools::build(&[tools::KWOK], progress)?;
         step(progress, "fake nodes", || {
-            Ok((fake::add(self, count, &zones)?, Outcome::Done))
+            Ok((fake::add(self, count, zones)?, Outcome::Done))
         })
     }
 
@@ -131,9 +127,8 @@ impl Cluster {
     }
 
     /// The folder with this cluster's `kubectl`.
-    pub fn programs(&self) -> Result<PathBuf> {
-        let kubectl = self.tools.program("kubectl")?;
-        Ok(kubectl.parent().map(Path::to_path_buf).unwrap_or_default())
+    pub fn programs(&self) -> &Path {
+        self.tools.folder()
     }
 
     /// Applies YAML text.

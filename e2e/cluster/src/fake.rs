@@ -27,7 +27,7 @@ pub(crate) fn check(engine: Engine) -> Result<()> {
 
 /// Adds nodes `fake-1`..=`fake-COUNT`, divided into the zones in blocks, and waits until they are
 /// Ready.
-pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<()> {
+pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[impl AsRef<str>]) -> Result<()> {
     let Some(last) = zones.last() else {
         return Err(Error::new("simulated nodes need a zone"));
     };
@@ -39,7 +39,7 @@ pub(crate) fn add(cluster: &Cluster, count: usize, zones: &[String]) -> Result<(
     let per_zone = count.div_ceil(zones.len());
     let mut yaml = String::new();
     for index in 0..count {
-        let zone = zones.get(index / per_zone).unwrap_or(last);
+        let zone = zones.get(index / per_zone).unwrap_or(last).as_ref();
         let leaf = format!("{zone}-{}", index % per_zone / NODES_PER_LEAF);
         let name = format!("fake-{}", index + 1);
         yaml += &render(

@@ -16,7 +16,7 @@ use crate::pki::{Identity, Pki};
 use crate::process::{self, Process};
 use crate::state::State;
 use crate::template::{self, CNI, CONTAINERD, INIT, KUBELET, render};
-use crate::tools::{Module, Tools};
+use crate::tools::Tools;
 
 /// A node is called lost when its lease is this old. Short, so that tests of node loss need not
 /// wait.
@@ -99,7 +99,7 @@ impl NativeNode<'_> {
             ],
         );
         template::write(&folder.join("etc/kubelet.yaml"), &kubelet)?;
-        let plugins = tools.folder(Module::Cni)?.display().to_string();
+        let plugins = tools.folder().display().to_string();
         let containerd = render(
             CONTAINERD,
             &[("PAUSE", &image::reference("pause")), ("CNI", &plugins)],

@@ -1,7 +1,7 @@
-//! The cluster's programs, built from the Go modules in `e2e/tools`, which pin their versions. A
-//! module is built once per content of its `go.mod`, `go.sum` and flags, into the cache.
+//! The cluster's programs, built from the Go module in `e2e/tools`, which pins their versions. It is
+//! one module and not one for each project, so that the libraries they share are built once.
 
-mod module;
+mod program;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,88 +15,63 @@ use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
 use crate::state::lock;
 
-pub use module::Module;
+pub use program::{HELM, KWOK, Program, of_cluster, of_demo, of_tests};
 
-/// Where the built programs are.
+/// Snapshots of btrfs would need a C compiler, and no node has that file system.
+const TAGS: &str = "no_btrfs";
+
+/// The folder of the programs that this clone's `e2e/tools` gives. It is named by a digest of all
+/// that they are built from.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    folders: Vec<(Module, PathBuf)>,
+    folder: PathBuf,
 }
 
 impl Tools {
-    /// Builds what is not in the cache yet.
-    pub fn build(modules: &[Module], progress: Progress<'_>) -> Result<Self> {
-        let cache = paths::cache()?.join("tools");
-        fs::create_dir_all(&cache).context(|| format!("failed to make {}", cache.display()))?;
-        let mut folders = Vec::new();
-        for &module in modules {
-            let name = format!("tools {}", module.folder());
-            let folder = step(progress, &name, || build_module(module, &cache))?;
-            folders.push((module, folder));
-        }
-        Ok(Self { folders })
+    /// Builds those of the programs that are not in the cache yet.
+    pub fn build(programs: &[Program], progress: Progress<'_>) -> Result<Self> {
+        step(progress, "tools", || {
+            let recipe = Recipe::read()?;
+            let tools = Self {
+                folder: recipe.folder()?,
+            };
+            let outcome = recipe.build(programs, &tools.folder)?;
+            Ok((tools, outcome))
+        })
     }
 
-    /// The programs of these modules where they were built before; an error names the first that is
-    /// missing.
-    pub fn built(modules: &[Module]) -> Result<Self> {
-        let cache = paths::cache()?.join("tools");
-        let mut folders = Vec::new();
-        for &module in modules {
-            let folder = cache.join(Recipe::read(module)?.key);
-            if !folder.is_dir() {
-                return Err(Error::new(format!(
-                    "the tools of {} are not built: run `cargo xtask cluster tools`",
-                    module.folder()
-                )));
-            }
-            folders.push((module, folder));
-        }
-        Ok(Self { folders })
+    /// The programs that were built before.
+    pub fn built() -> Result<Self> {
+        let folder = Recipe::read()?.folder()?;
+        Ok(Self { folder })
     }
 
-    /// The path of a program by its file name.
+    /// The path of a program; an error when it was not built.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        for (module, folder) in &self.folders {
-            if module
-                .programs()
-                .iter()
-                .any(|(_, program)| *program == name)
-            {
-                return Ok(folder.join(name));
-            }
+        let path = self.folder.join(name);
+        if path.is_file() {
+            return Ok(path);
         }
         Err(Error::new(format!(
-            "no module that was built has a program {name}"
+            "{name} is not built: run `cargo xtask cluster tools`"
         )))
     }
 
-    /// The folder of a module.
-    pub fn folder(&self, module: Module) -> Result<&Path> {
-        match self.folders.iter().find(|(built, _)| *built == module) {
-            Some((_, folder)) => Ok(folder),
-            None => Err(Error::new(format!(
-                "the tools of {} were not built",
-                module.folder()
-            ))),
-        }
+    /// The folder of all programs.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
-    /// The folders as a `PATH`, before the machine's own.
+    /// The folder as a `PATH`, before the machine's own.
     pub fn search_path(&self) -> String {
-        let folders: Vec<_> = self
-            .folders
-            .iter()
-            .map(|(_, folder)| folder.display().to_string())
-            .collect();
         format!(
             "{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            folders.join(":")
+            self.folder.display()
         )
     }
 }
 
-/// How a module is built, and under which name it is kept.
+/// What the programs are built from.
 struct Recipe {
     source: PathBuf,
     flags: Vec<String>,
@@ -104,71 +79,124 @@ struct Recipe {
 }
 
 impl Recipe {
-    fn read(module: Module) -> Result<Self> {
-        let source = paths::repository().join("e2e/tools").join(module.folder());
+    fn read() -> Result<Self> {
+        let source = paths::repository().join("e2e/tools");
         let read = |name: &str| {
             let path = source.join(name);
             fs::read_to_string(&path).context(|| format!("failed to read {}", path.display()))
         };
         let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
-        let flags = module.flags(&go_mod)?;
-        let packages: Vec<_> = module
-            .programs()
-            .iter()
-            .map(|(package, _)| *package)
-            .collect();
-        let content = [go_mod, go_sum, flags.join(" "), packages.join(" ")].join("\0");
-        let digest = digest::bytes(content.as_bytes())?;
-        let key = format!(
-            "{}-{}",
-            module.folder(),
-            digest.get(..16).unwrap_or(&digest)
-        );
+        let flags = vec![
+            "-trimpath".to_owned(),
+            format!("-tags={TAGS}"),
+            format!("-ldflags=-s -w {}", kubernetes_version(&go_mod)?),
+        ];
+        let digest = digest::bytes([go_mod, go_sum, flags.join(" ")].join("\0").as_bytes())?;
+        let key = digest.get(..16).unwrap_or(&digest).to_owned();
         Ok(Self { source, flags, key })
+    }
+
+    fn folder(&self) -> Result<PathBuf> {
+        Ok(paths::cache()?.join("tools").join(&self.key))
+    }
+
+    fn build(&self, programs: &[Program], folder: &Path) -> Result<Outcome> {
+        let missing = || -> Vec<&Program> {
+            let absent = |program: &&Program| !folder.join(program.name).is_file();
+            programs.iter().filter(absent).collect()
+        };
+        if missing().is_empty() {
+            return Ok(Outcome::Cached);
+        }
+        if !found("go") {
+            return Err(Error::new(
+                "the cluster's programs are built with Go, which is not in the PATH: install Go 1.26.3 or later",
+            ));
+        }
+        fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
+        // One builder at a time: another would only make both slower, and may build the same.
+        let _alone = lock(folder)?;
+        let missing = missing();
+        if missing.is_empty() {
+            return Ok(Outcome::Cached);
+        }
+        // Built aside and moved when whole. What a builder that was ended left there is built over.
+        let fresh = folder.join("new");
+        fs::create_dir_all(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
+        let mut go = Command::new("go");
+        go.current_dir(&self.source)
+            .env("CGO_ENABLED", "0")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOFLAGS", "")
+            .arg("build")
+            .args(&self.flags)
+            // The slash at its end says that it is a folder.
+            .arg("-o")
+            .arg(fresh.join(""))
+            .args(missing.iter().map(|program| program.package));
+        command::run(&mut go)?;
+        for program in missing {
+            fs::rename(fresh.join(program.built_name()), folder.join(program.name))
+                .context(|| format!("failed to move {} to its place", program.name))?;
+        }
+        fs::remove_dir(&fresh).context(|| format!("failed to remove {}", fresh.display()))?;
+        Ok(Outcome::Built)
     }
 }
 
-fn build_module(module: Module, cache: &Path) -> Result<(PathBuf, Outcome)> {
-    let recipe = Recipe::read(module)?;
-    let folder = cache.join(&recipe.key);
-    if folder.is_dir() {
-        return Ok((folder, Outcome::Cached));
+/// The linker's flags that tell Kubernetes programs their version.
+fn kubernetes_version(go_mod: &str) -> Result<String> {
+    let version = required_version(go_mod, "k8s.io/kubernetes")?;
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let mut next = || numbers.next().unwrap_or_default();
+    let (major, minor) = (next(), next());
+    let package = "-X k8s.io/component-base/version.";
+    Ok(format!(
+        "{package}gitVersion={version} {package}gitMajor={major} {package}gitMinor={minor}"
+    ))
+}
+
+/// The version that a `go.mod` requires of a module.
+fn required_version<'a>(go_mod: &'a str, module: &str) -> Result<&'a str> {
+    let versions = go_mod.lines().filter_map(|line| {
+        let mut words = line
+            .trim()
+            .trim_start_matches("require ")
+            .split_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next())
+            .flatten()
+    });
+    match versions
+        .into_iter()
+        .find(|version| version.starts_with('v'))
+    {
+        Some(version) => Ok(version),
+        None => Err(Error::new(format!(
+            "go.mod requires no version of {module}"
+        ))),
     }
-    if !found("go") {
-        return Err(Error::new(
-            "the cluster's programs are built with Go, which is not in the PATH: install Go 1.26.3 or later",
-        ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{kubernetes_version, required_version};
+
+    #[test]
+    fn the_version_is_the_required_one_and_not_a_longer_path() {
+        let go_mod = "module m\n\nrequire (\n\tk8s.io/kubernetes/x v1.0.0 // indirect\n\tk8s.io/kubernetes v1.36.3\n)\n";
+        assert_eq!(
+            required_version(go_mod, "k8s.io/kubernetes").unwrap(),
+            "v1.36.3"
+        );
+        assert!(required_version(go_mod, "k8s.io/api").is_err());
+        let single = "require k8s.io/kubernetes v1.2.3\n";
+        assert_eq!(
+            required_version(single, "k8s.io/kubernetes").unwrap(),
+            "v1.2.3"
+        );
+        let flags = kubernetes_version(go_mod).unwrap();
+        assert!(flags.contains("gitVersion=v1.36.3"), "{flags}");
+        assert!(flags.ends_with("gitMinor=36"), "{flags}");
     }
-    // One builder at a time: another would only make both slower, and may be at this very module.
-    let _alone = lock(cache)?;
-    if folder.is_dir() {
-        return Ok((folder, Outcome::Cached));
-    }
-    // Built aside and renamed when whole. What a builder that was ended left there is built over.
-    let fresh = cache.join(format!("{}.new", recipe.key));
-    fs::create_dir_all(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
-    let mut packages = Vec::new();
-    let mut target = format!("{}/", fresh.display());
-    match module.programs() {
-        // The last element of this package's path is a version, so the program's name has to be
-        // given.
-        [(package, name)] => {
-            packages.push(*package);
-            target.push_str(name);
-        }
-        programs => packages.extend(programs.iter().map(|(package, _)| *package)),
-    }
-    let mut go = Command::new("go");
-    go.current_dir(&recipe.source)
-        .env("CGO_ENABLED", "0")
-        .env("GOTOOLCHAIN", "local")
-        .env("GOFLAGS", "")
-        .arg("build")
-        .args(&recipe.flags)
-        .args(["-o", &target])
-        .args(packages);
-    command::run(&mut go)?;
-    fs::rename(&fresh, &folder)
-        .context(|| format!("failed to move the tools to {}", folder.display()))?;
-    Ok((folder, Outcome::Built))
 }

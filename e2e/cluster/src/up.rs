@@ -24,7 +24,7 @@ use crate::process::Process;
 use crate::progress::{Outcome, Progress, step};
 use crate::state::{Engine, NodeState, State, lock_all};
 use crate::template::{STORAGE, VOLUME, render};
-use crate::tools::{Module, Tools};
+use crate::tools::{self, Tools};
 use crate::wait::until;
 
 /// Volumes of class `demo-shared`. They are not used twice, since nobody empties them, so there are
@@ -37,7 +37,7 @@ const NODES_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
     let engine = Engine::here();
     check(engine, options)?;
-    let tools = Tools::build(&Module::of_cluster(engine), progress)?;
+    let tools = Tools::build(&tools::of_cluster(engine), progress)?;
     let mut cluster = reserve(options, engine, tools, progress)?;
     let (name, logs) = (options.name.clone(), cluster.logs());
     fill(&mut cluster, options, progress).context(|| {

@@ -170,11 +170,15 @@ async fn all(
         return Ok(());
     }
     // Only now: hundreds of nodes that say they are alive slow the real ones down.
-    let mut larger = Cluster::attach(&Name::new(cluster.name())?)?;
-    larger.add_fake_nodes(SIMULATED_NODES, &ZONES, &progress)?;
-    let larger = Arc::new(larger);
-    let members = member::Process::start(&larger)?;
-    let beside = runner::run(client.clone(), larger, scenario::BESIDE, filter).await?;
+    cluster.add_fake_nodes(SIMULATED_NODES, &ZONES, &progress)?;
+    let members = member::Process::start(cluster)?;
+    let beside = runner::run(
+        client.clone(),
+        Arc::clone(cluster),
+        scenario::BESIDE,
+        filter,
+    )
+    .await?;
     outcome.add(beside);
     members.stop()
 }
