@@ -2,20 +2,22 @@
 //! tests at the end. What the stages do is in the verbs and crates that they call.
 
 mod counts;
+mod stage;
 mod watchdog;
 
+use std::collections::HashMap;
 use std::env;
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
-use std::process::{ExitCode, Stdio};
+use std::panic::resume_unwind;
+use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use ::cluster::{Cluster, Name};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child, report};
+use crate::{Verb, report};
 use counts::Counts;
+use stage::Stage;
 use watchdog::Watchdog;
 
 pub(crate) const VERB: Verb = Verb {
@@ -24,7 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     usage: "
 Usage: cargo xtask test [--only STAGE] [--filter NAME]
 
-Stages, in order:
+Stages, in order; `tools` begins with the first and is waited for in its place:
   tidy      rules of the repository           gen      generated files are fresh
   lint      format, clippy, documentation     unit     T0 to T2: cargo test on all packages
   tools     programs of the test cluster      chart    helm lint, renders of the chart
@@ -45,13 +47,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(80 * 60);
 /// The cluster of the scenarios.
 const SCENARIOS: &str = "e2e";
 
-struct Stage {
-    name: &'static str,
-    command: Vec<String>,
-    /// The cluster that it brings up, whose processes are not its own.
-    cluster: Option<&'static str>,
-}
-
 fn stages(filter: &str) -> Result<Vec<Stage>> {
     let xtask = env::current_exe().context("failed to find this program's own path")?;
     let xtask = xtask.to_string_lossy().into_owned();
@@ -62,6 +57,7 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
             .map(str::to_owned)
             .collect(),
         cluster: None,
+        early: false,
     };
     let verb = |name, words: &[&str]| stage(name, &xtask, words);
     let cargo = |name, words: &[&str]| stage(name, "cargo", words);
@@ -74,7 +70,11 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
         verb("gen", &["gen", "--check"]),
         verb("lint", &["lint"]),
         cargo("unit", &["test", "--workspace", "--no-fail-fast"]),
-        verb("tools", &["cluster", "tools"]),
+        Stage {
+            // Compilers of two languages share the cores better than either uses them alone.
+            early: true,
+            ..stage("tools", "nice", &[&xtask, "cluster", "tools"])
+        },
         // Again, because only now helm is certain to be there.
         verb("chart", &["lint", "--only-chart"]),
         Stage {
@@ -104,79 +104,64 @@ fn run(mut args: Args) -> Result<ExitCode> {
     }
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
-    let mut counts = Counts::default();
-    let mut ended: Vec<(&str, &str, Duration)> = Vec::new();
-    let mut broken = false;
-    for stage in &stages {
-        // What comes later is built on what came before.
-        if broken {
-            ended.push((stage.name, "not run", Duration::ZERO));
-            continue;
-        }
-        println!("== {}", stage.name);
-        let stage_started = Instant::now();
-        let result = run_stage(stage, &watchdog, &mut counts);
-        let how = if result.is_ok() { "ok" } else { "FAILED" };
-        ended.push((stage.name, how, stage_started.elapsed()));
-        if let Err(error) = result {
-            broken = true;
-            println!("xtask test: {} failed: {error:#}", stage.name);
-            if watchdog.over() {
-                remove_cluster(stage);
-            }
-        }
-    }
+    let (lines, counts) = run_all(&stages, &watchdog);
     println!("== stages");
-    for (name, how, elapsed) in ended {
+    for (name, how, elapsed) in lines {
         report::line(name, how, elapsed);
     }
     report::line("all", "", started.elapsed());
-    // A stage may fail without a test that failed: formatting, a build, the time limit.
-    let failed = counts.failed.max(u64::from(broken));
     println!(
-        "{} passed, {failed} failed, {} skipped",
-        counts.passed, counts.not_run
+        "{} passed, {} failed, {} skipped",
+        counts.passed, counts.failed, counts.not_run
     );
-    Ok(if failed == 0 {
+    Ok(if counts.failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Runs one stage in a process group of its own, shows what it prints and adds up what it counts.
-fn run_stage(stage: &Stage, watchdog: &Watchdog, counts: &mut Counts) -> Result<()> {
-    let mut child = child::command(&stage.command[0])
-        .args(&stage.command[1..])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("failed to start {}", stage.command.join(" ")))?;
-    let watched = watchdog.watch(child.id());
-    if let Some(output) = child.stdout.take() {
-        // A line that is no text must not end the reading while the stage runs on.
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            counts.read(&line);
-            println!("{line}");
-        }
-    }
-    let status = child.wait().context("failed to wait for the stage")?;
-    watched?;
-    watchdog.ended()?;
-    if !status.success() {
-        bail!("{} ended with {status}", stage.command.join(" "));
-    }
-    Ok(())
-}
+/// What the summary says of a stage.
+type Line = (&'static str, &'static str, Duration);
 
-/// The processes of a cluster outlive whoever started them, so a stage that was ended leaves it up.
-fn remove_cluster(stage: &Stage) {
-    let Some(cluster) = stage.cluster else { return };
-    let removed = Name::new(cluster).and_then(|name| Cluster::down(&name));
-    match removed {
-        Ok(_) => println!("xtask test: the cluster {cluster} is removed"),
-        Err(error) => println!("xtask test: the cluster {cluster} is not removed: {error}"),
-    }
+/// Runs the stages in order until one fails; the early ones begin at once.
+fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
+    let mut lines = Vec::new();
+    let mut counts = Counts::default();
+    let mut broken = false;
+    thread::scope(|scope| {
+        let mut early = HashMap::new();
+        for stage in stages.iter().filter(|stage| stage.early) {
+            println!("== {} begins, beside the others", stage.name);
+            early.insert(stage.name, scope.spawn(|| stage.run(watchdog)));
+        }
+        for stage in stages {
+            let under_way = early.remove(stage.name);
+            // What comes later is built on what came before.
+            if broken && under_way.is_none() {
+                lines.push((stage.name, "not run", Duration::ZERO));
+                continue;
+            }
+            println!("== {}", stage.name);
+            let ended = match under_way {
+                Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                None => stage.run(watchdog),
+            };
+            counts += ended.counts;
+            let Err(error) = ended.result else {
+                lines.push((stage.name, "ok", ended.elapsed));
+                continue;
+            };
+            println!("xtask test: {} failed: {error:#}", stage.name);
+            lines.push((stage.name, "FAILED", ended.elapsed));
+            broken = true;
+            if watchdog.over() {
+                stage.remove_cluster();
+            }
+            watchdog.stop(format!("{} failed", stage.name));
+        }
+    });
+    // A stage may fail without a test that failed: formatting, a build, the time limit.
+    counts.failed = counts.failed.max(u64::from(broken));
+    (lines, counts)
 }

@@ -1,5 +1,7 @@
 //! Adds up what the stages' runners say at their ends.
 
+use std::ops::AddAssign;
+
 /// Sum over the closing lines of all runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -36,10 +38,16 @@ impl Counts {
         }
         // One such word alone may stand in any line.
         if parts >= 2 {
-            self.passed += found.passed;
-            self.failed += found.failed;
-            self.not_run += found.not_run;
+            *self += found;
         }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.not_run += other.not_run;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ends the stage under way, with all that it started, when the time is over or when we are told to
+//! Ends the stages under way, with all that they started, when the time is over or when we are told to
 //! end. A stage is a process group of its own, so nothing else hears of it, not even of Ctrl-C.
 
 use std::process::Command;
@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Watches one stage after the other.
+/// Watches all stages of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Watchdog {
     state: Arc<Mutex<State>>,
@@ -23,8 +23,8 @@ pub(super) struct Watchdog {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The process group of the stage under way.
-    group: Option<u32>,
+    /// The process groups of the stages under way.
+    groups: Vec<u32>,
     /// Why nothing may run any more.
     over: Option<String>,
 }
@@ -62,13 +62,16 @@ impl Watchdog {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let mut state = watching.state();
-            state.over = Some(why);
-            if let Some(group) = state.group {
-                end(group);
-            }
+            watching.stop(why);
         });
         watchdog
+    }
+
+    /// Ends what is under way; from here on nothing may run. The first reason counts.
+    pub(super) fn stop(&self, why: String) {
+        let mut state = self.state();
+        state.over.get_or_insert(why);
+        state.groups.drain(..).for_each(end);
     }
 
     /// Watches a process group from here on; an error when nothing may run any more.
@@ -78,14 +81,14 @@ impl Watchdog {
             end(group);
             bail!("{why}");
         }
-        state.group = Some(group);
+        state.groups.push(group);
         Ok(())
     }
 
-    /// The group that was watched has ended by itself, or there is an error that says why not.
-    pub(super) fn ended(&self) -> Result<()> {
+    /// A group that was watched has ended by itself, or there is an error that says why not.
+    pub(super) fn ended(&self, group: u32) -> Result<()> {
         let mut state = self.state();
-        state.group = None;
+        state.groups.retain(|&other| other != group);
         match &state.over {
             Some(why) => bail!("{why}"),
             None => Ok(()),
@@ -158,7 +161,7 @@ mod tests {
         // On a slow machine the time may be over already.
         let _over = watchdog.watch(child.id());
         wait_for_all(&mut child);
-        let error = watchdog.ended().unwrap_err().to_string();
+        let error = watchdog.ended(child.id()).unwrap_err().to_string();
         assert!(error.contains("time limit"), "{error}");
         assert!(watchdog.over());
     }
@@ -171,7 +174,7 @@ mod tests {
         watchdog.watch(first.id()).unwrap();
         told.send("SIGINT").unwrap();
         wait_for_all(&mut first);
-        assert!(watchdog.ended().is_err());
+        assert!(watchdog.ended(first.id()).is_err());
 
         let mut second = family();
         let error = watchdog.watch(second.id()).unwrap_err().to_string();
@@ -180,11 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stage_that_fails_ends_those_beside_it() {
+        let (_told, orders) = channel();
+        let watchdog = Watchdog::obeying(LONG, orders);
+        let mut beside = family();
+        watchdog.watch(beside.id()).unwrap();
+        watchdog.stop("lint failed".to_owned());
+        wait_for_all(&mut beside);
+        let error = watchdog.ended(beside.id()).unwrap_err().to_string();
+        assert!(error.contains("lint failed"), "{error}");
+    }
+
+    #[test]
     fn a_stage_that_ends_by_itself_is_no_error() {
         let (_told, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         watchdog.watch(u32::MAX).unwrap();
-        watchdog.ended().unwrap();
+        watchdog.ended(u32::MAX).unwrap();
         assert!(!watchdog.over());
     }
 }
