@@ -8,8 +8,10 @@ pub(crate) mod trainer;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use ::cluster::image::{self, Image, release_folder};
@@ -107,11 +109,17 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     }
     packages::install(&missing)?;
 
-    let folder = if recipes.is_empty() {
-        release_folder()?
-    } else {
-        programs()?
-    };
+    // The trainer's base waits for the network while the compiler works.
+    let (folder, base) = thread::scope(|scope| {
+        let base = wanted("trainer").then(|| scope.spawn(trainer::base));
+        let folder = if recipes.is_empty() {
+            release_folder().map_err(Into::into)
+        } else {
+            programs()
+        };
+        let base = base.map(|base| base.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        anyhow::Ok((folder?, base.transpose()?))
+    })?;
     let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
     if wanted("busybox") {
         images.push(image::busybox()?);
@@ -132,8 +140,8 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
         }
         archives.push(archive);
     }
-    if wanted("trainer") {
-        archives.push(pack("trainer", trainer::build)?);
+    if let Some(base) = base {
+        archives.push(pack("trainer", || trainer::build(&base))?);
     }
     Ok(archives)
 }

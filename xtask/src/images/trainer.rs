@@ -43,12 +43,11 @@ const TRIMMED: &[&str] = &[
     "./var/log",
 ];
 
-/// The image's archive.
-pub(crate) fn build() -> anyhow::Result<(PathBuf, Outcome)> {
-    let base = base()?;
+/// The image's archive, made of its base and our wheel.
+pub(crate) fn build(base: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
     let wheel = wheel()?;
     let layer = images_folder()?.join(format!("trainer.{}.layer", std::process::id()));
-    let built = with_layer(&base, &wheel, &layer);
+    let built = with_layer(base, &wheel, &layer);
     // Small, and perhaps never made: what went wrong above is the news.
     let _ = fs::remove_file(&layer);
     built
