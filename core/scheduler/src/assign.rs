@@ -154,9 +154,11 @@ impl<'l, 'a> Market<'l, 'a> {
             .collect();
         let pool = self.free.entry(&draft.job.class).or_default();
         own.iter().for_each(|node| pool.add(node));
+        // Until it has left, it still crosses, wherever it goes.
+        let held = self.crossing;
         self.crossing -= u32::from(attempt.crossing);
         let placed = self.place(draft.job).is_ok();
-        self.crossing += u32::from(attempt.crossing && !placed);
+        self.crossing = self.crossing.max(held);
         // Its own nodes are not free yet, whether it will come back to them or not.
         let pool = self.free.entry(&draft.job.class).or_default();
         own.iter().for_each(|node| {

@@ -74,16 +74,19 @@ impl<'a> Draft<'a> {
         };
         let Placement { places, crossing } = placement;
         let resume = self.resume_point(number);
-        let zone = zones(&places);
+        let zones = zones(&places);
         if !self.job.finalizer {
             self.actions.push(Action::AddFinalizer);
         }
         let count = places.len();
-        let text = format!("{count} {} in {zone}", noun(count));
+        let place = zones
+            .as_deref()
+            .map_or_else(String::new, |zones| format!(" in {zones}"));
+        let text = format!("{count} {}{place}", noun(count));
         self.status.phase = Phase::Assigned;
         self.status.attempt = number;
         self.status.retry_at = None;
-        self.status.zone = Some(zone);
+        self.status.zone = zones;
         self.set(Assigned, true, "Placed", &text);
         self.set(Running, false, "Joining", "Waiting for the gang to join");
         self.tell("Assigned", format!("Attempt {number} got {text}"));
@@ -119,7 +122,11 @@ impl<'a> Draft<'a> {
             ..
         } = waiting;
         if self.status.phase == Phase::Assigned {
-            self.status.phase = Phase::Queued;
+            // It was recorded that the attempt gets nodes, and it got none: back to where it was.
+            self.status.phase = match self.status.attempt {
+                1 => Phase::Queued,
+                _ => Phase::Restarting,
+            };
             self.status.zone = None;
         }
         let old = self.status.conditions.get(&Assigned);
@@ -179,9 +186,10 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// `zone a`, or `zones a+b`: what the status and people see.
-fn zones(places: &[Place]) -> String {
+/// `a`, or `a+b`: what the status and people see. None where nodes have no zone.
+fn zones(places: &[Place]) -> Option<String> {
     let mut names: Vec<&str> = places.iter().map(|place| place.zone.as_str()).collect();
     names.dedup();
-    names.join("+")
+    let text = names.join("+");
+    (!text.is_empty()).then_some(text)
 }

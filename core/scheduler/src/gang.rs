@@ -6,7 +6,7 @@ use std::time::Duration;
 use topology::NodeName;
 
 use crate::ledger::{JobView, Ledger};
-use crate::snapshot::{Attempt, Exit, Pod, PodState};
+use crate::snapshot::{Attempt, Exit, Pod, PodState, Problem};
 use crate::status::Phase;
 use crate::time::Timestamp;
 
@@ -29,8 +29,8 @@ pub(crate) enum Verdict<'a> {
     Failed { node: &'a NodeName, exit: &'a Exit },
     /// Somebody else asked a pod to leave: the rest saves and leaves too.
     Leaving { node: &'a NodeName },
-    /// Cannot start as long as an image is missing.
-    NoImage(&'a str),
+    /// Cannot start as long as something that a pod needs is missing.
+    Blocked(&'a Problem),
     /// Every rank trains.
     Up,
     /// Not all are up yet.
@@ -102,7 +102,7 @@ fn lost<'a>(
         }),
         PodState::Unbound
         | PodState::Starting
-        | PodState::ImageError(_)
+        | PodState::Blocked(_)
         | PodState::Running
         | PodState::Succeeded
         | PodState::Interrupted { .. }
@@ -154,7 +154,7 @@ fn exit_of(pod: &Pod) -> Option<&Exit> {
         PodState::Failed(exit) => Some(exit),
         PodState::Unbound
         | PodState::Starting
-        | PodState::ImageError(_)
+        | PodState::Blocked(_)
         | PodState::Running
         | PodState::Succeeded
         | PodState::Interrupted { .. }
@@ -184,7 +184,7 @@ fn missing<'a>(
     }
     // A trainer starts when its whole gang has joined: then no pod was still to be created.
     let started = |pod: &Pod| match pod.state {
-        PodState::Unbound | PodState::Starting | PodState::ImageError(_) => false,
+        PodState::Unbound | PodState::Starting | PodState::Blocked(_) => false,
         PodState::Running
         | PodState::Succeeded
         | PodState::Interrupted { .. }
@@ -212,18 +212,20 @@ fn overdue<'a>(
     wake: &mut Wake,
 ) -> Option<Verdict<'a>> {
     let policy = ledger.policy();
-    let mut image = None;
+    let mut blocked = None;
     for pod in pods {
-        let (patience, what, why) = match &pod.state {
-            PodState::Unbound => (policy.bind_patience, "its pod could not be bound", ""),
-            PodState::Starting => (policy.start_patience, "the gang did not join in time", ""),
-            PodState::ImageError(why) => {
-                image = image.or(Some(why.as_str()));
-                (
-                    policy.image_patience,
-                    "its image is missing: ",
-                    why.as_str(),
-                )
+        let (patience, node, what) = match &pod.state {
+            PodState::Unbound => (
+                policy.bind_patience,
+                Some(&pod.node),
+                "its pod could not be bound",
+            ),
+            // Trainers start when all have joined: whom the others wait for cannot be seen here.
+            PodState::Starting => (policy.start_patience, None, "the gang did not join in time"),
+            PodState::Blocked(problem) => {
+                blocked = blocked.or(Some(problem));
+                let what = problem.message.as_str();
+                (policy.blocked_patience, Some(&pod.node), what)
             }
             PodState::Running
             | PodState::Succeeded
@@ -233,15 +235,13 @@ fn overdue<'a>(
         };
         let due = pod.created.max(attempt.created) + patience;
         if due <= ledger.now() {
-            let message = format!("node {}: {what}{why}", pod.node);
-            return Some(Verdict::Lost {
-                node: Some(&pod.node),
-                message,
-            });
+            let message =
+                node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));
+            return Some(Verdict::Lost { node, message });
         }
         wake.at(due);
     }
-    image.map(Verdict::NoImage)
+    blocked.map(Verdict::Blocked)
 }
 
 /// The earliest moment at which time alone changes something.

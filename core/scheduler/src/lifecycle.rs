@@ -11,7 +11,7 @@ use crate::gang::{Verdict, Wake, judge};
 use crate::ledger::Ledger;
 use crate::plan::Action;
 use crate::snapshot::{Attempt, Pod, PodState};
-use crate::status::{Checkpoint, Phase};
+use crate::status::Phase;
 
 impl<'a> Draft<'a> {
     /// Moves the job on as far as what is seen allows.
@@ -113,7 +113,7 @@ impl<'a> Draft<'a> {
                 );
                 self.leave(ledger, wake);
             }
-            Verdict::NoImage(why) => self.joining("ImageError", why),
+            Verdict::Blocked(problem) => self.joining(problem.reason, &problem.message),
             Verdict::Joining if self.status.phase == Phase::Running => {}
             Verdict::Joining => self.joining("Joining", "Waiting for the gang to join"),
             Verdict::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
@@ -161,7 +161,7 @@ impl<'a> Draft<'a> {
             return;
         }
         if gang.iter().all(|pod| ledger.is_out(pod)) {
-            self.left(acknowledged(&gang));
+            self.left();
             return;
         }
         self.record();
@@ -186,20 +186,4 @@ impl<'a> Draft<'a> {
             }
         }
     }
-}
-
-/// The checkpoint that the gang acknowledged when it was asked to stop.
-fn acknowledged(gang: &[&Pod]) -> Option<Checkpoint> {
-    gang.iter()
-        .filter_map(|pod| match &pod.state {
-            PodState::Interrupted { ack } => ack.clone(),
-            PodState::Unbound
-            | PodState::Starting
-            | PodState::ImageError(_)
-            | PodState::Running
-            | PodState::Succeeded
-            | PodState::Failed(_)
-            | PodState::Refused(_) => None,
-        })
-        .max()
 }

@@ -38,7 +38,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     assign(&mut drafts, &ledger, &mut wake);
     for mut draft in drafts {
         draft.record();
-        draft.sweep(&ledger);
+        draft.sweep(&ledger, &mut wake);
         draft.let_go(&ledger, &mut wake);
         if let Some(when) = draft.status.retry_at.filter(|when| *when > now) {
             wake.at(when);

@@ -12,14 +12,15 @@ pub struct Policy {
     pub max_cross_zone_jobs: u32,
     /// A pod that is not bound for so long is in somebody's way: release the gang, plan again.
     pub bind_patience: Duration,
-    /// A missing image keeps its nodes for so long, then they go to others and it tries again later.
-    pub image_patience: Duration,
+    /// A pod that cannot start, for its image is missing, keeps the gang's nodes for so long; then
+    /// they go to others and it tries again later.
+    pub blocked_patience: Duration,
     /// A gang that has not joined after so long is released and planned again.
     pub start_patience: Duration,
     /// What survivors that cannot save get: they are gone within 5 s.
     pub survivor_grace: Duration,
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
-    /// keeps its node.
+    /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
     pub leave_patience: Duration,
     /// After failures of the program.
     pub failure_backoff: Backoff,
@@ -32,7 +33,7 @@ impl Default for Policy {
         Self {
             max_cross_zone_jobs: 1,
             bind_patience: Duration::from_secs(30),
-            image_patience: Duration::from_secs(600),
+            blocked_patience: Duration::from_secs(600),
             start_patience: Duration::from_secs(1800),
             survivor_grace: Duration::from_secs(4),
             leave_patience: Duration::from_secs(30),

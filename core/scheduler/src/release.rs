@@ -11,7 +11,7 @@ use crate::status::Phase;
 impl<'a> Draft<'a> {
     /// Removes what void attempts left. Objects of a newer attempt than the status knows are left
     /// alone: then the status is what is out of date.
-    pub(crate) fn sweep(&mut self, ledger: &Ledger<'a>) {
+    pub(crate) fn sweep(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         // Nodes just chosen belong to the attempt that is about to be recorded.
         let current = self.status.attempt;
         let phase = self.status.phase;
@@ -22,7 +22,7 @@ impl<'a> Draft<'a> {
                 continue;
             }
             let Pod { attempt, rank, .. } = **pod;
-            let kept_for_its_log = is_current && phase.is_terminal() && pod.has_ended();
+            let kept_for_its_log = is_current && self.is_kept(pod, ledger, wake);
             if pod.delete_by.is_none() && !kept_for_its_log {
                 let grace = ledger.policy().survivor_grace;
                 self.actions.push(Action::DeletePod {
@@ -42,6 +42,22 @@ impl<'a> Draft<'a> {
         let attempts = self.view.attempts.keys().filter(|number| void(**number));
         self.actions
             .extend(attempts.map(|attempt| Action::DeleteAttempt { attempt: *attempt }));
+    }
+
+    /// Whether a pod of a job's last attempt stays for people to read its log. One that does not end
+    /// with its trainer, because another container of the template runs on, holds its node and is
+    /// waited for only so long.
+    fn is_kept(&self, pod: &Pod, ledger: &Ledger<'a>, wake: &mut Wake) -> bool {
+        if !self.status.phase.is_terminal() || !pod.has_ended() {
+            return false;
+        }
+        let finished = self.status.finished_at.unwrap_or(self.now);
+        let until = finished + ledger.policy().leave_patience;
+        let leaves = !pod.terminal && self.now < until;
+        if leaves {
+            wake.at(until);
+        }
+        pod.terminal || leaves
     }
 
     /// Takes the finalizer off a job that holds nothing, and ends its time to live.

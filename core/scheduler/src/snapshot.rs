@@ -168,17 +168,31 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether its trainer is over. The pod becomes terminal by itself once its sidecar has left.
+    /// Whether its trainer is over. The pod becomes terminal by itself once its sidecar has left, and
+    /// every other container of the template.
     pub fn has_ended(&self) -> bool {
         match self.state {
-            PodState::Unbound
-            | PodState::Starting
-            | PodState::ImageError(_)
-            | PodState::Running => self.terminal,
+            PodState::Unbound | PodState::Starting | PodState::Blocked(_) | PodState::Running => {
+                self.terminal
+            }
             PodState::Succeeded
             | PodState::Interrupted { .. }
             | PodState::Failed(_)
             | PodState::Refused(_) => true,
+        }
+    }
+
+    /// What it saved when it was asked to stop.
+    pub fn acknowledged(&self) -> Option<&Checkpoint> {
+        match &self.state {
+            PodState::Interrupted { ack } => ack.as_ref(),
+            PodState::Unbound
+            | PodState::Starting
+            | PodState::Blocked(_)
+            | PodState::Running
+            | PodState::Succeeded
+            | PodState::Failed(_)
+            | PodState::Refused(_) => None,
         }
     }
 }
@@ -190,9 +204,8 @@ pub enum PodState {
     Unbound,
     /// Bound; the trainer has not started.
     Starting,
-    /// Bound; an image cannot be had (ErrImagePull, ImagePullBackOff, InvalidImageName). The
-    /// sentence names the image.
-    ImageError(String),
+    /// Bound; something that a container needs is missing, such as its image. The sentence names it.
+    Blocked(Problem),
     /// The trainer runs: its whole gang has joined.
     Running,
     /// The trainer ended with code 0 and nobody had asked it to stop.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Checkpoint, Exit, JobKey, PodState, Timestamp};
+use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem, Timestamp};
 use topology::NodeName;
 use wire::assignment::{Assignment, LIMIT_BYTES};
 use wire::run_dir::CheckpointRef;
@@ -28,6 +28,9 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
         "is not on the node, and its pull policy is Never",
     ),
 ];
+/// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables for
+/// one. The kubelet's own words may change with each try.
+const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
 /// Reasons by which a kubelet tells that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
 /// Longest text that is taken over from elsewhere into a status.
@@ -51,8 +54,10 @@ pub struct Node {
 /// What is kept of a PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Whether pods on several nodes may mount it.
+    /// Whether pods on several nodes may mount it and write.
     pub shared: bool,
+    /// Whether they may mount it, if only to read.
+    pub readable: bool,
 }
 
 /// What is kept of the ConfigMap of an attempt.
@@ -136,9 +141,11 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
 
 /// A claim.
 pub fn claim(view: &ClaimView) -> Claim {
-    let shared = |mode: &String| mode == "ReadWriteMany";
+    let offers = |mode: &str| view.spec.access_modes.iter().any(|other| other == mode);
+    let shared = offers("ReadWriteMany");
     Claim {
-        shared: view.spec.access_modes.iter().any(shared),
+        shared,
+        readable: shared || offers("ReadOnlyMany"),
     }
 }
 
@@ -213,10 +220,10 @@ fn pod_state(view: &PodView) -> PodState {
         .init_container_statuses
         .iter()
         .chain(&status.container_statuses);
-    match containers.into_iter().find_map(image_error) {
-        Some(sentence) => PodState::ImageError(sentence),
-        None => PodState::Starting,
-    }
+    containers
+        .into_iter()
+        .find_map(blocked)
+        .map_or(PodState::Starting, PodState::Blocked)
 }
 
 fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
@@ -298,15 +305,23 @@ fn failed_without_trainer(view: &PodView) -> PodState {
     }
 }
 
-fn image_error(container: &ContainerStatusView) -> Option<String> {
+/// Why a container that waits will not start by itself.
+fn blocked(container: &ContainerStatusView) -> Option<Problem> {
     let waiting = container.state.waiting.as_ref()?;
+    let name = &container.name;
+    if CONTAINER_REASONS.contains(&waiting.reason.as_str()) {
+        return Some(Problem {
+            reason: "ContainerError",
+            message: format!("container {name} cannot be created: the pod's Events say why"),
+        });
+    }
     let (_, what) = IMAGE_REASONS
         .iter()
         .find(|(reason, _)| *reason == waiting.reason)?;
-    Some(format!(
-        "image {} of container {} {what}",
-        container.image, container.name
-    ))
+    Some(Problem {
+        reason: "ImageError",
+        message: format!("image {} of container {name} {what}", container.image),
+    })
 }
 
 fn oom(ended: &TerminatedView) -> Option<String> {

@@ -150,20 +150,31 @@ fn an_image_that_cannot_be_had_is_named() {
         "initContainerStatuses": [{"name": "hfreduce", "state": {"running": {}}}],
         "containerStatuses": [{"name": "trainer", "image": "nowhere/at-all:1",
             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}}]});
-    let PodState::ImageError(sentence) = state(status.clone()) else {
+    let PodState::Blocked(problem) = state(status.clone()) else {
         panic!("no image error")
     };
-    assert!(
-        sentence.contains("nowhere/at-all:1") && sentence.contains("trainer"),
-        "{sentence}"
+    assert_eq!(
+        (problem.reason, problem.message.as_str()),
+        (
+            "ImageError",
+            "image nowhere/at-all:1 of container trainer cannot be pulled"
+        )
     );
     let mut again = status;
     again["containerStatuses"][0]["state"]["waiting"]["reason"] = json!("ErrImagePull");
     assert_eq!(
         state(again),
-        PodState::ImageError(sentence),
+        PodState::Blocked(problem),
         "the kubelet alternates"
     );
+    let refers = trainer(
+        json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"s\" not found"}}),
+    );
+    let PodState::Blocked(problem) = state(refers) else {
+        panic!("no container error")
+    };
+    assert_eq!(problem.reason, "ContainerError");
+    assert!(problem.message.contains("trainer"), "{problem:?}");
     let creating = trainer(json!({"waiting": {"reason": "PodInitializing"}}));
     assert_eq!(state(creating), PodState::Starting);
     assert_eq!(

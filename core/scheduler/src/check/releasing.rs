@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{FINALIZER_WHILE_HELD, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, World, ensure};
-use crate::snapshot::PodState;
 use crate::status::Phase;
 
 impl<'a> World<'a> {
@@ -42,17 +41,8 @@ impl<'a> World<'a> {
         })?;
         let ack = self
             .gang(replay.job, attempt)
-            .find_map(|pod| match &pod.state {
-                PodState::Interrupted { ack } if pod.rank == rank => ack.as_ref(),
-                PodState::Unbound
-                | PodState::Starting
-                | PodState::ImageError(_)
-                | PodState::Running
-                | PodState::Succeeded
-                | PodState::Interrupted { .. }
-                | PodState::Failed(_)
-                | PodState::Refused(_) => None,
-            });
+            .find(|pod| pod.rank == rank)
+            .and_then(|pod| pod.acknowledged());
         // An acknowledgement that claims to come from the future is not believed.
         let recorded = ack.filter(|ack| ack.attempt == attempt).is_none_or(|ack| {
             let last = status.last_checkpoint.as_ref();

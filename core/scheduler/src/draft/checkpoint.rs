@@ -6,9 +6,31 @@ use crate::status::ConditionKind::CheckpointDurable;
 
 /// Reason of CheckpointDurable when the job acknowledged the checkpoint at the end of an attempt:
 /// nothing newer can exist, so the next attempt is pinned to it.
-pub(super) const ACKNOWLEDGED: &str = "Acknowledged";
+const ACKNOWLEDGED: &str = "Acknowledged";
 
 impl Draft<'_> {
+    /// Takes over what the attempt that ends is known to have saved: what it acknowledged when it was
+    /// asked to stop, else what it reported last.
+    pub(super) fn learn_saved(&mut self) {
+        match self.acknowledged() {
+            Some(ack) => {
+                let text = format!("Step {} was acknowledged at the interruption", ack.step);
+                self.learn(ack, ACKNOWLEDGED, &text);
+            }
+            None => self.learn_report(),
+        }
+    }
+
+    /// The checkpoint that the gang acknowledged when it was asked to stop.
+    fn acknowledged(&self) -> Option<Checkpoint> {
+        let attempt = self.status.attempt;
+        let acks = self
+            .view
+            .gang(attempt)
+            .filter_map(|pod| pod.acknowledged().cloned());
+        acks.filter(|ack| ack.attempt <= attempt).max()
+    }
+
     /// Takes over what the gang reported, if it is news.
     pub(super) fn learn_report(&mut self) {
         let attempt = self.status.attempt;
@@ -21,7 +43,7 @@ impl Draft<'_> {
         }
     }
 
-    pub(super) fn learn(&mut self, checkpoint: Checkpoint, reason: &str, message: &str) {
+    fn learn(&mut self, checkpoint: Checkpoint, reason: &str, message: &str) {
         let order = |checkpoint: &Checkpoint| (checkpoint.attempt, checkpoint.step);
         let known = self.status.last_checkpoint.as_ref().map(order);
         if known.is_some_and(|known| order(&checkpoint) < known) {

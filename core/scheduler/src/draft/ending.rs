@@ -9,7 +9,6 @@ use crate::status::{Failure, Phase};
 
 impl Draft<'_> {
     pub(crate) fn succeed(&mut self) {
-        self.learn_report();
         self.end(Phase::Succeeded, "Succeeded", "Every rank ended well");
         self.set(Complete, true, "Succeeded", "Every rank ended well");
         self.tell("Succeeded", "Every rank ended well".to_owned());
@@ -46,7 +45,6 @@ impl Draft<'_> {
             );
         } else {
             let text = format!("{message}; all {allowed} restarts are used up");
-            self.learn_report();
             self.end(Phase::Failed, "Failed", &message);
             self.set(Failed, true, "TooManyRestarts", &text);
             self.warn("Failed", text);
@@ -69,7 +67,7 @@ impl Draft<'_> {
 
     /// The attempt is void; the next one starts at `retry_at`.
     fn void(&mut self, message: &str) {
-        self.learn_report();
+        self.learn_saved();
         self.status.phase = Phase::Restarting;
         self.status.ready = 0;
         self.status.zone = None;
@@ -78,6 +76,7 @@ impl Draft<'_> {
     }
 
     fn end(&mut self, phase: Phase, reason: &str, message: &str) {
+        self.learn_saved();
         self.status.phase = phase;
         self.status.ready = 0;
         self.status.finished_at = Some(self.now);

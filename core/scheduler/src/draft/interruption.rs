@@ -1,9 +1,8 @@
 //! Leaving on request: saving, releasing, staying suspended, coming back.
 
 use super::Draft;
-use super::checkpoint::ACKNOWLEDGED;
 use crate::status::ConditionKind::{Assigned, Running, Suspended};
-use crate::status::{Checkpoint, Phase};
+use crate::status::Phase;
 
 impl Draft<'_> {
     /// Asks the gang to save and release.
@@ -16,14 +15,8 @@ impl Draft<'_> {
     }
 
     /// The gang has left after an interruption.
-    pub(crate) fn left(&mut self, ack: Option<Checkpoint>) {
-        match ack.filter(|ack| ack.attempt <= self.status.attempt) {
-            Some(ack) => {
-                let text = format!("Step {} was acknowledged at the interruption", ack.step);
-                self.learn(ack, ACKNOWLEDGED, &text);
-            }
-            None => self.learn_report(),
-        }
+    pub(crate) fn left(&mut self) {
+        self.learn_saved();
         if self.job.suspend {
             self.suspended();
         } else {

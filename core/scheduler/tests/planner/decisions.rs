@@ -150,6 +150,25 @@ fn a_job_crosses_when_no_zone_is_large_enough_and_only_so_many_do() {
 }
 
 #[test]
+fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
+    let mut snapshot = queue("a:1 b:2", vec![job("a", 3)]);
+    step(&mut snapshot, at(0));
+    snapshot
+        .pods
+        .iter_mut()
+        .for_each(|pod| pod.state = PodState::Running);
+    step(&mut snapshot, at(1));
+    snapshot.nodes = nodes("a:6 b:7");
+    snapshot.nodes[0].cordoned = true;
+    step(&mut snapshot, at(2));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    snapshot.jobs.push(job("b", 8));
+    let plan = decide(&snapshot, at(3));
+    assert_eq!(placed(&plan), [""; 0]);
+    assert_eq!(reason(&plan, "b").0, "WaitingForCrossing");
+}
+
+#[test]
 fn dead_nodes_of_the_zone_make_a_job_cross() {
     let mut snapshot = queue("a:4 b:3", vec![job("a", 4)]);
     snapshot.nodes[0].ready = false;

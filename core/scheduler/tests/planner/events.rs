@@ -103,7 +103,10 @@ fn a_lost_node_is_told_once() {
 fn a_missing_image_is_told_once_however_often_the_kubelet_tries() {
     let mut snapshot = queue("a:1", vec![job("train", 1)]);
     step(&mut snapshot, at(0));
-    let missing = PodState::ImageError("image nowhere/none:1 cannot be pulled".to_owned());
+    let missing = PodState::Blocked(Problem {
+        reason: "ImageError",
+        message: "image nowhere/none:1 cannot be pulled".to_owned(),
+    });
     all(&mut snapshot, &missing, false);
     assert_eq!(step(&mut snapshot, at(1)), ["train ImageError!"]);
     for second in 2..60 {

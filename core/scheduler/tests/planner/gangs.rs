@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Report, Snapshot,
+    Action, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Report, Snapshot,
     Timestamp,
 };
 
@@ -172,6 +172,24 @@ fn an_acknowledged_interruption_pins_the_next_attempt_to_its_checkpoint() {
 }
 
 #[test]
+fn an_acknowledgement_is_recorded_whatever_else_ended_the_attempt() {
+    // While nobody led, rank 0 was drained and saved; then its peer failed, or its node was lost.
+    let fails: [fn(&mut Snapshot); 2] = [
+        |snapshot| fail(&mut snapshot.pods[1], 1, at(9)),
+        |snapshot| snapshot.nodes[0].ready = false,
+    ];
+    for fails in fails {
+        let mut snapshot = running(2);
+        let ack = acknowledge(&mut snapshot);
+        fails(&mut snapshot);
+        let plan = decide(&snapshot, at(12));
+        let status = recorded(&plan, "train");
+        assert_eq!(status.phase, Phase::Restarting);
+        assert_eq!(status.last_checkpoint, Some(ack));
+    }
+}
+
+#[test]
 fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
     let mut snapshot = running(1);
     let checkpoint = Checkpoint {
@@ -238,7 +256,10 @@ fn nobody_takes_the_place_of_a_job_that_is_moving() {
 fn a_missing_image_is_told_and_restarts_nothing() {
     let mut snapshot = queue("a:1", vec![job("train", 1)]);
     step(&mut snapshot, at(0));
-    snapshot.pods[0].state = PodState::ImageError("image nowhere/none:1 cannot be had".to_owned());
+    snapshot.pods[0].state = PodState::Blocked(Problem {
+        reason: "ImageError",
+        message: "image nowhere/none:1 cannot be had".to_owned(),
+    });
     let plan = decide(&snapshot, at(5));
     let status = recorded(&plan, "train");
     assert_eq!((status.phase, status.attempt), (Phase::Starting, 1));
@@ -314,6 +335,34 @@ fn a_finished_job_keeps_pods_whose_sidecars_are_still_leaving() {
     apply(&mut snapshot, &plan, at(10));
     assert_eq!(deletions(&decide(&snapshot, at(10))), []);
     assert_eq!(snapshot.pods.len(), 2);
+}
+
+#[test]
+fn a_container_that_runs_on_after_its_trainer_does_not_hold_the_node_for_ever() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].ttl = Some(Duration::from_secs(60));
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Succeeded;
+    }
+    step(&mut snapshot, at(10));
+    let plan = decide(&snapshot, at(39));
+    assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(40))));
+    let survivor = Duration::from_secs(4);
+    let plan = decide(&snapshot, at(40));
+    assert_eq!(deletions(&plan), [(0, survivor), (1, survivor)]);
+}
+
+#[test]
+fn a_gang_that_does_not_join_blames_no_node() {
+    let mut snapshot = queue("a:2", vec![job("train", 2)]);
+    step(&mut snapshot, at(0));
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Starting;
+    }
+    let status = recorded(&decide(&snapshot, at(1800)), "train");
+    let failure = status.failure.unwrap();
+    assert_eq!((status.phase, failure.node), (Phase::Restarting, None));
+    assert_eq!(failure.message, "the gang did not join in time");
 }
 
 #[test]
