@@ -17,6 +17,7 @@ use tracing::{debug, info};
 use wire::handshake::JobId;
 use wire::rendezvous::{Peer, ToSidecar};
 
+use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang};
 use crate::training_job::observe::Reports;
@@ -26,6 +27,8 @@ const INPUTS: usize = 16_384;
 /// How long a node that peers gave up gets no new work, unless its Lease runs out before: by then
 /// every kubelet that died has been noticed.
 const SUSPICION: Duration = Duration::from_secs(60);
+/// How often the gangs look at who has fallen silent.
+const TICK: Duration = Duration::from_secs(1);
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -82,6 +85,7 @@ pub(super) fn progress(progress: &wire::run_dir::Progress) -> Progress {
 /// Makes the handle and the task behind it.
 pub(super) fn start(
     directory: Arc<dyn Directory>,
+    role: watch::Receiver<Role>,
     reports: watch::Sender<Reports>,
     metrics: Metrics,
 ) -> (Handle, impl Future<Output = ()> + Send) {
@@ -98,7 +102,7 @@ pub(super) fn start(
         gangs: BTreeMap::new(),
         suspects: BTreeMap::new(),
     };
-    (handle, gangs.run(inputs))
+    (handle, gangs.run(inputs, role))
 }
 
 struct Meeting {
@@ -117,29 +121,36 @@ struct Gangs {
 }
 
 impl Gangs {
-    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
-        let mut sweep = tokio::time::interval(SWEEP);
-        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    async fn run(mut self, mut inputs: mpsc::Receiver<Input>, mut role: watch::Receiver<Role>) {
+        let every = |period| {
+            let mut interval = tokio::time::interval(period);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            interval
+        };
+        let (mut tick, mut sweep) = (every(TICK), every(SWEEP));
         loop {
-            let wake = self.wake_at();
             tokio::select! {
+                // Inputs last, because there may always be one.
+                biased;
+                Ok(()) = role.changed() => self.forget(),
+                _ = tick.tick() => self.tick(),
+                _ = sweep.tick() => self.sweep(),
                 input = inputs.recv() => match input {
                     Some(input) => self.take(input),
                     None => return,
                 },
-                () = tokio::time::sleep_until(wake) => self.tick(),
-                _ = sweep.tick() => self.sweep(),
             }
         }
     }
 
-    fn wake_at(&self) -> Instant {
-        let due = self
-            .gangs
-            .values()
-            .filter_map(|meeting| meeting.membership.wake_at())
-            .min();
-        due.map_or_else(|| Instant::now() + SWEEP, |due| self.started + due)
+    /// Who leads changed. What is known here is of the last time that we led: whoever leads learns
+    /// everything from sidecars that dial again.
+    fn forget(&mut self) {
+        self.gangs.clear();
+        self.suspects.clear();
+        self.metrics.job_step.reset();
+        self.metrics.job_loss.reset();
+        self.publish();
     }
 
     fn take(&mut self, input: Input) {
@@ -253,17 +264,25 @@ impl Gangs {
         let now = wall_clock(Duration::ZERO);
         self.suspects.retain(|_, until| now < *until);
         let directory = Arc::clone(&self.directory);
-        let metrics = self.metrics.clone();
+        let mut over = Vec::new();
         self.gangs.retain(|(job, attempt), meeting| {
             let current = directory.gang(JobId::new(&job.uid), *attempt).is_ok();
-            if !current {
+            let stays = current || !meeting.outboxes.is_empty();
+            if !stays {
+                over.push(job.clone());
+            }
+            stays
+        });
+        for job in over {
+            // A newer attempt shows its progress under the same labels.
+            let goes_on = self.gangs.keys().any(|(other, _)| *other == job);
+            if !goes_on {
                 let labels = [&*job.namespace, &*job.name];
                 // That it was never shown is fine.
-                let _unknown = metrics.job_step.remove_label_values(&labels);
-                let _unknown = metrics.job_loss.remove_label_values(&labels);
+                let _unknown = self.metrics.job_step.remove_label_values(&labels);
+                let _unknown = self.metrics.job_loss.remove_label_values(&labels);
             }
-            current || !meeting.outboxes.is_empty()
-        });
+        }
         self.publish();
     }
 

@@ -49,7 +49,12 @@ pub async fn serve(
     if let Ok(address) = listener.local_addr() {
         info!(%address, "serving the rendezvous");
     }
-    let (gangs, actor) = gangs::start(Arc::clone(&directory), reports, metrics.clone());
+    let (gangs, actor) = gangs::start(
+        Arc::clone(&directory),
+        role.clone(),
+        reports,
+        metrics.clone(),
+    );
     let service = Service {
         directory,
         role,

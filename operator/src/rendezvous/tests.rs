@@ -293,6 +293,31 @@ async fn a_deposed_leader_lets_its_sidecars_go() {
 }
 
 #[tokio::test]
+async fn a_leader_that_leads_again_starts_with_an_empty_memory() {
+    let mut running = start(Role::Leading, None).await;
+    // Half of a gang said hello, then somebody else led and the whole gang joined there.
+    let mut early = Sidecar::hello(running.address, 0, None).await;
+    running.role.send_replace(Role::Standby { leader: None });
+    assert_eq!(early.hear().await, None);
+    running.role.send_replace(Role::Leading);
+    let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
+    let mut first = Sidecar::hello(running.address, 0, Some(1)).await;
+    for sidecar in [&mut first, &mut second] {
+        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    }
+    // What the gang says of itself is heard.
+    first
+        .say(&ToOperator::Suspect {
+            epoch: 1,
+            rank: 1,
+            reason: SuspectReason::Dead,
+            detail: "its link closed".to_owned(),
+        })
+        .await;
+    until(&mut running.reports, |reports| !reports.suspects.is_empty()).await;
+}
+
+#[tokio::test]
 async fn after_a_restart_sidecars_dial_again_and_go_on() {
     let running = start(Role::Leading, None).await;
     let [mut first, _second] = going(running.address).await;
