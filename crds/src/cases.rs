@@ -304,8 +304,11 @@ fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
         .iter()
         .filter(|case| case.verdict != Verdict::Accepted)
     {
-        // A field that is not there, and the chart's policies, are no part of a schema.
-        let left_out = case.name.ends_with(".unknown") || case.name.starts_with("policy.");
+        // A field that is not there, one of another type, and the chart's policies are no bounds.
+        let left_out = [".unknown", ".type"]
+            .iter()
+            .any(|end| case.name.ends_with(end))
+            || case.name.starts_with("policy.");
         if !left_out
             && !constraints
                 .iter()

@@ -130,7 +130,10 @@ fn declare_pod_fields(schema: &mut Schema) {
                     "items": {
                         "type": "object",
                         "required": ["name"],
-                        "properties": { "name": { "type": "string", "maxLength": 63 } },
+                        "properties": { "name": {
+                            "type": "string", "maxLength": 63,
+                            "description": "Its name in the pod; `hfreduce` belongs to the operator's sidecar.",
+                        } },
                         "x-kubernetes-preserve-unknown-fields": true,
                     },
                 }),
@@ -144,10 +147,20 @@ fn declare_pod_fields(schema: &mut Schema) {
                     "items": {
                         "type": "object",
                         "required": ["name"],
-                        "properties": { "name": { "type": "string", "maxLength": 63 } },
+                        "properties": { "name": {
+                            "type": "string", "maxLength": 63,
+                            "description": "Its name in the pod; names that start with `fireflyer-` belong to the operator.",
+                        } },
                         "x-kubernetes-preserve-unknown-fields": true,
                     },
                 }),
+            ),
+            (
+                "tolerations",
+                objects(
+                    64,
+                    "Taints that the pods tolerate; the operator adds those of dedicated nodes.",
+                ),
             ),
             (
                 "affinity",
@@ -177,22 +190,70 @@ fn declare_pod_fields(schema: &mut Schema) {
     );
 }
 
-/// Fields of a Container that must be present but that the operator passes on in `rest`.
+/// Fields of a Container that must be present, or that the operator adds to, but that it passes on in
+/// `rest`.
 fn declare_container_fields(schema: &mut Schema) {
     declare(
         schema,
-        &[(
-            "image",
-            json_schema!({
-                "type": "string",
-                "minLength": 1,
-                "description": "Image of the container. Any image works as trainer: the launcher is added to it.",
-            }),
-        )],
+        &[
+            (
+                "image",
+                json_schema!({
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Image of the container. Any image works as trainer: the launcher is added to it.",
+                }),
+            ),
+            (
+                "env",
+                objects(
+                    512,
+                    "Variables, as in any Container; for `trainer` the operator adds the gang's.",
+                ),
+            ),
+            (
+                "volumeMounts",
+                objects(
+                    64,
+                    "Mounts, as in any Container; for `trainer` the operator adds its own.",
+                ),
+            ),
+            (
+                "resources",
+                json_schema!({
+                    "type": "object",
+                    "description": "As in any Container; `trainer` gets the node class's share of what is left out, and the node.",
+                    "properties": {
+                        "limits": quantities("The most that it may use."),
+                        "requests": quantities("What it is sure to get."),
+                    },
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }),
+            ),
+        ],
     );
     if let Some(Value::Array(required)) = schema.ensure_object().get_mut("required") {
         required.push(Value::from("image"));
     }
+}
+
+/// A list of objects of which only the operator's part matters here.
+fn objects(most: u32, description: &str) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": most,
+        "description": description,
+        "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+    })
+}
+
+/// Quantities by the name of the resource.
+fn quantities(description: &str) -> Schema {
+    json_schema!({
+        "type": "object",
+        "description": description,
+        "x-kubernetes-preserve-unknown-fields": true,
+    })
 }
 
 fn declare(schema: &mut Schema, fields: &[(&str, Schema)]) {

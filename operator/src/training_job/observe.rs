@@ -145,19 +145,32 @@ fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<
         .or_else(|| template().map(because("TemplateUnusable")))
 }
 
+/// Every claim that a pod mounts must be there, and be one that all of the gang's pods can mount.
 fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
-    let name = &job.spec.checkpoint.as_ref()?.claim_name;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
-    match mirrors.claims.get(namespace, name) {
-        None => Some(format!(
-            "claim {name} does not exist in namespace {namespace}"
-        )),
-        Some(claim) if job.spec.nodes > 1 && !claim.shared => Some(format!(
-            "claim {name} is not ReadWriteMany, and pods on {} nodes must mount it",
-            job.spec.nodes
-        )),
-        Some(_) => None,
-    }
+    let nodes = job.spec.nodes;
+    let refused = |name: &str, modes: &str, usable: fn(&translate::Claim) -> bool| {
+        let Some(claim) = mirrors.claims.get(namespace, name) else {
+            return Some(format!(
+                "claim {name} does not exist in namespace {namespace}"
+            ));
+        };
+        (nodes > 1 && !usable(claim)).then(|| {
+            format!("claim {name} is not {modes}, and pods on {nodes} nodes must mount it")
+        })
+    };
+    let checkpoint = job.spec.checkpoint.as_ref().and_then(|checkpoint| {
+        refused(&checkpoint.claim_name, "ReadWriteMany", |claim| {
+            claim.shared
+        })
+    });
+    checkpoint.or_else(|| {
+        pod::claims(&job.spec.template.spec).find_map(|name| {
+            refused(name, "ReadWriteMany or ReadOnlyMany", |claim| {
+                claim.readable
+            })
+        })
+    })
 }
 
 #[cfg(test)]
@@ -205,12 +218,18 @@ mod tests {
             nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
             jobs: mirror(vec![("team", "digits", Arc::new(job))]),
             claims: mirror(vec![
-                ("team", "alone", translate::Claim { shared: false }),
-                ("team", "shared", translate::Claim { shared: true }),
+                ("team", "alone", claim(&["ReadWriteOnce"])),
+                ("team", "read", claim(&["ReadWriteOnce", "ReadOnlyMany"])),
+                ("team", "shared", claim(&["ReadWriteMany"])),
             ]),
             fabrics: mirror(vec![("", "default", serde_yaml::from_str(fabric).unwrap())]),
             ..Mirrors::default()
         }
+    }
+
+    fn claim(modes: &[&str]) -> translate::Claim {
+        let modes = serde_json::json!({"metadata": {}, "spec": {"accessModes": modes}});
+        translate::claim(&serde_json::from_value(modes).unwrap())
     }
 
     fn job_with(extra: &str) -> String {
@@ -260,6 +279,26 @@ mod tests {
         );
         let missing = problem_of("checkpoint: {claimName: none}").unwrap();
         assert!(missing.message.contains("does not exist"), "{missing:?}");
+    }
+
+    #[test]
+    fn so_is_a_claim_of_the_templates_own_volumes() {
+        let problem = |claim: &str| {
+            let volume = format!(
+                "volumes: [{{name: data, persistentVolumeClaim: {{claimName: {claim}}}}}],"
+            );
+            let job = job_with("").replace("containers:", &format!("{volume} containers:"));
+            let snapshot = snapshot(&mirrors(&job), &Reports::default()).unwrap();
+            snapshot.jobs[0].problem.clone()
+        };
+        assert_eq!(problem("shared"), None);
+        assert_eq!(problem("read"), None);
+        let alone = problem("alone").unwrap().message;
+        assert!(
+            alone.contains("alone") && alone.contains("ReadOnlyMany"),
+            "{alone}"
+        );
+        assert!(problem("none").unwrap().message.contains("does not exist"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use wire::run_dir::CheckpointRef;
 
 use containers::{plain, sidecar, trainer};
-pub use template::template_problem;
+pub use template::{claims, template_problem};
 use volumes::volumes_of;
 
 /// Where the checkpoint's claim is mounted in the trainer.

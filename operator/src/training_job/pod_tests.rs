@@ -175,7 +175,28 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     assert!(problem("volumeMounts", mounts).is_some_and(|text| text.contains("/run/fireflyer")));
     let variables = json!([{"name": "FIREFLYER_NODES", "value": "9"}]);
     assert!(problem("env", variables).is_some_and(|text| text.contains("FIREFLYER_NODES")));
+    let path = json!("/tmp/last-word");
+    let told = problem("terminationMessagePath", path);
+    assert!(told.is_some_and(|text| text.contains("belongs to the launcher")));
     assert_eq!(template_problem(&job(JOB).spec.template.spec), None);
+}
+
+// The API refuses such a template; one that was stored before it did must not end the operator.
+#[test]
+fn resources_of_another_shape_are_taken_for_none() {
+    for odd in [
+        json!([1]),
+        json!("much"),
+        json!({"limits": [], "requests": 3}),
+    ] {
+        let mut job = job(JOB);
+        let rest = &mut job.spec.template.spec.containers[0].rest;
+        rest.insert("resources".to_owned(), odd);
+        let pod = built(&job, &class());
+        let resources = &trainer_of(&pod)["resources"];
+        assert_eq!(resources["limits"]["fireflyer.dev/node"], "1");
+        assert_eq!(resources["requests"]["cpu"], "48");
+    }
 }
 
 // The key is for the sidecar alone.

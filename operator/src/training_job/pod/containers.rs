@@ -102,30 +102,36 @@ pub(super) fn trainer(
 /// The template's resources with what makes the node ours, and the class's share where the
 /// template asks for nothing itself.
 fn resources(given: &Map<String, Value>, class: &NodeClass) -> Value {
-    let mut resources = given.get("resources").cloned().unwrap_or_else(|| json!({}));
-    resources["limits"][names::RESOURCE_NODE] = json!("1");
+    let mut resources = object(given, "resources");
+    let mut limits = object(&resources, "limits");
+    let mut requests = object(&resources, "requests");
+    limits.insert(names::RESOURCE_NODE.to_owned(), json!("1"));
     if class.gpus > 0 {
-        resources["limits"][names::RESOURCE_GPU] = json!(class.gpus.to_string());
+        limits.insert(
+            names::RESOURCE_GPU.to_owned(),
+            json!(class.gpus.to_string()),
+        );
     }
     for (name, share) in [
         ("cpu", &class.trainer.cpu),
         ("memory", &class.trainer.memory),
     ] {
         // A limit alone is a request as well.
-        if resources["limits"][name].is_null() && resources["requests"][name].is_null() {
-            resources["requests"][name] = json!(share);
+        if !limits.contains_key(name) && !requests.contains_key(name) {
+            requests.insert(name.to_owned(), json!(share));
         }
     }
-    prune(&mut resources);
-    resources
+    resources.insert("limits".to_owned(), Value::Object(limits));
+    if !requests.is_empty() {
+        resources.insert("requests".to_owned(), Value::Object(requests));
+    }
+    Value::Object(resources)
 }
 
-/// Looking at an absent entry through an index leaves a null behind.
-fn prune(value: &mut Value) {
-    if let Value::Object(fields) = value {
-        fields.retain(|_, field| !field.is_null());
-        fields.values_mut().for_each(prune);
-    }
+/// A field that is an object; empty when it is absent.
+fn object(fields: &Map<String, Value>, name: &str) -> Map<String, Value> {
+    let found = fields.get(name).and_then(Value::as_object);
+    found.cloned().unwrap_or_default()
 }
 
 fn place(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {

@@ -1,5 +1,6 @@
 //! What of a template is refused because it would break the gang, where no rule of the API can say so.
 
+use crds::names;
 use crds::template::PodTemplateBody;
 use serde_json::{Map, Value};
 
@@ -10,7 +11,29 @@ const VOLUME_PREFIX: &str = "fireflyer-";
 
 /// Why the template cannot be used, in one sentence that says what to change.
 pub fn template_problem(body: &PodTemplateBody) -> Option<String> {
-    path_or_variable_problem(body).or_else(|| volume_problem(body))
+    path_or_variable_problem(body)
+        .or_else(|| volume_problem(body))
+        .or_else(|| last_word_problem(body))
+}
+
+/// What the launcher says last, the save of an interruption for one, is read where the kubelet looks
+/// by default.
+fn last_word_problem(body: &PodTemplateBody) -> Option<String> {
+    let trainer = body
+        .containers
+        .iter()
+        .find(|container| container.name == names::CONTAINER_TRAINER)?;
+    trainer.rest.get("terminationMessagePath")?;
+    Some(
+        "container trainer sets terminationMessagePath, which belongs to the launcher: leave it out"
+            .to_owned(),
+    )
+}
+
+/// The claims that the template's own volumes mount.
+pub fn claims(body: &PodTemplateBody) -> impl Iterator<Item = &str> {
+    let volumes = array(&body.rest, "volumes").iter();
+    volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
 }
 
 /// A container that mounts one of our volumes would see the attempt's key, or could replace the launcher.
