@@ -8,10 +8,20 @@ const IDLE_LIMIT: usize = 64;
 /// Why there is no memory for a result.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// Results that were not dropped fill the node's share.
+    /// It never fits.
     #[error(
-        "{asked} bytes for a result exceed the {limit} bytes of this node, {held} of which are held \
-         by results in use"
+        "{asked} bytes for a result exceed the {limit} bytes that this node may use for results"
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        asked: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Results that were not dropped fill the node's share: it fits when some of them are.
+    #[error(
+        "results in use hold {held} of the {limit} bytes that this node may use for results, and \
+         {asked} more are needed"
     )]
     Full {
         /// Bytes asked for.
@@ -59,9 +69,15 @@ impl Pool {
         }
     }
 
-    /// A segment for a result of `bytes`.
+    /// A segment for a result of `bytes`. Idle ones are given up for it where that is needed.
     pub fn take(&mut self, bytes: usize) -> Result<ResultSegment, PoolError> {
         let class = segment::size_class(bytes);
+        if class > self.limit_bytes {
+            return Err(PoolError::TooLarge {
+                asked: bytes,
+                limit: self.limit_bytes,
+            });
+        }
         let fits = |result: &ResultSegment| {
             let size = result.segment.len();
             size >= bytes && size <= class.saturating_mul(2)
@@ -119,8 +135,8 @@ mod tests {
         let mut pool = Pool::new(3 << 20);
         let first = pool.take(2 << 20).unwrap();
         let number = first.number;
-        let full = pool.take(2 << 20).unwrap_err().to_string();
-        assert!(full.contains("exceed the 3145728 bytes"), "{full}");
+        let full = pool.take(2 << 20).unwrap_err();
+        assert!(matches!(full, PoolError::Full { .. }), "{full}");
         pool.put_back(first);
         let again = pool.take((2 << 20) - 5).unwrap();
         assert_eq!(again.number, number);
@@ -129,5 +145,15 @@ mod tests {
         pool.put_back(small);
         let _all = pool.take(3 << 20).unwrap();
         assert_eq!(pool.take_gone().len(), 2);
+    }
+
+    #[test]
+    fn what_never_fits_is_told_from_what_does_not_fit_now() {
+        let mut pool = Pool::new(1 << 20);
+        let idle = pool.take(64 << 10).unwrap();
+        pool.put_back(idle);
+        let never = pool.take((1 << 20) + 1).unwrap_err();
+        assert!(matches!(never, PoolError::TooLarge { .. }), "{never}");
+        assert_eq!(pool.take_gone().len(), 0, "nothing is given up in vain");
     }
 }

@@ -2,7 +2,7 @@
 //! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +55,7 @@ pub enum Error {
     Twice,
 }
 
-/// A call that was accepted and is not over.
+/// A call that is not over.
 #[derive(Clone, Copy, Debug)]
 pub struct Called {
     /// The process's number for it.
@@ -75,18 +75,20 @@ pub enum Heard {
     Detached,
 }
 
+/// A call that came and has not taken its place in the order of operations yet.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The process's number for it, the call, and when it came.
+    pub called: Called,
+    /// Where the contribution lies, or what is wrong with it; none if the operation reads none here.
+    pub input: Result<Option<Input>, String>,
+}
+
 /// What the ring brought.
 #[derive(Debug)]
 pub enum Taken {
-    /// A call, with its contribution or what is wrong with it.
-    Call {
-        /// The process's number for it.
-        ticket: u64,
-        /// The call.
-        call: wire::Call,
-        /// Where the contribution lies; none if the operation reads none here.
-        input: Result<Option<Input>, String>,
-    },
+    /// A call, which waits for its turn: see [`Session::first_waiting`].
+    Call,
     /// The result of an operation is not read any more.
     Release(OpId),
 }
@@ -106,6 +108,10 @@ pub struct Session {
     known_results: BTreeSet<u32>,
     /// Operations it has called in this epoch.
     pub next_op: OpId,
+    /// Calls that came after those, in their order.
+    waiting: VecDeque<Waiting>,
+    /// Whether the first of them waits for memory.
+    pub stalled: bool,
     in_flight: BTreeMap<OpId, Called>,
     held: BTreeMap<u64, OpId>,
 }
@@ -137,6 +143,8 @@ impl Session {
             limit_bytes,
             known_results: BTreeSet::new(),
             next_op: 0,
+            waiting: VecDeque::new(),
+            stalled: false,
             in_flight: BTreeMap::new(),
             held: BTreeMap::new(),
         })
@@ -197,7 +205,8 @@ impl Session {
         Ok((number, segment))
     }
 
-    /// The next entry of the ring, if there is one.
+    /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
+    /// while a call waits for what they give back.
     pub fn take(&mut self) -> Result<Option<Taken>, Error> {
         let Some(words) = self.calls.pop()? else {
             return Ok(None);
@@ -213,15 +222,20 @@ impl Session {
                 input,
             } => {
                 let unread = ring::CAPACITY - self.outcomes.room()?;
-                if self.in_flight.len() + unread >= ring::CAPACITY {
+                if self.in_flight.len() + self.waiting.len() + unread >= ring::CAPACITY {
                     return Err(Error::TooMany);
                 }
                 let input = self.input(&call, input);
-                Ok(Some(Taken::Call {
-                    ticket,
-                    call,
+                let since = Instant::now();
+                self.waiting.push_back(Waiting {
+                    called: Called {
+                        ticket,
+                        call,
+                        since,
+                    },
                     input,
-                }))
+                });
+                Ok(Some(Taken::Call))
             }
         }
     }
@@ -259,15 +273,26 @@ impl Session {
         }))
     }
 
+    /// The call whose turn is next.
+    pub fn first_waiting(&self) -> Option<&Waiting> {
+        self.waiting.front()
+    }
+
+    /// Whether the process has called anything.
+    pub fn has_called(&self) -> bool {
+        self.next_op > 0 || !self.waiting.is_empty()
+    }
+
+    /// Takes out the call whose turn is next.
+    pub fn take_waiting(&mut self) -> Option<Waiting> {
+        self.stalled = false;
+        self.waiting.pop_front()
+    }
+
     /// An accepted call took its place in the order of operations.
-    pub fn accepted(&mut self, ticket: u64, call: wire::Call, now: Instant) -> OpId {
+    pub fn accepted(&mut self, called: Called) -> OpId {
         let op = self.next_op;
         self.next_op += 1;
-        let called = Called {
-            ticket,
-            call,
-            since: now,
-        };
         self.in_flight.insert(op, called);
         op
     }

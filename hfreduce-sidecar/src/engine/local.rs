@@ -1,8 +1,6 @@
 //! The engine's local side: processes that attach, call and let go. Every process is lost or leaves alone;
 //! what that means for the others is asked of the machine.
 
-use std::time::Instant;
-
 use collective::machine::{Input, OpId};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
@@ -13,7 +11,7 @@ use wire::ring;
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
-use crate::session::{self, Heard, Session, Taken};
+use crate::session::{self, Heard, Session, Taken, Waiting};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
@@ -123,7 +121,7 @@ impl Engine {
             Ok(Heard::Detached) => {
                 // What it wrote before it left counts.
                 self.take_entries(rank);
-                let called_any = self.sessions.get(&rank).is_some_and(|s| s.next_op > 0);
+                let called_any = self.sessions.get(&rank).is_some_and(Session::has_called);
                 info!(local_rank = rank, "process detached");
                 self.close_session(rank);
                 // A process that never called anything may come again.
@@ -187,9 +185,6 @@ impl Engine {
     fn take_entries(&mut self, rank: usize) -> bool {
         let mut any = false;
         for _ in 0..ring::CAPACITY {
-            if !self.may_submit(rank) {
-                break;
-            }
             let Some(session) = self.sessions.get_mut(&rank) else {
                 break;
             };
@@ -197,7 +192,9 @@ impl Engine {
                 Ok(None) => break,
                 Ok(Some(taken)) => {
                     any = true;
-                    self.entry(rank, taken);
+                    if let Taken::Release(op) = taken {
+                        self.let_go(op);
+                    }
                 }
                 Err(error) => {
                     self.lose_session(rank, &error);
@@ -205,62 +202,86 @@ impl Engine {
                 }
             }
         }
+        while self.may_submit(rank) && self.take_up(rank) {
+            any = true;
+        }
         any
     }
 
-    fn entry(&mut self, rank: usize, taken: Taken) {
-        let (ticket, call, input) = match taken {
-            Taken::Release(op) => return self.let_go(op),
-            Taken::Call {
-                ticket,
-                call,
-                input,
-            } => (ticket, call, input),
+    /// Gives the first call that waits its place in the order of operations. False when there is none, or
+    /// when results in use leave no memory for its own: then it waits, and all behind it, until some are let
+    /// go. Were it refused, the calls behind it would meet other calls than theirs on other nodes.
+    fn take_up(&mut self, rank: usize) -> bool {
+        let Some(session) = self.sessions.get(&rank) else {
+            return false;
         };
-        let asked = codec::call_from_wire(&call);
-        let accepted = asked
+        let Some(waiting) = session.first_waiting() else {
+            return false;
+        };
+        let op = session.next_op;
+        let asked = codec::call_from_wire(&waiting.called.call);
+        let mut refused = asked
             .check(self.standing.world)
             .map_err(|error| error.to_string())
-            .and(input)
-            .and_then(|input| {
-                self.provide(rank, &asked)
-                    .map_err(|error| error.to_string())?;
-                Ok(input)
-            });
+            .and(waiting.input.as_ref().map(drop).map_err(String::clone))
+            .err();
+        if refused.is_none() {
+            match self.provide(op, &asked) {
+                Ok(()) => {}
+                Err(full @ PoolError::Full { .. }) => {
+                    self.stall(rank, op, &full);
+                    return false;
+                }
+                Err(error) => refused = Some(error.to_string()),
+            }
+        }
         let Some(session) = self.sessions.get_mut(&rank) else {
-            return;
+            return false;
         };
-        match accepted {
-            Err(reason) => {
-                self.metrics.failed(&call);
-                if let Err(error) = session.fail(ticket, FailureKind::Refused, reason) {
-                    self.lose_session(rank, &error);
-                }
+        let Some(Waiting { called, input }) = session.take_waiting() else {
+            return false;
+        };
+        if let Some(reason) = refused {
+            self.metrics.failed(&called.call);
+            if let Err(error) = session.fail(called.ticket, FailureKind::Refused, reason) {
+                self.lose_session(rank, &error);
             }
-            Ok(input) => {
-                let op = session.accepted(ticket, call, Instant::now());
-                let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
-                if self.machine.broken().is_none() {
-                    self.uses.entry(op).or_default();
-                    if let Some(input) = input {
-                        self.memory.bring(op, rank, input);
-                    }
-                }
-                let call = asked;
-                self.handle(Input::Submit { rank, call, ready });
+            return true;
+        }
+        session.accepted(called);
+        let input = input.ok().flatten();
+        let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
+        if self.machine.broken().is_none() {
+            self.uses.entry(op).or_default();
+            if let Some(input) = input {
+                self.memory.bring(op, rank, input);
             }
+        }
+        let call = asked;
+        self.handle(Input::Submit { rank, call, ready });
+        true
+    }
+
+    fn stall(&mut self, rank: usize, op: OpId, full: &PoolError) {
+        if let Some(session) = self.sessions.get_mut(&rank)
+            && !std::mem::replace(&mut session.stalled, true)
+        {
+            warn!(
+                local_rank = rank,
+                operation = op,
+                reason = %full,
+                "a call waits until processes of this node drop results"
+            );
         }
     }
 
-    /// Memory for the result of the rank's next operation.
-    fn provide(&mut self, rank: usize, call: &collective::Call) -> Result<(), PoolError> {
-        if self.machine.broken().is_some() {
+    /// Memory for the result of an operation, from the first local rank that calls it. One that calls it later
+    /// needs it too, or has called something else, and then it has no result: it must not wait for memory
+    /// that is given back only when it has called.
+    fn provide(&mut self, op: OpId, call: &collective::Call) -> Result<(), PoolError> {
+        if self.machine.broken().is_some() || self.uses.contains_key(&op) {
             return Ok(());
         }
-        let op = self
-            .sessions
-            .get(&rank)
-            .map_or(0, |session| session.next_op);
         let bytes = call.result_bytes(self.standing.world);
         self.memory
             .provide(op, usize::try_from(bytes).unwrap_or(usize::MAX))

@@ -242,13 +242,11 @@ impl Engine {
         }
         let ranks: Vec<usize> = self.sessions.keys().copied().collect();
         for rank in ranks {
-            // A rank that may not call more sleeps although its ring is not empty.
             let Some(session) = self.sessions.get(&rank) else {
                 continue;
             };
             match session.sleep() {
                 Ok(true) => {}
-                Ok(false) if !self.may_submit(rank) => {}
                 Ok(false) => return none,
                 Err(error) => self.lose_session(rank, &error),
             }

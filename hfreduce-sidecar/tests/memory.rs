@@ -1,0 +1,90 @@
+//! What happens when memory for results is short: calls wait for it in their order, so that nobody is ever
+//! given a sum of different calls.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::sync::Barrier;
+
+use gang::{Gang, PATIENCE, failure, filled, run, sum, to_f32s};
+use hfreduce_sidecar::member::Options;
+use wire::client::{Client, ResultView, Ticket};
+use wire::entry::FailureKind;
+use wire::{Call, DType, OpKind};
+
+const LIMIT_BYTES: usize = 4 << 20;
+/// Elements of a sum whose result takes a quarter of the memory.
+const QUARTER: usize = LIMIT_BYTES / 4 / 4;
+
+fn small(nodes: usize, procs: u32) -> Gang {
+    Gang::with(nodes, procs, |options| Options {
+        limit_bytes: LIMIT_BYTES,
+        ..options
+    })
+}
+
+/// Every rank brings the same number as its `QUARTER` elements.
+fn submit(client: &Client, number: f32) -> Ticket {
+    let input = filled(client, &number.to_le_bytes().repeat(QUARTER));
+    let call = sum(QUARTER as u64);
+    client.submit(call, Some(input), PATIENCE).unwrap()
+}
+
+/// The sum of two ranks' numbers.
+fn wait(client: &Client, ticket: Ticket, number: f32) -> ResultView {
+    let result = client.wait(ticket, PATIENCE).unwrap().result;
+    assert_eq!(to_f32s(&result), vec![2.0 * number; QUARTER]);
+    result
+}
+
+// COLL-1: the sum of the same calls, however slowly one rank drops its results.
+#[test]
+fn calls_wait_in_their_order_until_results_are_dropped() {
+    let gang = small(2, 1);
+    gang.each(|client| {
+        let mut held: Vec<ResultView> = [1.0, 2.0, 3.0]
+            .map(|number| wait(&client, submit(&client, number), number))
+            .into();
+        if client.standing().rank == 0 {
+            held.clear();
+        }
+        let fourth = submit(&client, 4.0);
+        // On node 1 there is no memory for it, until one is dropped behind it in the ring.
+        let fifth = submit(&client, 5.0);
+        held.pop();
+        let sixth = submit(&client, 6.0);
+        let seventh = submit(&client, 7.0);
+        for (ticket, number) in [(fourth, 4.0), (fifth, 5.0), (sixth, 6.0), (seventh, 7.0)] {
+            wait(&client, ticket, number);
+        }
+    });
+}
+
+#[test]
+fn a_call_that_disagrees_on_its_own_node_does_not_wait_for_memory() {
+    let gang = small(1, 2);
+    // Two inputs fit into a process's memory, one result into the node's.
+    let gather = Call::new(OpKind::AllGather, DType::U8, (7 * LIMIT_BYTES / 16) as u64);
+    let called = Barrier::new(2);
+    gang.each(|client| {
+        let submit = || {
+            let input = client.buffer(gather.count as usize, PATIENCE).unwrap();
+            client.submit(gather, Some(input), PATIENCE).unwrap()
+        };
+        let first = if client.standing().rank == 0 {
+            client.submit(Call::barrier(), None, PATIENCE).unwrap()
+        } else {
+            // Until the other's second call has taken all memory.
+            called.wait();
+            submit()
+        };
+        let second = submit();
+        if client.standing().rank == 0 {
+            called.wait();
+        }
+        let (kind, text) = failure(client.wait(first, PATIENCE));
+        assert_eq!(kind, FailureKind::Mismatch, "{text}");
+        client.wait(second, PATIENCE).unwrap();
+        run(&client, Call::barrier(), &[]).unwrap();
+    });
+}
