@@ -47,7 +47,7 @@ smoke jobs and the cluster itself, are built too.
 ";
 
 /// No image but the trainer's is larger: it is copied to every node.
-const MAX_BYTES: u64 = 60 << 20;
+const MAX_BYTES: u64 = 60_000_000;
 
 /// An image in a file.
 #[derive(Debug)]
@@ -130,12 +130,11 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     let mut archives = Vec::new();
     for image in images {
         let archive = pack(image.name(), || Ok(image.build()?))?;
-        let mib = archive.bytes >> 20;
         if archive.bytes > MAX_BYTES {
             bail!(
-                "{} weighs {mib} MiB, more than the {} MiB of an image",
+                "{} weighs {} bytes, more than the {MAX_BYTES} of an image",
                 image.name(),
-                MAX_BYTES >> 20
+                archive.bytes
             );
         }
         archives.push(archive);

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::table::{
     IMAGES, MATURIN, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES,
-    TRAINER_SITE, TRAINER_SUITE,
+    TRAINER_SITE, TRAINER_SUITE, TRAINER_TRIMMED,
 };
 use crate::r#gen::root;
 
@@ -119,7 +119,7 @@ RUN /venv/bin/maturin build --release --locked --manifest-path python/Cargo.toml
 FROM debian:{TRAINER_SUITE}-slim
 RUN apt-get update \\
  && apt-get install --yes --no-install-recommends {packages} \\
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf {trimmed}
 COPY --from=build /site {TRAINER_SITE}
 COPY examples {TRAINER_EXAMPLES}
 ENV {environment}
@@ -127,6 +127,7 @@ USER {NOBODY}:{NOBODY}
 ENTRYPOINT [\"/usr/bin/python3\"]
 ",
         packages = TRAINER_PACKAGES.join(" "),
+        trimmed = TRAINER_TRIMMED.join(" \\\n      "),
         environment = TRAINER_ENVIRONMENT.join(" "),
     )
 }

@@ -96,6 +96,28 @@ impl Recipe {
 /// come on top.
 pub(crate) const TRAINER_SUITE: &str = "trixie";
 pub(crate) const TRAINER_PACKAGES: &[&str] = &["python3-torch", "python3-numpy", "python3-sklearn"];
+/// What running Python programs does not need: manuals, translations, tests of the packages,
+/// another language. 330 MB.
+pub(crate) const TRAINER_TRIMMED: &[&str] = &[
+    "/usr/share/doc",
+    "/usr/share/man",
+    "/usr/share/locale",
+    "/usr/share/info",
+    "/usr/share/perl",
+    "/usr/lib/*/perl",
+    "/usr/lib/*/perl-base",
+    "/usr/lib/libtorch-test",
+    "/usr/lib/python3/dist-packages/networkx/*tests",
+    "/usr/lib/python3/dist-packages/scipy/*tests",
+    "/usr/lib/python3/dist-packages/sklearn/*tests",
+    "/usr/lib/python3/dist-packages/sympy/*tests",
+    "/usr/lib/python3/dist-packages/torch/bin/*[tT]est*",
+    "/usr/lib/python3/dist-packages/torch/bin/tutorial_*",
+    "/usr/include",
+    "/var/cache",
+    "/var/lib/apt",
+    "/var/log",
+];
 /// What builds our wheel, as pip takes it.
 pub(crate) const MATURIN: &str = "maturin>=1,<2";
 /// Where Debian's Python looks for packages that Debian installed, and now for ours.

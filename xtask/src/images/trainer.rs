@@ -12,36 +12,13 @@ use cluster::{Outcome, command, digest, paths};
 
 use super::table::{
     MATURIN, NOBODY, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE,
-    TRAINER_SUITE,
+    TRAINER_SUITE, TRAINER_TRIMMED,
 };
 use crate::r#gen::root;
 use crate::{child, report};
 
 /// Where apt keeps the machine's mirrors.
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
-
-/// What running Python programs does not need: manuals, translations, tests of the packages,
-/// another language. 330 MB.
-const TRIMMED: &[&str] = &[
-    "./usr/share/doc",
-    "./usr/share/man",
-    "./usr/share/locale",
-    "./usr/share/info",
-    "./usr/share/perl",
-    "./usr/lib/*/perl",
-    "./usr/lib/*/perl-base",
-    "./usr/lib/libtorch-test",
-    "./usr/lib/python3/dist-packages/networkx/*tests",
-    "./usr/lib/python3/dist-packages/scipy/*tests",
-    "./usr/lib/python3/dist-packages/sklearn/*tests",
-    "./usr/lib/python3/dist-packages/sympy/*tests",
-    "./usr/lib/python3/dist-packages/torch/bin/*[tT]est*",
-    "./usr/lib/python3/dist-packages/torch/bin/tutorial_*",
-    "./usr/include",
-    "./var/cache",
-    "./var/lib/apt",
-    "./var/log",
-];
 
 /// The image's archive, made of its base and our wheel.
 pub(crate) fn build(base: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
@@ -83,7 +60,7 @@ fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBu
 pub(crate) fn base() -> anyhow::Result<PathBuf> {
     let start = Instant::now();
     report::begin("trainer base");
-    let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRIMMED:?}");
+    let recipe = format!("{TRAINER_SUITE} {TRAINER_PACKAGES:?} {TRAINER_TRIMMED:?}");
     let folder = cache()?;
     let _alone = lock(&folder)?;
     let key = short_key(recipe.as_bytes())?;
@@ -160,9 +137,15 @@ fn trim(whole: &Path, layer: &Path) -> anyhow::Result<()> {
         .arg(&folder);
     // Device nodes: containers get their own.
     unpack.args(["--numeric-owner", "--wildcards", "--exclude=./dev/*"]);
-    unpack.args(TRIMMED.iter().map(|path| format!("--exclude={path}")));
+    unpack.args(
+        TRAINER_TRIMMED
+            .iter()
+            .map(|path| format!("--exclude=.{path}")),
+    );
     command::run(&mut unpack)?;
-    let mut pack = reproducible_tar(&fresh);
+    // The times of files stay: a compiled Python module is used only while its source has the time
+    // that it names, and PyTorch takes seconds to compile at each start.
+    let mut pack = tar(&fresh);
     pack.arg("--directory").arg(&folder).arg(".");
     command::run(&mut pack)?;
     fs::rename(&fresh, layer).context("failed to keep the trainer's base")?;
@@ -283,8 +266,9 @@ fn pack_layer(site: &Path, layer: &Path) -> anyhow::Result<()> {
         &root().join("examples"),
         &stage.join(TRAINER_EXAMPLES.trim_start_matches('/')),
     )?;
-    let mut pack = reproducible_tar(layer);
-    pack.args(["--owner=0", "--group=0", "--mode=u=rwX,go=rX"]);
+    // The same files give the same bytes.
+    let mut pack = tar(layer);
+    pack.args(["--mtime=@0", "--owner=0", "--group=0", "--mode=u=rwX,go=rX"]);
     pack.arg("--directory").arg(&stage).arg(".");
     command::run(&mut pack)?;
     fs::remove_dir_all(&stage).context("failed to remove the staged upper layer")
@@ -306,13 +290,11 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same files give the same bytes.
-fn reproducible_tar(target: &Path) -> Command {
+fn tar(target: &Path) -> Command {
     let mut tar = Command::new("tar");
     tar.args([
         "--create",
         "--sort=name",
-        "--mtime=@0",
         "--numeric-owner",
         "--format=gnu",
         "--file",
