@@ -6,11 +6,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Engine, Name, Options, Outcome, command, image, list, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// With its programs built, a cluster of two nodes is up within 20 s; ten times that is the limit.
+const UP_LIMIT: Duration = Duration::from_secs(200);
 
 fn quiet(_: &str, _: Outcome, _: Duration) {}
 
@@ -24,6 +26,26 @@ fn wait(cluster: &Cluster, node: &str, wanted: bool) {
     let what = format!("{node} Ready={wanted}");
     until(&what, LIMIT, || {
         Ok((ready(cluster, node) == wanted).then_some(()))
+    })
+    .unwrap();
+}
+
+/// A pod runs on the node and ends well.
+fn runs_a_pod(cluster: &Cluster, node: &str) {
+    let image = image::reference("busybox");
+    let place = format!(r#"{{"spec":{{"nodeName":"{node}"}}}}"#);
+    let run = ["run", node, "--image", &image, "--restart=Never"];
+    let start = || {
+        let mut kubectl = cluster.kubectl(run)?;
+        kubectl.args(["--overrides", &place, "--command", "--", "true"]);
+        command::run(&mut kubectl)
+    };
+    // The namespace's service account may be a moment younger than the node.
+    until("a pod is accepted", LIMIT, || Ok(start().ok())).unwrap();
+    let phase = ["get", "pod", node, "-o", "jsonpath={.status.phase}"];
+    until("the pod ends well", LIMIT, || {
+        let phase = command::run(&mut cluster.kubectl(phase)?)?;
+        Ok((phase == "Succeeded").then_some(()))
     })
     .unwrap();
 }
@@ -67,13 +89,18 @@ fn traces(name: &str) -> Vec<String> {
 fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     let name = Name::new("lifecycle").unwrap();
     let options = Options::new(name.clone()).nodes(2).zones(&["a", "b"]);
+    let started = Instant::now();
     let cluster = Cluster::up(&options, &quiet).unwrap();
+    assert!(started.elapsed() < UP_LIMIT, "{:?}", started.elapsed());
+    assert!(cluster.nodes().all(|node| ready(&cluster, node.name())));
     if cluster.engine() == Engine::Kind {
         Cluster::down(&name).unwrap();
         return;
     }
     let (busybox, _) = image::busybox().unwrap().build().unwrap();
     cluster.import(&[busybox], &quiet).unwrap();
+    runs_a_pod(&cluster, "lifecycle-1");
+    runs_a_pod(&cluster, "lifecycle-2");
     let lost = "lifecycle-2";
     let node = cluster.node(lost).unwrap();
 
@@ -139,12 +166,17 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     );
 
     // Another cluster comes up beside it, called like one of its nodes. Of a run that crashed before
-    // it wrote anything down the name is enough to clean up, and its neighbour does not notice.
+    // it wrote anything down the name is enough to clean up, whether the next run brings it up or
+    // takes it down, and its neighbour does not notice.
     let second = Name::new(lost).unwrap();
-    let beside = Cluster::up(&Options::new(second.clone()).nodes(1), &quiet).unwrap();
-    assert!(ready(&beside, "lifecycle-2-1"));
-    assert!(!traces(lost).is_empty());
-    fs::remove_file(beside.logs().with_file_name("state")).unwrap();
+    let beside = || {
+        let beside = Cluster::up(&Options::new(second.clone()).nodes(1), &quiet).unwrap();
+        assert!(ready(&beside, "lifecycle-2-1"));
+        assert!(!traces(lost).is_empty());
+        fs::remove_file(beside.logs().with_file_name("state")).unwrap();
+    };
+    beside();
+    beside();
     assert!(Cluster::down(&second).unwrap());
     assert_eq!(traces(lost), Vec::<String>::new());
     assert!(ready(&cluster, "lifecycle-1") && ready(&cluster, lost));

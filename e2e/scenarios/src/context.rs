@@ -12,6 +12,7 @@ use crds::training_job::Phase;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -206,6 +207,18 @@ impl Context {
         Ok(told.into_iter().filter_map(|event| event.reason).collect())
     }
 
+    /// How often kubelets began to pull an image for a pod of this namespace.
+    pub async fn pulls(&self) -> Result<i32> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let told = events.list(&ListParams::default()).await?.items;
+        let pulling = told
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some("Pulling"));
+        Ok(pulling
+            .map(|event| event.deprecated_count.unwrap_or(1))
+            .sum())
+    }
+
     /// Makes a claim of the shared class.
     pub async fn claim(&self, name: &str, mode: &str) -> Result<()> {
         let claims: Api<PersistentVolumeClaim> =
@@ -260,6 +273,16 @@ impl Context {
             Ok((is_ready == ready).then_some(()))
         })
         .await
+    }
+
+    /// When the node's kubelet renewed its lease for the last time.
+    pub async fn lease_renewed(&self, node: &str) -> Result<Option<MicroTime>> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-node-lease");
+        let lease = leases
+            .get(node)
+            .await
+            .with_context(|| format!("failed to read the lease of {node}"))?;
+        Ok(lease.spec.and_then(|spec| spec.renew_time))
     }
 
     /// Sets or clears a node's cordon.

@@ -18,11 +18,20 @@ if [ "$RANK" = 0 ]; then
   mv /run/fireflyer/ack.tmp /run/fireflyer/ack.json
 fi"#;
 
-/// The first attempt works until it is interrupted or killed, every later one ends well.
-pub const LATER_ATTEMPTS_END: &str = r#"trap '' TERM
-echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK"
-[ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
+/// A trainer in shell that has saved step 5 when it begins and works until it is interrupted or
+/// killed; it ends well once it was resumed from a checkpoint.
+pub const SAVES_AT_ONCE: &str = r#"trap '' TERM
+echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK resume=${FIREFLYER_RESUME:-none}"
+[ -n "$FIREFLYER_RESUME" ] && exit 0
+if [ "$RANK" = 0 ]; then
+  printf '{"step":5,"checkpoint":{"attempt":%s,"step":5,"digest":"sha256:%064d"}}' "$FIREFLYER_ATTEMPT" 5 > /run/fireflyer/progress.tmp
+  mv /run/fireflyer/progress.tmp /run/fireflyer/progress.json
+fi
 while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done"#;
+
+/// A trainer in shell that tells which devices it sees.
+pub const TELLS_ITS_DEVICES: &str =
+    "cd /dev/fireflyer && echo files: * && echo visible: $NVIDIA_VISIBLE_DEVICES && cat gpu7";
 
 /// Like [`RUNS_UNTIL_ASKED`], but ends well once it was resumed from a checkpoint.
 pub const ENDS_WHEN_RESUMED: &str = r#"trap '' TERM

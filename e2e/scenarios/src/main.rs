@@ -156,8 +156,12 @@ async fn all(
     let real = runner::run(client.clone(), Arc::clone(cluster), scenario::REAL, filter).await?;
     outcome.add(real);
     if Engine::here() == Engine::Native {
-        println!("test the_same_on_kind ... not run: no Docker answers here");
-        outcome.skipped += 1;
+        println!("the same on a cluster of kind's:");
+        outcome.add(runner::skip(
+            scenario::REAL,
+            filter,
+            "needs Docker and kind",
+        ));
     } else {
         outcome.add(runner::skip(
             scenario::BESIDE,

@@ -1,6 +1,7 @@
 //! Runs scenarios: as many at once as the cluster has nodes for, the destructive ones alone; keeps
 //! the logs of each that fails in one folder and says where.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -188,55 +189,45 @@ fn clear(cluster: &Cluster, namespace: &str, how: &str) {
     }
 }
 
-/// Writes objects, Events and logs of the namespace and of the operator into one folder.
+/// Writes objects, Events and logs of the namespace and of our own pods into one folder, with a link
+/// to the logs of the cluster itself.
 fn keep_logs(cluster: &Cluster, namespace: &str) -> Result<PathBuf> {
     let folder = cluster.logs().join("failures").join(namespace);
     std::fs::create_dir_all(&folder)?;
     let system = crds::names::SYSTEM_NAMESPACE;
-    let questions: [(&str, &[&str]); 6] = [
-        (
-            "jobs.yaml",
-            &[
-                "get",
-                "trainingjobs,configmaps",
-                "-o",
-                "yaml",
-                "-n",
-                namespace,
-            ],
-        ),
-        ("pods.yaml", &["get", "pods", "-o", "yaml", "-n", namespace]),
-        ("events.txt", &["get", "events", "-n", namespace]),
-        ("nodes.yaml", &["get", "nodes", "-o", "yaml"]),
-        ("system.txt", &["get", "all", "-o", "wide", "-n", system]),
-        (
-            "operator.log",
-            &[
-                "logs",
-                "-n",
-                system,
-                "-l",
-                "app.kubernetes.io/component=operator",
-                "--tail=-1",
-                "--prefix",
-            ],
-        ),
-    ];
-    for (file, arguments) in questions {
+    let keep = |file: &str, question: &str| -> Result<()> {
         let output = cluster
-            .kubectl(arguments)?
+            .kubectl(question.split(' '))?
             .output()
             .context("failed to run kubectl")?;
         std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
+        Ok(())
+    };
+    keep(
+        "jobs.yaml",
+        &format!("get trainingjobs,configmaps -o yaml -n {namespace}"),
+    )?;
+    keep("pods.yaml", &format!("get pods -o yaml -n {namespace}"))?;
+    keep("events.txt", &format!("get events -n {namespace}"))?;
+    keep("nodes.yaml", "get nodes -o yaml")?;
+    keep("system.txt", &format!("get all -o wide -n {system}"))?;
+    for namespace in [namespace, system] {
+        let question = format!("get pods -o name -n {namespace}");
+        let names = cluster.kubectl(question.split(' '))?.output()?;
+        for pod in String::from_utf8_lossy(&names.stdout).lines() {
+            let question = format!("logs {pod} -n {namespace} --all-containers --prefix");
+            let file = pod.replace('/', "-");
+            keep(&format!("{file}.log"), &question)?;
+            // Of a container that was started again, the life before. Most have none.
+            keep(
+                &format!("{file}.previous.log"),
+                &format!("{question} --previous"),
+            )?;
+        }
     }
-    let names = cluster
-        .kubectl(["get", "pods", "-o", "name", "-n", namespace])?
-        .output()?;
-    for pod in String::from_utf8_lossy(&names.stdout).lines() {
-        let arguments = ["logs", pod, "-n", namespace, "--all-containers", "--prefix"];
-        let output = cluster.kubectl(arguments)?.output()?;
-        let file = format!("{}.log", pod.replace('/', "-"));
-        std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
+    let cluster_logs = folder.join("cluster");
+    if !cluster_logs.exists() {
+        symlink(cluster.logs(), cluster_logs)?;
     }
     Ok(folder)
 }

@@ -6,6 +6,7 @@ use crate::runner::{Needs, Scenario};
 use crate::scenario;
 
 pub mod api;
+pub mod devices;
 pub mod faults;
 pub mod lifecycle;
 pub mod scale;
@@ -14,6 +15,8 @@ pub mod upgrade;
 
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
 const START: Duration = Duration::from_secs(60);
+/// The cluster under test calls a node lost after 8 to 10 s; ten times that is the limit.
+const NODE_LOSS: Duration = Duration::from_secs(100);
 
 /// Scenarios on real nodes (T4).
 pub const REAL: &[Scenario] = &[
@@ -42,6 +45,10 @@ pub const REAL: &[Scenario] = &[
         Needs::Nodes(2),
         lifecycle::job_deleted_while_starting_leaves_nothing
     ),
+    scenario!(
+        Needs::Nodes(1),
+        devices::trainer_sees_the_devices_of_its_node
+    ),
     scenario!(Needs::Nodes(0), lifecycle::gang_that_cannot_fit_says_why),
     scenario!(
         Needs::Nodes(0),
@@ -58,7 +65,7 @@ pub const REAL: &[Scenario] = &[
     scenario!(Needs::Everything, faults::cordoned_node_is_left_gracefully),
     scenario!(
         Needs::Everything,
-        faults::kubelet_restart_keeps_job_and_devices
+        devices::kubelet_restart_keeps_job_and_devices
     ),
     scenario!(
         Needs::Everything,

@@ -41,7 +41,7 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
     let own = own.context("the cluster has no node")?.name().to_owned();
     let other = other.context("the cluster has one node")?.name().to_owned();
     let label = r#"{"metadata":{"labels":{"fireflyer.dev/tried":"yes"}}}"#;
-    let tries: [(&str, &str, Option<&str>); 5] = [
+    let tries: [(&str, &str, Option<&str>); 7] = [
         (&own, label, None),
         (&other, label, Some("may not change node")),
         (
@@ -52,6 +52,16 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
         (
             &own,
             r#"{"spec":{"unschedulable":true}}"#,
+            Some("and nothing else"),
+        ),
+        (
+            &own,
+            r#"{"metadata":{"annotations":{"fireflyer.dev/tried":"yes"}}}"#,
+            Some("and nothing else"),
+        ),
+        (
+            &own,
+            r#"{"metadata":{"finalizers":["fireflyer.dev/tried"]}}"#,
             Some("and nothing else"),
         ),
         (
@@ -75,6 +85,14 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
             "the agent of {own} patches {node} with {patch}: expected {refusal:?}, the answer was {said:?}"
         );
     }
+    let deleted = as_agent_of(&context, &own)?
+        .args(["delete", "node", &own, "--dry-run=server"])
+        .output()
+        .context("failed to run kubectl")?;
+    ensure!(
+        !deleted.status.success(),
+        "the agent of {own} may delete its Node"
+    );
     Ok(())
 }
 

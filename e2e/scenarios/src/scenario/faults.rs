@@ -1,25 +1,17 @@
 //! What breaks, and what the job does then.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::json;
 
 use crate::context::{Context, leader};
-use crate::jobs::{Job, LATER_ATTEMPTS_END, RUNS_UNTIL_ASKED};
-use crate::scenario::START;
-
-/// The cluster under test calls a node lost after 8 to 10 s; ten times that is the limit.
-const NODE_LOSS: Duration = Duration::from_secs(100);
+use crate::jobs::{Job, RUNS_UNTIL_ASKED, SAVES_AT_ONCE};
+use crate::scenario::{NODE_LOSS, START};
 
 pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
-    context
-        .submit(&Job::shell("fragile", 2, LATER_ATTEMPTS_END))
-        .await?;
-    context.reaches("fragile", Phase::Running, START).await?;
+    starts_and_saves(&context, "fragile").await?;
     // Pid 1 is the launcher; the trainer's rank is its child.
     let kill = [
         "exec",
@@ -54,6 +46,31 @@ pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
         failure.rank == Some(1),
         "status blames rank {:?}, not 1",
         failure.rank
+    );
+    resumed(&context, "fragile", 2).await
+}
+
+/// Submits a job of two nodes that saves step 5 and works on; returns when the save is on record.
+async fn starts_and_saves(context: &Context, name: &str) -> Result<()> {
+    context.claim(name, "ReadWriteMany").await?;
+    let job = Job::shell(name, 2, SAVES_AT_ONCE).checkpoint(name, 300);
+    context.submit(&job).await?;
+    context.reaches(name, Phase::Running, START).await?;
+    context
+        .eventually("the job's save is on record", START, || async {
+            let status = context.job(name).await?.status.unwrap_or_default();
+            let saved = status.last_checkpoint;
+            Ok(saved.filter(|saved| saved.step == 5).map(|_| ()))
+        })
+        .await
+}
+
+/// An attempt must have gone on from what [`starts_and_saves`] saved.
+async fn resumed(context: &Context, name: &str, attempt: u32) -> Result<()> {
+    let log = context.log(name, attempt, 0).await?;
+    ensure!(
+        log.contains("resume=attempt-1/step-5"),
+        "attempt {attempt} did not go on from the save: {log}"
     );
     Ok(())
 }
@@ -119,9 +136,7 @@ pub async fn cordoned_node_is_left_gracefully(context: Context) -> Result<()> {
 }
 
 pub async fn killed_node_is_replaced_and_the_job_goes_on(context: Context) -> Result<()> {
-    let job = Job::shell("survivor", 2, LATER_ATTEMPTS_END);
-    context.submit(&job).await?;
-    context.reaches("survivor", Phase::Running, START).await?;
+    starts_and_saves(&context, "survivor").await?;
     let lost = context.node_of("survivor", 1).await?;
     context.cluster.node(&lost)?.kill()?;
     let ended = context
@@ -135,7 +150,7 @@ pub async fn killed_node_is_replaced_and_the_job_goes_on(context: Context) -> Re
         status.attempt >= 2,
         "the job did not notice that a node died"
     );
-    Ok(())
+    resumed(&context, "survivor", status.attempt).await
 }
 
 pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Result<()> {
@@ -182,41 +197,4 @@ async fn leader_node(context: &Context) -> Result<String> {
         .spec
         .and_then(|spec| spec.node_name)
         .context("the leader has no node")
-}
-
-pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<()> {
-    context
-        .submit(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED))
-        .await?;
-    context.reaches("unmoved", Phase::Running, START).await?;
-    let before = context.pod_uids("unmoved").await?;
-    let node = context.node_of("unmoved", 0).await?;
-    context.cluster.node(&node)?.restart_kubelet()?;
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    context
-        .eventually(
-            "the agent registered again with the new kubelet",
-            NODE_LOSS,
-            || async {
-                let status = nodes.get(&node).await?.status.unwrap_or_default();
-                let allocatable = status.allocatable.unwrap_or_default();
-                let gpus = allocatable
-                    .get(crds::names::RESOURCE_GPU)
-                    .map(|count| count.0.clone());
-                Ok((gpus.as_deref() == Some("8")).then_some(()))
-            },
-        )
-        .await?;
-    let job = context.job("unmoved").await?.status.unwrap_or_default();
-    ensure!(
-        job.phase == Phase::Running,
-        "the job is {:?} after a kubelet restart",
-        job.phase
-    );
-    ensure!(
-        before == context.pod_uids("unmoved").await?,
-        "pods changed with the kubelet"
-    );
-    context.delete("unmoved").await?;
-    context.is_gone("unmoved", START * 2).await
 }

@@ -151,11 +151,19 @@ pub async fn missing_image_is_a_condition_and_no_storm(context: Context) -> Resu
             Ok(message.filter(|message| message.contains("localhost/fireflyer/absent:0.1.0")))
         })
         .await?;
+    let before = context.pod_uids("imageless").await?;
+    // A storm would come with the kubelet's tries.
+    context
+        .eventually("the kubelet has tried three times", START * 2, || async {
+            Ok((context.pulls().await? >= 3).then_some(()))
+        })
+        .await?;
     let job = context.job("imageless").await?;
-    let attempt = job.status.map_or(0, |status| status.attempt);
+    let status = job.status.unwrap_or_default();
+    let tried = (status.attempt, status.restarts, status.replans);
     ensure!(
-        attempt == 1,
-        "an image that cannot be pulled used up {attempt} attempts"
+        tried == (1, 0, 0) && before == context.pod_uids("imageless").await?,
+        "attempt, restarts and replans are {tried:?} for an image that cannot be pulled"
     );
     context.delete("imageless").await?;
     context.is_gone("imageless", START * 2).await
