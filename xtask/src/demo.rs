@@ -91,6 +91,10 @@ fn run(mut args: Args) -> Result<ExitCode> {
     );
     if kill_node {
         ensure!(ended.attempt > 1, "the job did not notice that a node died");
+        ensure!(
+            ended.resumed.is_some(),
+            "the job began anew instead of going on from its checkpoint"
+        );
     }
     println!(
         "\n{}",
@@ -104,6 +108,8 @@ fn run(mut args: Args) -> Result<ExitCode> {
 struct Ended {
     attempt: u32,
     accuracy: f64,
+    /// The checkpoint that the last attempt went on from.
+    resumed: Option<String>,
 }
 
 /// Shows the job until it ends; kills the node of rank 1 once there is a checkpoint to lose, if asked to.
@@ -111,7 +117,7 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
     let started = Instant::now();
     let (sender, lines) = channel();
     let mut shown = String::new();
-    let mut accuracy = None;
+    let mut told = Told::default();
     let mut log: Option<Log> = None;
     let mut killed = !kill_node;
     loop {
@@ -129,8 +135,8 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
         if trains && log.as_ref().is_none_or(|log| log.attempt != job.attempt) {
             log = Some(Log::follow(cluster, job.attempt, sender.clone())?);
         }
-        let saved = show(&lines, started, &mut accuracy);
-        if saved && !killed {
+        show(&lines, started, &mut told);
+        if told.saved && !killed {
             killed = true;
             let node = node_of(cluster, job.attempt, 1)?;
             println!(
@@ -145,11 +151,12 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
                 if let Some(log) = log.as_mut() {
                     log.finish();
                 }
-                show(&lines, started, &mut accuracy);
-                let accuracy = accuracy.context("the trainer's log tells no accuracy")?;
+                show(&lines, started, &mut told);
+                let accuracy = told.accuracy;
                 return Ok(Ended {
                     attempt: job.attempt,
-                    accuracy,
+                    accuracy: accuracy.context("the trainer's log tells no accuracy")?,
+                    resumed: told.resumed,
                 });
             }
             "Failed" => {
@@ -161,18 +168,27 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
     }
 }
 
-/// Prints what the trainer printed since the last time; says whether it has saved a checkpoint.
-fn show(lines: &Receiver<String>, started: Instant, accuracy: &mut Option<f64>) -> bool {
-    let mut saved = false;
+/// What the trainer has told so far.
+#[derive(Default)]
+struct Told {
+    /// It has saved a checkpoint.
+    saved: bool,
+    /// The checkpoint that it went on from.
+    resumed: Option<String>,
+    accuracy: Option<f64>,
+}
+
+/// Prints what the trainer printed since the last time, and takes in what matters.
+fn show(lines: &Receiver<String>, started: Instant, told: &mut Told) {
     for line in lines.try_iter() {
         println!("{:>6.1} s      {line}", started.elapsed().as_secs_f64());
-        saved |= line.starts_with("checkpoint=");
-        let told = line
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("accuracy="));
-        *accuracy = told.and_then(|text| text.parse().ok()).or(*accuracy);
+        match line.split_once('=') {
+            Some(("checkpoint", _)) => told.saved = true,
+            Some(("resumed", name)) => told.resumed = Some(name.to_owned()),
+            Some(("accuracy", text)) => told.accuracy = text.parse().ok(),
+            Some(_) | None => {}
+        }
     }
-    saved
 }
 
 /// What the status says, without what a person would not read.

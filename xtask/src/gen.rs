@@ -23,8 +23,9 @@ Rewrites the committed files that are made from code:
   docs/reference.md                      flags and metrics, from their declarations
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
-  --check   write nothing; fail when a file is stale, or when a rule, bound or
-            pattern of a CRD has no refusal case under crds/cases",
+  --check   write nothing; fail when a file is stale (the protocol is compared by a test of
+            its package), or when a rule, bound or pattern of a CRD has no refusal case
+            under crds/cases",
     run,
 };
 

@@ -41,7 +41,7 @@ pub(crate) fn begin(name: &str) {
     under_way().push((name.to_owned(), Instant::now()));
 }
 
-/// Prints one finished step: `  tools kubernetes            built      404.0 s`.
+/// Prints one finished step: `  trainer base                built      140.0 s`.
 pub(crate) fn line(name: &str, how: impl Display, elapsed: Duration) {
     under_way().retain(|(other, _)| other != name);
     print(name, how, elapsed);
