@@ -1,7 +1,9 @@
 //! Translates between the words of `core/collective` and those of `wire`, which do not know each other.
 //! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
 
-use collective::machine::{Broken, Claim, Fence, Frame, Mismatch, Violation};
+use collective::machine::{
+    Broken, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict, Violation,
+};
 use collective::{DType, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
@@ -87,6 +89,45 @@ fn claim_to_wire(claim: &Claim) -> wire::frame::Claim {
     }
 }
 
+fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown> {
+    Ok(match verdict {
+        wire::frame::Verdict::Mismatch { one, other } => Verdict::Mismatch(Mismatch {
+            one: claim_from_wire(one),
+            other: claim_from_wire(other),
+        }),
+        wire::frame::Verdict::Refusal { claim, reason } => Verdict::Refusal(Refusal {
+            claim: claim_from_wire(claim),
+            reason: match reason {
+                1 => Reason::Root,
+                2 => Reason::Size,
+                3 => Reason::Input,
+                4 => Reason::Limit,
+                5 => Reason::Memory,
+                _ => return Err(Unknown("reason of a refusal")),
+            },
+        }),
+    })
+}
+
+fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
+    match verdict {
+        Verdict::Mismatch(mismatch) => wire::frame::Verdict::Mismatch {
+            one: claim_to_wire(&mismatch.one),
+            other: claim_to_wire(&mismatch.other),
+        },
+        Verdict::Refusal(refusal) => wire::frame::Verdict::Refusal {
+            claim: claim_to_wire(&refusal.claim),
+            reason: match refusal.reason {
+                Reason::Root => 1,
+                Reason::Size => 2,
+                Reason::Input => 3,
+                Reason::Limit => 4,
+                Reason::Memory => 5,
+            },
+        },
+    }
+}
+
 /// A frame's header, as it travels.
 pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
     let mut header = Header {
@@ -99,8 +140,6 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
         payload: 0,
         body: Body::Heartbeat,
     };
-    let claims =
-        |mismatch: &Mismatch| (claim_to_wire(&mismatch.one), claim_to_wire(&mismatch.other));
     match frame {
         Frame::Up {
             tree,
@@ -120,10 +159,11 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
                 },
             };
         }
-        Frame::Refuse { op, mismatch } => {
+        Frame::Refuse { op, verdict } => {
             header.operation = *op;
-            let (one, other) = claims(mismatch);
-            header.body = Body::Refuse { one, other };
+            header.body = Body::Refuse {
+                verdict: verdict_to_wire(verdict),
+            };
         }
         Frame::Down {
             tree,
@@ -135,10 +175,11 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
             header.body = Body::Down;
         }
-        Frame::Fail { op, mismatch } => {
+        Frame::Fail { op, verdict } => {
             header.operation = *op;
-            let (one, other) = claims(mismatch);
-            header.body = Body::Fail { one, other };
+            header.body = Body::Fail {
+                verdict: verdict_to_wire(verdict),
+            };
         }
         Frame::Credit { tree, slot } => {
             (header.tree, header.slot) = (*tree, *slot);
@@ -169,10 +210,6 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
         epoch: header.epoch,
     };
     let (op, tree, slot) = (header.operation, header.tree, header.slot);
-    let mismatch = |one, other| Mismatch {
-        one: claim_from_wire(one),
-        other: claim_from_wire(other),
-    };
     let frame = match &header.body {
         Body::Up { claim } => Frame::Up {
             tree,
@@ -183,9 +220,9 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             call: call_from_wire(&claim.call),
             rank: claim.rank,
         },
-        Body::Refuse { one, other } => Frame::Refuse {
+        Body::Refuse { verdict } => Frame::Refuse {
             op,
-            mismatch: mismatch(one, other),
+            verdict: verdict_from_wire(verdict)?,
         },
         Body::Down => Frame::Down {
             tree,
@@ -193,9 +230,9 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             chunk: header.chunk,
             bytes: header.payload,
         },
-        Body::Fail { one, other } => Frame::Fail {
+        Body::Fail { verdict } => Frame::Fail {
             op,
-            mismatch: mismatch(one, other),
+            verdict: verdict_from_wire(verdict)?,
         },
         Body::Credit => Frame::Credit { tree, slot },
         Body::Awaiting => Frame::Awaiting { op },
@@ -315,6 +352,17 @@ mod tests {
                 call: calls()[9],
             },
         };
+        let refusals = [
+            Reason::Root,
+            Reason::Size,
+            Reason::Input,
+            Reason::Limit,
+            Reason::Memory,
+        ];
+        let refusals = refusals.map(|reason| Refusal {
+            claim: mismatch.one,
+            reason,
+        });
         let (node, by, op, rank) = (4, 2, 11, 6);
         let causes = [
             Broken::NodeLost { node, by },
@@ -339,20 +387,23 @@ mod tests {
                 call: calls()[7],
                 rank,
             },
-            Frame::Refuse { op, mismatch },
             Frame::Down {
                 tree: 1,
                 op,
                 chunk: 3,
                 bytes: 17,
             },
-            Frame::Fail { op, mismatch },
             Frame::Credit { tree: 1, slot: 3 },
             Frame::Awaiting { op },
             Frame::Heartbeat,
             Frame::Bye { ended: 12 },
         ];
         frames.extend(causes.map(|broken| Frame::Abort { broken }));
+        let verdicts = refusals.map(Verdict::from);
+        for verdict in verdicts.into_iter().chain([mismatch.into()]) {
+            frames.push(Frame::Refuse { op, verdict });
+            frames.push(Frame::Fail { op, verdict });
+        }
         for frame in frames {
             let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();
             assert_eq!(frame_from_wire(&header), Ok((fence, frame)));

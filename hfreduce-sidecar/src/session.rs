@@ -283,18 +283,13 @@ impl Session {
         self.next_op > 0 || !self.waiting.is_empty()
     }
 
-    /// Takes out the call whose turn is next.
-    pub fn take_waiting(&mut self) -> Option<Waiting> {
+    /// The call whose turn is next takes its place in the order of operations.
+    pub fn accept(&mut self) -> Option<Waiting> {
+        let waiting = self.waiting.pop_front()?;
         self.stalled = false;
-        self.waiting.pop_front()
-    }
-
-    /// An accepted call took its place in the order of operations.
-    pub fn accepted(&mut self, called: Called) -> OpId {
-        let op = self.next_op;
+        self.in_flight.insert(self.next_op, waiting.called);
         self.next_op += 1;
-        self.in_flight.insert(op, called);
-        op
+        Some(waiting)
     }
 
     /// An operation is over: what was called.

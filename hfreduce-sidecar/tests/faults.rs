@@ -40,19 +40,29 @@ fn ranks_that_disagree_are_both_named_on_every_rank_and_the_next_operation_runs(
     assert!(text.contains("101 x f32"), "{text}");
 }
 
+// COLL-1: it fails on every rank, and the calls behind it, called before it failed, are not shifted.
 #[test]
-fn a_call_that_cannot_be_is_refused_alone_and_takes_no_place() {
+fn a_call_that_cannot_be_fails_on_every_rank_and_keeps_its_place() {
     let gang = Gang::start(2, 1);
     gang.each(|client| {
+        let mut second = sum(1);
         if client.standing().rank == 0 {
-            let mut call = Call::new(OpKind::Broadcast, DType::F32, 1);
-            call.root = 7;
-            let (kind, text) = failure(run(&client, call, &[]));
-            assert_eq!(kind, FailureKind::Refused);
-            assert!(text.contains("root 7"), "{text}");
+            second = Call::new(OpKind::Broadcast, DType::F32, 1);
+            second.root = 7;
         }
-        let output = run(&client, sum(1), &f32s(&[1.0])).unwrap();
-        assert_eq!(output.result[..], f32s(&[2.0]));
+        let tickets = [(1.0, sum(1)), (2.0, second), (3.0, sum(1))].map(|(number, call)| {
+            let input = filled(&client, &f32s(&[number]));
+            client.submit(call, Some(input), PATIENCE).unwrap()
+        });
+        let [first, second, third] = tickets.map(|ticket| client.wait(ticket, PATIENCE));
+        assert_eq!(first.unwrap().result[..], f32s(&[2.0]));
+        assert_eq!(third.unwrap().result[..], f32s(&[6.0]));
+        let (kind, text) = failure(second);
+        assert_eq!(kind, FailureKind::Refused);
+        assert!(
+            text.contains("rank 0 called broadcast(1 x f32, root 7)"),
+            "{text}"
+        );
     });
 }
 

@@ -22,8 +22,8 @@ use wire::handshake::{Identity, JobId, Key, Party};
 use wire::ring::{Bell, SUBMISSION_WORDS};
 use wire::segment::Segment;
 
-/// Attaching takes a millisecond; a sidecar that is kept busy or asleep never answers.
-const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
+/// An answer takes a millisecond; a sidecar that is kept busy or asleep never answers.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 #[test]
 fn strangers_on_the_sockets_change_nothing() {
@@ -136,12 +136,14 @@ fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
         let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
         calls.push(submission).unwrap();
         bell.ring();
+        let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
         if at == 3 {
-            // Well formed, so it is answered, and takes no place in the order.
+            // Well formed, so it fails alone, for both.
+            assert_eq!(kind, FailureKind::Refused);
+            assert!(text.contains("rank 1"), "{text}");
             wait_until_some(|| outcomes.pop().unwrap());
             continue;
         }
-        let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
         assert_eq!(kind, FailureKind::Broken);
         assert!(text.contains("rank 1"), "{text}");
         drop(channel);
@@ -164,7 +166,7 @@ fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
     assert!(text.contains("rank 1"), "{text}");
 }
 
-/// A call that is refused, so that it takes no place in the order: its input is not lent.
+/// A call that is refused: its input is not lent.
 fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
     let input = Place {
         segment: 77,
@@ -183,6 +185,7 @@ fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
 fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
     let gang = Gang::start(1, 2);
     let socket = gang.nodes[0].socket();
+    let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
     let (channel, control, bell) = attach_by_hand(&socket, 1);
     for fd in [channel.as_fd(), bell.as_fd()] {
         fcntl_setfl(fd, OFlags::empty()).unwrap();
@@ -195,10 +198,11 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
         outcomes.sleep().unwrap();
         calls.push(&refused_call(ticket)).unwrap();
         bell.ring();
+        let ticket = honest.submit(Call::barrier(), None, PATIENCE).unwrap();
+        let (kind, _) = failure(honest.wait(ticket, ANSWERED_WITHIN));
+        assert_eq!(kind, FailureKind::Refused);
         wait_until_some(|| outcomes.pop().unwrap());
     }
-    let honest = Client::attach(&socket, 0, ATTACHED_WITHIN).unwrap();
-    assert_eq!(honest.standing().rank, 0);
 }
 
 #[test]

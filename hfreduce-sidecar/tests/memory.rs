@@ -60,6 +60,39 @@ fn calls_wait_in_their_order_until_results_are_dropped() {
     });
 }
 
+// COLL-1: the error names the rank and says what to do.
+#[test]
+fn a_result_that_never_fits_on_one_node_fails_on_every_rank() {
+    let nodes = std::cell::Cell::new(0);
+    let gang = Gang::with(2, 1, |options| Options {
+        // The second node has room for nothing.
+        limit_bytes: if nodes.replace(1) == 0 {
+            LIMIT_BYTES
+        } else {
+            0
+        },
+        ..options
+    });
+    gang.each(|client| {
+        let call = Call::new(OpKind::Broadcast, DType::U8, 1);
+        let calls = [call, Call::barrier(), call].map(|call| {
+            let reads = call.reads_input_of(client.standing().rank);
+            let input = reads.then(|| filled(&client, &[7]));
+            client.submit(call, input, PATIENCE).unwrap()
+        });
+        let [first, second, third] = calls.map(|ticket| client.wait(ticket, PATIENCE));
+        second.unwrap();
+        for refused in [first, third] {
+            let (kind, text) = failure(refused);
+            assert_eq!(kind, FailureKind::Refused);
+            assert!(
+                text.contains("rank 1 called broadcast") && text.contains("smaller pieces"),
+                "{text}"
+            );
+        }
+    });
+}
+
 #[test]
 fn a_call_that_disagrees_on_its_own_node_does_not_wait_for_memory() {
     let gang = small(1, 2);

@@ -94,7 +94,8 @@ pub enum FailureKind {
     Mismatch,
     /// A member is gone or the gang is over; nothing runs any more.
     Broken,
-    /// The call cannot be; it takes no place in the order of operations.
+    /// One rank's call cannot be carried out: it fails on every rank, each of which has called it as its next
+    /// operation; the one after that runs.
     Refused,
 }
 

@@ -54,17 +54,26 @@ pub struct Notice {
     pub by: u32,
 }
 
+/// Why an operation fails on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Two ranks called different operations.
+    Mismatch { one: Claim, other: Claim },
+    /// A rank's call cannot be carried out, for a reason in a code that the sidecar gives a meaning.
+    Refusal { claim: Claim, reason: u8 },
+}
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A part of a chunk, to the parent; `claim` is the call it belongs to.
     Up { claim: Claim },
-    /// Two ranks disagree, to the parent.
-    Refuse { one: Claim, other: Claim },
+    /// The operation cannot be carried out, to the parent.
+    Refuse { verdict: Verdict },
     /// A chunk of the result, to a child.
     Down,
-    /// The operation failed because two ranks disagree, to a child.
-    Fail { one: Claim, other: Claim },
+    /// The operation failed, to a child.
+    Fail { verdict: Verdict },
     /// A receive slot is free again, to a child.
     Credit,
     /// Your part is missing, to a child.
@@ -102,14 +111,24 @@ impl Body {
     const fn code(&self) -> u8 {
         match self {
             Self::Up { .. } => 1,
-            Self::Refuse { .. } => 2,
+            Self::Refuse {
+                verdict: Verdict::Mismatch { .. },
+            } => 2,
             Self::Down => 3,
-            Self::Fail { .. } => 4,
+            Self::Fail {
+                verdict: Verdict::Mismatch { .. },
+            } => 4,
             Self::Credit => 5,
             Self::Awaiting => 6,
             Self::Abort { .. } => 7,
             Self::Heartbeat => 8,
             Self::Bye => 9,
+            Self::Refuse {
+                verdict: Verdict::Refusal { .. },
+            } => 10,
+            Self::Fail {
+                verdict: Verdict::Refusal { .. },
+            } => 11,
         }
     }
 
@@ -135,10 +154,16 @@ impl Header {
         writer.put(&self.payload.to_le_bytes());
         match &self.body {
             Body::Up { claim } => writer.claim(claim),
-            Body::Refuse { one, other } | Body::Fail { one, other } => {
-                writer.claim(one);
-                writer.claim(other);
-            }
+            Body::Refuse { verdict } | Body::Fail { verdict } => match verdict {
+                Verdict::Mismatch { one, other } => {
+                    writer.claim(one);
+                    writer.claim(other);
+                }
+                Verdict::Refusal { claim, reason } => {
+                    writer.claim(claim);
+                    writer.put(&[*reason]);
+                }
+            },
             Body::Abort { notice } => {
                 writer.put(&[notice.code, notice.detail]);
                 writer.put(&notice.subject.to_le_bytes());
@@ -181,13 +206,11 @@ impl Header {
                 claim: reader.claim()?,
             },
             2 => Body::Refuse {
-                one: reader.claim()?,
-                other: reader.claim()?,
+                verdict: reader.mismatch()?,
             },
             3 => Body::Down,
             4 => Body::Fail {
-                one: reader.claim()?,
-                other: reader.claim()?,
+                verdict: reader.mismatch()?,
             },
             5 => Body::Credit,
             6 => Body::Awaiting,
@@ -205,6 +228,12 @@ impl Header {
             }
             8 => Body::Heartbeat,
             9 => Body::Bye,
+            10 => Body::Refuse {
+                verdict: reader.refusal()?,
+            },
+            11 => Body::Fail {
+                verdict: reader.refusal()?,
+            },
             _ => return Err(Error::Field("kind")),
         };
         let limit = if header.body.carries_payload() {
@@ -270,6 +299,19 @@ impl Reader<'_> {
         let call = Call::decode(&words).ok_or(Error::Field("call"))?;
         Ok(Claim { rank, call })
     }
+
+    fn mismatch(&mut self) -> Result<Verdict, Error> {
+        Ok(Verdict::Mismatch {
+            one: self.claim()?,
+            other: self.claim()?,
+        })
+    }
+
+    fn refusal(&mut self) -> Result<Verdict, Error> {
+        let claim = self.claim()?;
+        let [reason] = self.take();
+        Ok(Verdict::Refusal { claim, reason })
+    }
 }
 
 /// FNV-1a over words: finds a damaged header; the payload is left to TCP's own sum.
@@ -309,11 +351,18 @@ mod tests {
         (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
     }
 
+    fn verdict() -> impl Strategy<Value = Verdict> {
+        prop_oneof![
+            (claim(), claim()).prop_map(|(one, other)| Verdict::Mismatch { one, other }),
+            (claim(), any::<u8>()).prop_map(|(claim, reason)| Verdict::Refusal { claim, reason }),
+        ]
+    }
+
     fn body() -> impl Strategy<Value = Body> {
         prop_oneof![
             claim().prop_map(|claim| Body::Up { claim }),
-            (claim(), claim()).prop_map(|(one, other)| Body::Refuse { one, other }),
-            (claim(), claim()).prop_map(|(one, other)| Body::Fail { one, other }),
+            verdict().prop_map(|verdict| Body::Refuse { verdict }),
+            verdict().prop_map(|verdict| Body::Fail { verdict }),
             any::<(u8, u8, u32, u32)>().prop_map(|(code, detail, subject, by)| Body::Abort {
                 notice: Notice {
                     code,

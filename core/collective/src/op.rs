@@ -95,7 +95,8 @@ impl Call {
         }
     }
 
-    /// Checks what one call alone can show. A refused call takes no place in the order of operations.
+    /// Checks what one call alone can show. A call that was made takes its place in the order of operations even so:
+    /// see [`crate::machine::Input::Refuse`].
     pub fn check(&self, world: u32) -> Result<(), CallError> {
         if let OpKind::Reduce { root, .. } | OpKind::Broadcast { root } = self.kind
             && root >= world

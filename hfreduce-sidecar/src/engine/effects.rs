@@ -1,7 +1,7 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
 use collective::kernels;
-use collective::machine::{Broken, Cause, Effect, Input, OpId, Region, Ticket};
+use collective::machine::{Broken, Cause, Effect, Input, OpId, Region, Ticket, Verdict};
 use rustix::event::epoll;
 use tracing::{error, info, warn};
 use wire::attach::Standing;
@@ -237,7 +237,8 @@ impl Engine {
             (Err(cause), Some(text)) => {
                 self.metrics.failed(&called.call);
                 let kind = match cause {
-                    Cause::Mismatch(_) => FailureKind::Mismatch,
+                    Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
+                    Cause::Verdict(Verdict::Refusal(_)) => FailureKind::Refused,
                     Cause::Broken(_) => FailureKind::Broken,
                 };
                 session.fail(called.ticket, kind, text)

@@ -1,17 +1,17 @@
 //! The engine's local side: processes that attach, call and let go. Every process is lost or leaves alone;
 //! what that means for the others is asked of the machine.
 
-use collective::machine::{Input, OpId};
+use collective::CallError;
+use collective::machine::{Input, OpId, Reason};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
-use wire::entry::FailureKind;
 use wire::ring;
 
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
-use crate::session::{self, Heard, Session, Taken, Waiting};
+use crate::session::{self, Heard, Session, Taken};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
@@ -210,7 +210,8 @@ impl Engine {
 
     /// Gives the first call that waits its place in the order of operations. False when there is none, or
     /// when results in use leave no memory for its own: then it waits, and all behind it, until some are let
-    /// go. Were it refused, the calls behind it would meet other calls than theirs on other nodes.
+    /// go. A call that cannot be carried out takes its place too, and fails on every rank: without it the
+    /// calls behind it would meet other calls than theirs on other nodes.
     fn take_up(&mut self, rank: usize) -> bool {
         let Some(session) = self.sessions.get(&rank) else {
             return false;
@@ -219,45 +220,41 @@ impl Engine {
             return false;
         };
         let op = session.next_op;
-        let asked = codec::call_from_wire(&waiting.called.call);
-        let mut refused = asked
-            .check(self.standing.world)
-            .map_err(|error| error.to_string())
-            .and(waiting.input.as_ref().map(drop).map_err(String::clone))
-            .err();
-        if refused.is_none() {
-            match self.provide(op, &asked) {
-                Ok(()) => {}
-                Err(full @ PoolError::Full { .. }) => {
-                    self.stall(rank, op, &full);
+        let call = codec::call_from_wire(&waiting.called.call);
+        let mut refused = match (call.check(self.standing.world), &waiting.input) {
+            (Err(error), _) => Some((root_or_size(error), error.to_string())),
+            (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
+            (Ok(()), Ok(_)) => None,
+        };
+        if refused.is_none()
+            && let Err(error) = self.provide(op, &call)
+        {
+            let reason = match error {
+                PoolError::Full { .. } => {
+                    self.stall(rank, op, &error);
                     return false;
                 }
-                Err(error) => refused = Some(error.to_string()),
-            }
+                PoolError::TooLarge { .. } => Reason::Limit,
+                PoolError::Segment(_) => Reason::Memory,
+            };
+            refused = Some((reason, error.to_string()));
         }
-        let Some(session) = self.sessions.get_mut(&rank) else {
+        let Some(waiting) = self.sessions.get_mut(&rank).and_then(Session::accept) else {
             return false;
         };
-        let Some(Waiting { called, input }) = session.take_waiting() else {
-            return false;
-        };
-        if let Some(reason) = refused {
-            self.metrics.failed(&called.call);
-            if let Err(error) = session.fail(called.ticket, FailureKind::Refused, reason) {
-                self.lose_session(rank, &error);
-            }
-            return true;
-        }
-        session.accepted(called);
-        let input = input.ok().flatten();
-        let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
         if self.machine.broken().is_none() {
             self.uses.entry(op).or_default();
-            if let Some(input) = input {
-                self.memory.bring(op, rank, input);
-            }
         }
-        let call = asked;
+        if let Some((reason, detail)) = refused {
+            warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
+            self.handle(Input::Refuse { rank, call, reason });
+            return true;
+        }
+        let input = waiting.input.ok().flatten();
+        let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
+        if let Some(input) = input.filter(|_| self.machine.broken().is_none()) {
+            self.memory.bring(op, rank, input);
+        }
         self.handle(Input::Submit { rank, call, ready });
         true
     }
@@ -318,5 +315,12 @@ impl Engine {
                 self.lose_session(rank, &error);
             }
         }
+    }
+}
+
+fn root_or_size(error: CallError) -> Reason {
+    match error {
+        CallError::Root { .. } => Reason::Root,
+        CallError::Size { .. } => Reason::Size,
     }
 }

@@ -281,7 +281,7 @@ impl Engine {
     /// A cause in words, with the name of the node to look at.
     fn text(&self, cause: &Cause) -> String {
         let node = match cause {
-            Cause::Mismatch(_) => None,
+            Cause::Verdict(_) => None,
             Cause::Broken(broken) => broken.node(),
         };
         match node {

@@ -79,7 +79,7 @@ pub struct Output {
 }
 
 /// The result of an operation, read where the sidecar wrote it. Dropping it lets the sidecar use the
-/// memory again, so drop it soon.
+/// memory again, so drop it soon: a later call may wait for it, on every rank.
 #[derive(Debug)]
 pub struct ResultView {
     shared: Arc<Shared>,

@@ -124,6 +124,10 @@ impl Client {
     }
 
     /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
+    ///
+    /// Fails at once with [`Error::Refused`] where the sidecar lends no more, also while calls in flight hold
+    /// what it has lent. Then nothing was called: who goes on with the next call makes it in the place of this
+    /// one, and may get a sum of other ranks' other calls. So try again, or leave.
     pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<Buffer, Error> {
         const REQUEST: &str = "allocate an input buffer";
         let shared = &self.shared;
@@ -182,6 +186,11 @@ impl Client {
 
     /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
     /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
+    ///
+    /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
+    /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
+    /// those behind it run. A call whose result finds the sidecar's memory full of results in use is not
+    /// refused: it waits, and so do all ranks, until processes of that node drop enough of theirs.
     pub fn submit(
         &self,
         call: Call,

@@ -1,18 +1,19 @@
 //! Agreement before data: every part that goes up brings its sender's call, and a node combines it only with an
-//! equal one. A disagreement goes up tree 0 in place of the part, once everybody below has called; the root of
-//! tree 0 hands the verdict down, so all ranks fail with the same two names and the group goes on.
+//! equal one. A disagreement, or a call that cannot be carried out, goes up tree 0 in place of the part, once
+//! everybody below has called; the root of tree 0 hands the verdict down, so all ranks fail with the same names and
+//! the group goes on.
 
-use super::cause::{Claim, Mismatch, Violation};
+use super::cause::{Claim, Mismatch, Verdict, Violation};
 use super::operation::Stage;
-use super::{Cause, Effect, Frame, MAX_IN_FLIGHT, Machine, OpId};
+use super::{Effect, Frame, MAX_IN_FLIGHT, Machine, OpId};
 
 /// The tree that carries verdicts: every operation has a chunk in it.
 const VERDICTS: usize = 0;
 
 impl Machine {
-    /// Decides whether this node's subtree disagrees, when all of it has called the operation.
+    /// Decides whether this node's subtree can carry out the operation, when all of it has called it.
     pub(super) fn judge(&mut self, id: OpId) {
-        let Some(mismatch) = self.disagreement(id) else {
+        let Some(verdict) = self.verdict(id) else {
             return;
         };
         match self.parents[VERDICTS].as_ref().map(|&(peer, _)| peer) {
@@ -20,15 +21,15 @@ impl Machine {
                 if let Some(operation) = self.ops.get_mut(&id) {
                     operation.stage = Stage::Refused;
                 }
-                self.send(peer, Frame::Refuse { op: id, mismatch }, None);
+                self.send(peer, Frame::Refuse { op: id, verdict }, None);
             }
-            None => self.fail_operation(id, mismatch),
+            None => self.fail_operation(id, verdict),
         }
     }
 
-    /// The first disagreement in the order children, own ranks, own rank against child: it does not depend on
+    /// The first reason to fail in the order children, own ranks, own rank against child: it does not depend on
     /// who came first.
-    fn disagreement(&self, id: OpId) -> Option<Mismatch> {
+    fn verdict(&self, id: OpId) -> Option<Verdict> {
         let operation = self
             .ops
             .get(&id)
@@ -42,8 +43,8 @@ impl Machine {
         let mut differs = None;
         for peer in &self.config.trees.trees[VERDICTS].children[self.config.node] {
             let link = self.links.get(peer)?;
-            if let Some(&mismatch) = link.refused.get(&id) {
-                refused = refused.or(Some(mismatch));
+            if let Some(&verdict) = link.refused.get(&id) {
+                refused = refused.or(Some(verdict));
                 continue;
             }
             // Chunk 0 is the first of tree 0 for every call.
@@ -53,20 +54,18 @@ impl Machine {
                     rank: arrival.rank,
                     call: arrival.call,
                 };
-                differs = differs.or(Some(Mismatch {
-                    one: Claim { rank, call },
-                    other,
-                }));
+                let one = Claim { rank, call };
+                differs = differs.or(Some(Mismatch { one, other }.into()));
             }
         }
-        refused.or_else(|| operation.disagreement(rank)).or(differs)
+        refused.or_else(|| operation.verdict(rank)).or(differs)
     }
 
     pub(super) fn refused(
         &mut self,
         peer: usize,
         id: OpId,
-        mismatch: Mismatch,
+        verdict: Verdict,
     ) -> Result<(), Violation> {
         if self.child(peer, VERDICTS).is_none() {
             return Err(Violation::Direction);
@@ -76,7 +75,7 @@ impl Machine {
             return Ok(());
         }
         if let Some(link) = self.links.get_mut(&peer) {
-            link.refused.insert(id, mismatch);
+            link.refused.insert(id, verdict);
             if link.refused.len() as u64 > 2 * MAX_IN_FLIGHT {
                 return Err(Violation::Operation);
             }
@@ -89,7 +88,7 @@ impl Machine {
         &mut self,
         peer: usize,
         id: OpId,
-        mismatch: Mismatch,
+        verdict: Verdict,
     ) -> Result<(), Violation> {
         match &self.parents[VERDICTS] {
             Some((parent, _)) if *parent == peer => {}
@@ -103,27 +102,26 @@ impl Machine {
         if operation.is_none_or(|operation| !operation.complete_here()) {
             return Err(Violation::Operation);
         }
-        self.fail_operation(id, mismatch);
+        self.fail_operation(id, verdict);
         Ok(())
     }
 
     /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
-    fn fail_operation(&mut self, id: OpId, mismatch: Mismatch) {
+    fn fail_operation(&mut self, id: OpId, verdict: Verdict) {
         let Some(operation) = self.ops.get_mut(&id) else {
             return;
         };
         operation.stage = Stage::Ended;
-        let cause = Cause::Mismatch(mismatch);
         for rank in 0..operation.brought.len() {
             self.out.push(Effect::End {
                 op: id,
                 rank,
-                outcome: Err(cause),
+                outcome: Err(verdict.into()),
             });
         }
         for (peer, tree) in self.receives() {
             if usize::from(tree) == VERDICTS {
-                self.send(peer, Frame::Fail { op: id, mismatch }, None);
+                self.send(peer, Frame::Fail { op: id, verdict }, None);
             }
             self.drop_arrivals(id, peer, usize::from(tree));
         }

@@ -22,6 +22,51 @@ pub struct Mismatch {
     pub other: Claim,
 }
 
+/// Why a node cannot carry out a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum Reason {
+    /// [`crate::CallError::Root`].
+    #[error("its root is not a rank of the group")]
+    Root,
+    /// [`crate::CallError::Size`].
+    #[error("its result is larger than any result may be")]
+    Size,
+    /// The rank brought no input, or one that is not where it says.
+    #[error("its input does not lie in memory that was lent for inputs")]
+    Input,
+    /// The node may never use as much memory as the result needs.
+    #[error(
+        "its result does not fit into the memory that its node may use for results: \
+         call it in smaller pieces or raise that limit"
+    )]
+    Limit,
+    /// The node's kernel has no memory for the result.
+    #[error("its node has no memory for the result")]
+    Memory,
+}
+
+/// A rank's call that its node cannot carry out. It keeps its place in the order of operations and fails on
+/// every rank, so that the calls behind it still meet those of the other ranks. The group is usable afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{claim}, which cannot run: {reason}")]
+pub struct Refusal {
+    /// Whose call.
+    pub claim: Claim,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why one operation fails on every rank while the group goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Verdict {
+    /// Two ranks made different calls.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// One rank's call cannot be carried out.
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
+}
+
 /// What ended the epoch: every operation in flight and every later one fails with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
@@ -92,7 +137,7 @@ pub enum Violation {
 pub enum Cause {
     /// This operation only; the next one runs.
     #[error(transparent)]
-    Mismatch(#[from] Mismatch),
+    Verdict(#[from] Verdict),
     /// The whole epoch.
     #[error(transparent)]
     Broken(#[from] Broken),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::cause::{Broken, Cause, Mismatch};
+use super::cause::{Broken, Cause, Reason, Verdict};
 use crate::dtype::DType;
 use crate::op::{Call, ReduceOp};
 
@@ -61,8 +61,8 @@ pub enum Frame {
         call: Call,
         rank: u32,
     },
-    /// Child to parent in tree 0, instead of the first `Up` of an operation: two ranks disagree.
-    Refuse { op: OpId, mismatch: Mismatch },
+    /// Child to parent in tree 0, instead of the first `Up` of an operation: it cannot be carried out.
+    Refuse { op: OpId, verdict: Verdict },
     /// Parent to child: a chunk of the result.
     Down {
         tree: u8,
@@ -71,7 +71,7 @@ pub enum Frame {
         bytes: u32,
     },
     /// Parent to child in tree 0, instead of every `Down` of an operation: it failed for all.
-    Fail { op: OpId, mismatch: Mismatch },
+    Fail { op: OpId, verdict: Verdict },
     /// Parent to child: a receive slot is free again.
     Credit { tree: u8, slot: u8 },
     /// To neighbours in tree 0, passed on once: we have waited long for this operation; who is missing?
@@ -90,6 +90,13 @@ pub enum Input {
     /// A local rank made its next call (checked with [`Call::check`]); the first `ready` bytes of its
     /// input may be read.
     Submit { rank: usize, call: Call, ready: u64 },
+    /// A local rank made its next call, and this node cannot carry it out. It takes its place like any other and
+    /// fails on every rank; its input and result are not touched.
+    Refuse {
+        rank: usize,
+        call: Call,
+        reason: Reason,
+    },
     /// More of a local rank's input may be read: the first `ready` bytes.
     Ready { rank: usize, op: OpId, ready: u64 },
     /// A frame came from a neighbour, its payload (if any) lies where [`super::Machine::place`] said.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::cause::Mismatch;
+use super::cause::Verdict;
 use super::io::OpId;
 use crate::op::Call;
 
@@ -41,8 +41,8 @@ pub(super) struct Link {
     pub(super) bye: Option<u64>,
     /// What it is in each tree, if it is a child there.
     pub(super) child: [Option<Child>; 2],
-    /// Its subtree's disagreements, by operation: at most one for each operation in flight.
-    pub(super) refused: BTreeMap<OpId, Mismatch>,
+    /// What its subtree cannot carry out, by operation: at most one for each operation in flight.
+    pub(super) refused: BTreeMap<OpId, Verdict>,
 }
 
 impl Link {

@@ -11,7 +11,8 @@
 //! - Incoming `Up` and `Down`: after the header ask [`Machine::place`], read the payload there, then hand in
 //!   [`Input::Frame`]. Every other frame is handed in at once.
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
-//! - The k-th `Submit` of a local rank is operation k: the shell counts along.
+//! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
+//!   and cannot be carried out is handed in too, or the rank's later calls would meet other calls than their own.
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
@@ -31,7 +32,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use cause::{Broken, Cause, Claim, Mismatch, Violation};
+pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
 pub use config::{
     Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, MAX_SLOTS, MIN_CHUNK_BYTES, Timing,
 };
@@ -189,7 +190,8 @@ impl Machine {
     pub fn handle(&mut self, now: Duration, input: Input, effects: &mut Vec<Effect>) {
         self.pass_time(now);
         match input {
-            Input::Submit { rank, call, ready } => self.submit(rank, call, ready),
+            Input::Submit { rank, call, ready } => self.submit(rank, call, Ok(ready)),
+            Input::Refuse { rank, call, reason } => self.submit(rank, call, Err(reason)),
             Input::Ready { rank, op, ready } => self.ready(rank, op, ready),
             Input::Frame { peer, fence, frame } => self.frame(peer, fence, frame),
             Input::Done { ticket } => self.done(ticket),
@@ -224,7 +226,7 @@ impl Machine {
         self.ops.keys().next().map_or(called, |&id| id.min(called))
     }
 
-    fn submit(&mut self, rank: usize, call: Call, ready: u64) {
+    fn submit(&mut self, rank: usize, call: Call, ready: Result<u64, Reason>) {
         let id = self.called[rank];
         self.called[rank] += 1;
         if self.farewell != Farewell::No {
@@ -251,8 +253,12 @@ impl Machine {
             .ops
             .entry(id)
             .or_insert_with(|| Operation::new(self.gone.len(), self.now));
-        operation.brought[rank] = Some(Brought { call, ready });
-        if operation.complete_here() && operation.disagreement(first).is_none() {
+        operation.brought[rank] = Some(Brought {
+            call,
+            ready: ready.unwrap_or(0),
+            refused: ready.err(),
+        });
+        if operation.complete_here() && operation.verdict(first).is_none() {
             let plan = Plan::new(call, &self.config.layout, self.config.chunk_bytes);
             operation.plan(plan, &self.config.trees, self.config.node);
             self.check_early_parts(id);

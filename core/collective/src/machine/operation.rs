@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::cause::{Claim, Mismatch};
+use super::cause::{Claim, Mismatch, Reason, Refusal, Verdict};
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::schedule::{Chunk, Flow, Plan};
@@ -16,6 +16,8 @@ pub(super) struct Brought {
     pub(super) call: Call,
     /// Bytes of its input that may be read.
     pub(super) ready: u64,
+    /// Why this node cannot carry it out.
+    pub(super) refused: Option<Reason>,
 }
 
 /// How far an operation is.
@@ -23,7 +25,7 @@ pub(super) struct Brought {
 pub(super) enum Stage {
     /// Chunks move.
     Open,
-    /// A disagreement was reported to the parent; the verdict will come down.
+    /// A verdict was asked of the parent; it will come down.
     Refused,
     /// Every local rank knows the outcome; buffers may still be in use.
     Ended,
@@ -102,16 +104,22 @@ impl Operation {
         self.brought.iter().all(Option::is_some)
     }
 
-    /// Two local ranks that made different calls. `first` is the node's first global rank.
-    pub(super) fn disagreement(&self, first: u32) -> Option<Mismatch> {
+    /// A local rank's call that cannot be carried out, or two that differ. `first` is the node's first global rank.
+    pub(super) fn verdict(&self, first: u32) -> Option<Verdict> {
         let claims = || {
             (first..)
                 .zip(&self.brought)
-                .filter_map(|(rank, b)| b.map(|b| Claim { rank, call: b.call }))
+                .filter_map(|(rank, b)| b.map(|b| (Claim { rank, call: b.call }, b.refused)))
         };
-        let one = claims().next()?;
-        let other = claims().find(|other| other.call != one.call)?;
-        Some(Mismatch { one, other })
+        let refused = claims().find_map(|(claim, refused)| {
+            let reason = refused?;
+            Some(Refusal { claim, reason }.into())
+        });
+        refused.or_else(|| {
+            let (one, _) = claims().next()?;
+            let (other, _) = claims().find(|(other, _)| other.call != one.call)?;
+            Some(Mismatch { one, other }.into())
+        })
     }
 
     /// Plans it once all local ranks have agreed.

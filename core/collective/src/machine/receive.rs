@@ -86,8 +86,8 @@ impl Machine {
                 chunk,
                 bytes,
             } => self.down(peer, tree, op, chunk, bytes),
-            Frame::Refuse { op, mismatch } => self.refused(peer, op, mismatch),
-            Frame::Fail { op, mismatch } => self.failed(peer, op, mismatch),
+            Frame::Refuse { op, verdict } => self.refused(peer, op, verdict),
+            Frame::Fail { op, verdict } => self.failed(peer, op, verdict),
             Frame::Credit { tree, slot } => self.credit(peer, tree, slot),
             Frame::Awaiting { op } => self.awaiting(peer, op),
             Frame::Abort { broken } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::machine::{
-    Broken, Buffer, Cause, Config, Fence, Frame, Input, Machine, OpId, Placement, Timing,
+    Broken, Buffer, Cause, Config, Fence, Frame, Input, Machine, OpId, Placement, Reason, Timing,
 };
 use sim::{Conditions, CrashPoint, Network, Queue, Rng};
 
@@ -74,6 +74,8 @@ pub(crate) struct Cluster {
     /// What each rank calls, in order.
     pub(crate) programs: Vec<Vec<Call>>,
     pub(crate) called: Vec<usize>,
+    /// Calls that the node of a rank cannot carry out.
+    pub(crate) refused: BTreeMap<(u32, usize), Reason>,
     /// By operation; several may be in flight, so they need not end in order.
     pub(crate) outcomes: Vec<BTreeMap<usize, Outcome>>,
     pub(crate) inputs_seed: u64,
@@ -119,6 +121,7 @@ impl Cluster {
             reading: BTreeSet::new(),
             programs: vec![Vec::new(); world],
             called: vec![0; world],
+            refused: BTreeMap::new(),
             outcomes: vec![BTreeMap::new(); world],
             inputs_seed: rng.next_u64(),
             held: BTreeSet::new(),

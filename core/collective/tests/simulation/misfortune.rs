@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use collective::Call;
-use collective::machine::{Cause, Input};
+use collective::machine::{Cause, Input, Reason};
 use sim::{Conditions, CrashPoint, Network, Rng, explore};
 
 use crate::cluster::{Cluster, Outcome};
@@ -18,6 +18,8 @@ enum Misfortune {
     Nothing,
     /// A rank calls something else.
     Mismatch,
+    /// A node cannot carry out a rank's call.
+    Refusal,
     /// A node dies at one of its steps.
     Crash,
     /// A rank's process dies.
@@ -30,9 +32,10 @@ enum Misfortune {
     Revocation,
 }
 
-const ALL: [Misfortune; 7] = [
+const ALL: [Misfortune; 8] = [
     Misfortune::Nothing,
     Misfortune::Mismatch,
+    Misfortune::Refusal,
     Misfortune::Crash,
     Misfortune::Death,
     Misfortune::Freeze,
@@ -46,7 +49,7 @@ fn befall(cluster: &mut Cluster, rng: &mut Rng, misfortune: Misfortune) -> bool 
     let node = rng.below(nodes);
     let at = Duration::from_nanos(rng.range(0..40_000_000));
     match misfortune {
-        Misfortune::Nothing | Misfortune::Mismatch => return false,
+        Misfortune::Nothing | Misfortune::Mismatch | Misfortune::Refusal => return false,
         Misfortune::Crash => {
             cluster.victim = Some(node);
             cluster.crash = CrashPoint::at(rng.range(0..400));
@@ -98,11 +101,14 @@ fn check_run(rng: &mut Rng) {
         let rank = rng.below(cluster.programs.len());
         cluster.programs[rank][odd] = any_call(rng, world);
     }
+    if misfortune == Misfortune::Refusal {
+        let rank = rng.below(cluster.programs.len()) as u32;
+        cluster.refused.insert((rank, odd), Reason::Input);
+    }
     let agree = |op: usize| {
-        cluster
-            .programs
-            .iter()
-            .all(|program| program[op] == cluster.programs[0][op])
+        let refused = cluster.refused.keys().any(|&(_, refused)| refused == op);
+        let mut programs = cluster.programs.iter();
+        !refused && programs.all(|program| program[op] == cluster.programs[0][op])
     };
     let agreed: Vec<bool> = (0..calls.len()).map(agree).collect();
     cluster.start();

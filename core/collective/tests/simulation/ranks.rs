@@ -51,6 +51,16 @@ impl Cluster {
         }
         self.called[index] += 1;
         let call = self.programs[index][op];
+        if let Some(&reason) = self.refused.get(&(rank, op)) {
+            let refuse = Input::Refuse {
+                rank: local,
+                call,
+                reason,
+            };
+            self.handle(node, refuse);
+            self.call_soon(rank);
+            return;
+        }
         call.check(self.group.layout.world()).unwrap();
         let id = op as OpId;
         let input = self.input(rank, op);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::machine::{Cause, Claim, Fence, Frame, Mismatch};
+use collective::machine::{Cause, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict};
 use collective::{Call, DType, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
@@ -205,10 +205,10 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
             let nodes = 2 + rng.below(12);
             let outcomes = outcomes_of_a_mismatch(rng, nodes, one, other);
             let first = outcomes[0][&1].clone();
-            let Err(Cause::Mismatch(Mismatch {
+            let Err(Cause::Verdict(Verdict::Mismatch(Mismatch {
                 one: Claim { rank, call },
                 other: second,
-            })) = first
+            }))) = first
             else {
                 panic!("{first:?} is no mismatch");
             };
@@ -240,8 +240,44 @@ fn ranks_of_one_node_are_compared_too() {
                 call: sum(11),
             },
         };
-        let expected = vec![BTreeMap::from([(0, Err(Cause::Mismatch(mismatch)))]); 4];
+        let expected = vec![BTreeMap::from([(0, Err(Verdict::from(mismatch).into()))]); 4];
         assert!(cluster.outcomes == expected);
+    });
+}
+
+// COLL-1: what one node cannot carry out is nobody's result, and shifts nobody's later calls.
+#[test]
+fn a_call_that_one_node_refuses_is_one_error_on_every_rank_and_the_next_is_the_next_for_all() {
+    for_each_seed(20, |rng| {
+        let nodes = 1 + rng.below(12);
+        let group = Group::random(rng, nodes);
+        let mut cluster = Cluster::new(rng, group);
+        // Equal calls: only their order tells them apart.
+        cluster.program(&[sum(300); 5]);
+        let rank = rng.below(cluster.programs.len()) as u32;
+        let reason = Reason::Limit;
+        cluster.refused.insert((rank, 1), reason);
+        cluster.refused.insert((rank, 2), reason);
+        cluster.start();
+        cluster.run(Duration::from_secs(1));
+        check_results(&cluster);
+        let call = sum(300);
+        let claim = Claim { rank, call };
+        let refused = Verdict::from(Refusal { claim, reason });
+        for outcomes in &cluster.outcomes {
+            for (op, outcome) in outcomes {
+                match op {
+                    1 | 2 => assert_eq!(*outcome, Err(refused.into())),
+                    _ => assert!(outcome.is_ok()),
+                }
+            }
+        }
+        let settle = cluster.queue.now() + Duration::from_millis(50);
+        cluster.run_until(settle);
+        assert!(
+            cluster.released.iter().all(|released| released.len() == 5),
+            "the group goes on unharmed"
+        );
     });
 }
 
