@@ -93,6 +93,7 @@ pub struct Link {
     queue: VecDeque<Outgoing>,
     incoming: Incoming,
     scratch: Vec<u8>,
+    abandoned: bool,
     /// Whether the kernel took less than was offered: poll for room.
     pub blocked: bool,
     /// Bytes sent and received, headers included.
@@ -115,6 +116,7 @@ impl Link {
             queue: VecDeque::new(),
             incoming: Incoming::START,
             scratch: Vec::new(),
+            abandoned: false,
             blocked: false,
             traffic: (0, 0),
         })
@@ -178,13 +180,21 @@ impl Link {
         Ok(())
     }
 
-    /// Gives up what is queued; the tickets of its payloads go into `left`.
+    /// Whether frames may be pushed.
+    pub fn can_send(&self) -> bool {
+        !self.abandoned
+    }
+
+    /// Sends nothing more. Gives up what is queued; the tickets of its payloads go into `left`. What has come
+    /// so far can still be received, and then the link is closed, whatever the other side does.
     pub fn abandon(&mut self, left: &mut Vec<Ticket>) {
+        self.abandoned = true;
         left.extend(
             self.queue
                 .drain(..)
                 .filter_map(|frame| Some(frame.payload?.0)),
         );
+        // What lies in the kernel is read even so, and more is not taken.
         self.stream.shutdown(std::net::Shutdown::Both).ok();
     }
 
@@ -310,5 +320,35 @@ fn gone(error: io::Error) -> Error {
         Error::Closed
     } else {
         Error::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_open() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        let fence = Fence {
+            attempt: 1,
+            epoch: 1,
+        };
+        let bye = Frame::Bye { ended: 3 };
+        let bytes = codec::frame_to_wire(fence, &bye).encode();
+        theirs.write_all(&bytes).unwrap();
+        while ours.peek(&mut [0; HEADER_BYTES]).unwrap() < HEADER_BYTES {}
+        let mut link = Link::new(ours).unwrap();
+        link.abandon(&mut Vec::new());
+        assert!(!link.can_send() && link.is_flushed());
+        let mut memory = Memory::new(&[], &[], 1, 512, 0).unwrap();
+        let mut receive = || link.receive(&mut memory, |_, _| Placement::Discard);
+        let said = receive().unwrap();
+        assert!(matches!(said, Received::Frame(_, frame) if frame == bye));
+        assert!(matches!(receive(), Err(Error::Closed)));
     }
 }

@@ -67,8 +67,19 @@ impl Engine {
         }
         self.done(left);
         if let Err(error) = flushed {
-            self.lose_link(peer, &error);
+            self.stop_sending(peer, &error);
         }
+    }
+
+    /// Nothing can be sent over a link any more. It is lost when all that came over it has been read: a peer
+    /// that is gone has often said why before.
+    fn stop_sending(&mut self, peer: usize, error: &crate::link::Error) {
+        info!(node = peer, name = self.name(peer), %error, "link takes nothing more");
+        let mut left = Vec::new();
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.abandon(&mut left);
+        }
+        self.done(left);
     }
 
     fn lose_link(&mut self, peer: usize, error: &crate::link::Error) {
@@ -126,10 +137,14 @@ impl Engine {
                 match self
                     .links
                     .get_mut(&peer)
+                    .filter(|link| link.can_send())
                     .map(|link| link.push(fence, &frame, payload))
                 {
                     Some(Ok(())) => self.flush(peer),
-                    Some(Err(error)) => self.lose_link(peer, &error),
+                    Some(Err(error)) => {
+                        self.stop_sending(peer, &error);
+                        self.done(payload.into_iter().map(|(ticket, _)| ticket).collect());
+                    }
                     // The peer is gone: what was meant for it has left.
                     None => self.done(payload.into_iter().map(|(ticket, _)| ticket).collect()),
                 }

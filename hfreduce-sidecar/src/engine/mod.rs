@@ -4,6 +4,8 @@
 
 mod effects;
 mod local;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;

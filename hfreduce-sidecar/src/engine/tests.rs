@@ -1,0 +1,79 @@
+//! What the engine does by itself: with a link that fails, and with a setup that cannot work.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Timing};
+use collective::{DoubleTree, Layout};
+use rustix::net::sockopt::set_socket_linger;
+
+use super::*;
+use crate::codec;
+
+const PEER: usize = 1;
+const FENCE: Fence = Fence {
+    attempt: 1,
+    epoch: 1,
+};
+
+/// What the first of two nodes starts with, and the other node's end of the link between them.
+fn setup() -> (Setup, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup {
+        config: Config {
+            node: 0,
+            layout: Layout::uniform(2, 1).unwrap(),
+            trees: DoubleTree::build(&["", ""]),
+            fence: FENCE,
+            chunk_bytes: MIN_CHUNK_BYTES,
+            slots: DEFAULT_SLOTS,
+            timing: Timing::default(),
+        },
+        epoch: 1,
+        names: vec![String::new(); 2],
+        listener: Listener::bind(&dir.path().join("socket")).unwrap(),
+        links: BTreeMap::from([(PEER, Link::new(ours).unwrap())]),
+        limit_bytes: 0,
+    };
+    (setup, theirs)
+}
+
+fn parts() -> (Stop, Metrics, Reporter) {
+    let registry = daemon::Registry::new("test").unwrap();
+    (
+        Stop::new().unwrap(),
+        Metrics::new(&registry).unwrap(),
+        Reporter::nowhere().unwrap(),
+    )
+}
+
+// COLL-1: the cause that the peer has named, not that the peer is gone.
+#[test]
+fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
+    let (setup, mut theirs) = setup();
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    let cause = Broken::RankLost { rank: 1, by: 1 };
+    let abort = Frame::Abort { broken: cause };
+    let bytes = codec::frame_to_wire(FENCE, &abort).encode();
+    theirs.write_all(&bytes).unwrap();
+    // The end of a process that has not read everything: the connection is reset.
+    set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
+    drop(theirs);
+    let since = Instant::now();
+    while engine.links.get(&PEER).is_some_and(Link::can_send) {
+        assert!(since.elapsed() < Duration::from_secs(20), "it never failed");
+        engine.effects.push_back(Effect::Send {
+            peer: PEER,
+            frame: Frame::Heartbeat,
+            payload: None,
+        });
+        engine.carry_out();
+    }
+    engine.dispatch(LINK | PEER as u64);
+    assert_eq!(engine.machine.broken(), Some(cause));
+    assert!(engine.links.is_empty(), "it was read to its end");
+}
