@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use wire::DType;
+use wire::frame::PAYLOAD_LIMIT_BYTES;
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
@@ -71,7 +73,7 @@ pub struct Serve {
     #[arg(long, env = "FIREFLYER_HFREDUCE_LIMIT_MIB", default_value_t = 16_384)]
     pub limit_mib: usize,
     /// Bytes of a chunk; the same on every node.
-    #[arg(long, env = "FIREFLYER_HFREDUCE_CHUNK_BYTES", default_value_t = collective::machine::DEFAULT_CHUNK_BYTES)]
+    #[arg(long, env = "FIREFLYER_HFREDUCE_CHUNK_BYTES", default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
 }
 
@@ -96,7 +98,7 @@ pub struct Bench {
     #[arg(long, default_value = "f32", value_parser = dtype)]
     pub dtype: DType,
     /// Bytes of a chunk.
-    #[arg(long, default_value_t = collective::machine::DEFAULT_CHUNK_BYTES)]
+    #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
 }
 
@@ -106,6 +108,17 @@ impl Serve {
     pub fn listen(&self) -> SocketAddr {
         SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, self.port))
     }
+}
+
+/// A chunk is cut as the schedules need it and fits into a frame.
+fn chunk_bytes(text: &str) -> Result<u32, String> {
+    let range = MIN_CHUNK_BYTES..=PAYLOAD_LIMIT_BYTES;
+    text.parse()
+        .ok()
+        .filter(|bytes: &u32| range.contains(bytes) && bytes.is_multiple_of(64))
+        .ok_or_else(|| {
+            format!("use a multiple of 64 from {MIN_CHUNK_BYTES} to {PAYLOAD_LIMIT_BYTES}")
+        })
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
@@ -129,6 +142,16 @@ mod tests {
         assert!(cli.command.is_none() && cli.serve.rank == Some(3));
         let cli = Cli::try_parse_from(["hfreduce-sidecar", "serve", "--rank", "3"]).unwrap();
         assert!(matches!(cli.command, Some(Command::Serve(serve)) if serve.rank == Some(3)));
+    }
+
+    #[test]
+    fn a_chunk_that_no_frame_or_schedule_takes_is_refused_with_the_range() {
+        let parse = |bytes| Cli::try_parse_from(["hfreduce-sidecar", "--chunk-bytes", bytes]);
+        assert_eq!(parse("16777216").unwrap().serve.chunk_bytes, 16 << 20);
+        for wrong in ["16777280", "1000", "256", "0", "many"] {
+            let refused = parse(wrong).unwrap_err().to_string();
+            assert!(refused.contains("from 512 to 16777216"), "{refused}");
+        }
     }
 
     #[test]

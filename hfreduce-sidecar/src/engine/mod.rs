@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use collective::machine::{Cause, Config, Effect, Input, Machine, OpId};
 use rustix::event::{Timespec, epoll};
 use wire::attach::{self, Channel, Listener, Standing};
+use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
 
 use crate::link::Link;
@@ -51,6 +52,9 @@ pub enum Error {
     /// The configuration does not fit together.
     #[error("failed to configure the collective")]
     Config(#[from] collective::machine::ConfigError),
+    /// A chunk does not fit into a frame.
+    #[error("chunks of {0} bytes: take at most {PAYLOAD_LIMIT_BYTES}, the payload of a frame")]
+    Chunk(u32),
 }
 
 /// What the engine needs to run an epoch.
@@ -129,6 +133,10 @@ impl Engine {
             limit_bytes,
         } = setup;
         config.check()?;
+        // Peers would take the sender of a larger one for broken.
+        if config.chunk_bytes > PAYLOAD_LIMIT_BYTES {
+            return Err(Error::Chunk(config.chunk_bytes));
+        }
         let machine = Machine::new(config.clone(), Duration::ZERO);
         let memory = Memory::new(
             &machine.receives(),

@@ -77,3 +77,13 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
     assert_eq!(engine.machine.broken(), Some(cause));
     assert!(engine.links.is_empty(), "it was read to its end");
 }
+
+#[test]
+fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does() {
+    let (mut setup, _theirs) = setup();
+    setup.config.chunk_bytes = PAYLOAD_LIMIT_BYTES + 64;
+    let (stop, metrics, reporter) = parts();
+    let refused = Engine::new(setup, stop, metrics, reporter).unwrap_err();
+    let refused = refused.to_string();
+    assert!(refused.contains("at most 16777216"), "{refused}");
+}
