@@ -1,6 +1,10 @@
 //! The flags that every process shares. Each binary flattens them into its own `Args`.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+/// Whether a socket of IPv6 leaves IPv4 out; not there where the kernel has no IPv6.
+const ONLY_IPV6: &str = "/proc/sys/net/ipv6/bindv6only";
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -31,12 +35,25 @@ impl Args {
     /// Where to serve metrics: as told, else on every address at `port`.
     pub fn metrics_address(&self, port: u16) -> SocketAddr {
         self.metrics_listen
-            .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+            .unwrap_or_else(|| SocketAddr::new(every_address(), port))
+    }
+}
+
+/// The address that stands for all, of both kinds where one socket can serve both. Else of IPv4 alone.
+fn every_address() -> IpAddr {
+    let every = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let serves_both = fs::read_to_string(ONLY_IPV6).is_ok_and(|only| only.trim() == "0");
+    if serves_both && TcpListener::bind((every, 0)).is_ok() {
+        every
+    } else {
+        IpAddr::from(Ipv4Addr::UNSPECIFIED)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use clap::Parser;
 
     use super::*;
@@ -50,11 +67,27 @@ mod tests {
     #[test]
     fn the_port_of_the_process_is_the_default() {
         let program = Program::parse_from(["program"]);
-        assert_eq!(
-            program.daemon.metrics_address(9400).to_string(),
-            "0.0.0.0:9400"
-        );
+        let address = program.daemon.metrics_address(9400);
+        assert_eq!(address.port(), 9400);
+        assert!(address.ip().is_unspecified());
         assert_eq!(program.daemon.log_format, LogFormat::Json);
+    }
+
+    #[test]
+    fn every_loopback_address_of_this_machine_is_listened_on() {
+        let listener = TcpListener::bind((every_address(), 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for loopback in [
+            IpAddr::from(Ipv4Addr::LOCALHOST),
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+        ] {
+            // An address that cannot be bound does not exist here.
+            if TcpListener::bind((loopback, 0)).is_ok() {
+                TcpStream::connect((loopback, port)).unwrap();
+            } else {
+                eprintln!("not run: this machine has no {loopback}");
+            }
+        }
     }
 
     #[test]

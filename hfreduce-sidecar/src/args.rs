@@ -1,7 +1,7 @@
 //! The command line: `serve` (also without a word), `ready`, `bench`. Parses and explains; what the
 //! commands do is in the modules of their names.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -104,9 +104,13 @@ pub struct Bench {
 
 /// Where `serve` listens.
 impl Serve {
-    /// The data port on every address.
-    pub fn listen(&self) -> SocketAddr {
-        SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, self.port))
+    /// The data port on every address of the kind at which peers reach this node.
+    pub fn listen(&self, reached_at: IpAddr) -> SocketAddr {
+        let every = match reached_at {
+            IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        SocketAddr::new(every, self.port)
     }
 }
 
@@ -142,6 +146,15 @@ mod tests {
         assert!(cli.command.is_none() && cli.serve.rank == Some(3));
         let cli = Cli::try_parse_from(["hfreduce-sidecar", "serve", "--rank", "3"]).unwrap();
         assert!(matches!(cli.command, Some(Command::Serve(serve)) if serve.rank == Some(3)));
+    }
+
+    #[test]
+    fn peers_are_listened_to_where_they_reach_the_node() {
+        for (address, listen) in [("10.0.0.7", "0.0.0.0:9404"), ("fd00::7", "[::]:9404")] {
+            let cli = Cli::try_parse_from(["hfreduce-sidecar", "--address", address]).unwrap();
+            let address = cli.serve.address.unwrap();
+            assert_eq!(cli.serve.listen(address).to_string(), listen);
+        }
     }
 
     #[test]

@@ -155,7 +155,8 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             .collect(),
         master_port: assignment.master_port,
     };
-    Ok((member, Source::Operator { service, address }, args.listen()))
+    let source = Source::Operator { service, address };
+    Ok((member, source, args.listen(address)))
 }
 
 fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
