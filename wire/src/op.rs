@@ -75,7 +75,9 @@ impl DType {
 pub enum ReduceOp {
     /// The sum.
     Sum,
-    /// The sum divided by the number of ranks.
+    /// The sum divided by the number of ranks. 16-bit floats are divided on each node, before they are rounded
+    /// to 16 bits, so that an average that fits does not overflow on the way; shares of a node that are below
+    /// the type's normal range lose digits.
     Avg,
     /// The largest.
     Max,

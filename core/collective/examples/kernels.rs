@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use collective::kernels::{Isa, Kernels};
-use collective::{DType, ReduceOp};
+use collective::{DType, Divide, ReduceOp};
 
 const BYTES: usize = 64 << 20;
 const CHUNK: usize = 512 << 10;
@@ -48,7 +48,13 @@ fn main() {
                     let chunks: [&[u8]; SOURCES] =
                         std::array::from_fn(|i| &sources[i][start..start + CHUNK]);
                     let target = &mut destination[start..start + CHUNK];
-                    kernels.reduce(dtype, ReduceOp::Sum, target, black_box(&chunks), 1);
+                    kernels.reduce(
+                        dtype,
+                        ReduceOp::Sum,
+                        target,
+                        black_box(&chunks),
+                        Divide::NOT,
+                    );
                 }
             });
             let rate = (SOURCES + 1) as f64 * BYTES as f64 / seconds / 1e9;

@@ -14,5 +14,5 @@ pub mod tree;
 
 pub use dtype::DType;
 pub use layout::Layout;
-pub use op::{Call, CallError, OpKind, ReduceOp};
+pub use op::{Call, CallError, Divide, OpKind, ReduceOp};
 pub use tree::DoubleTree;

@@ -10,7 +10,10 @@ use crate::dtype::DType;
 pub enum ReduceOp {
     /// Sum; integers wrap.
     Sum,
-    /// Sum divided by the number of ranks; integers truncate towards zero.
+    /// Sum divided by the number of ranks; integers truncate towards zero. f32 and integers are divided once, at
+    /// the end. f16 and bf16 are divided where they enter, in f32: a node rounds the sum of its own ranks' inputs
+    /// divided by the number of all ranks, plus what its children have sent. So an average that fits does not
+    /// overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and below 2^-25 everything.
     Avg,
     /// Largest; NaN wins.
     Max,
@@ -32,6 +35,20 @@ impl ReduceOp {
             Self::Min => "min",
         }
     }
+}
+
+/// A division within a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divide {
+    /// The sources, from the first on, that are combined before it: at least 1. The others are combined after.
+    pub first: usize,
+    /// By what, at least 1. By 1 nothing is divided.
+    pub by: u32,
+}
+
+impl Divide {
+    /// No division.
+    pub const NOT: Self = Self { first: 1, by: 1 };
 }
 
 /// Which collective, with the arguments that only it has. `root` is a global rank.
@@ -130,6 +147,14 @@ impl Call {
             }
             OpKind::Barrier => 0,
         }
+    }
+
+    /// Whether each node divides what its own ranks bring, because 16 bits may not hold a sum whose average they
+    /// hold. Otherwise the root divides.
+    #[must_use]
+    pub const fn divides_inputs(&self) -> bool {
+        let is_half = matches!(self.dtype, DType::F16 | DType::Bf16);
+        is_half && matches!(self.reduce_op(), Some(ReduceOp::Avg))
     }
 
     /// The operator of a call that reduces.

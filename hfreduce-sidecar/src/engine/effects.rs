@@ -153,7 +153,7 @@ impl Engine {
                 ticket,
                 op,
                 dtype,
-                divisor,
+                divide,
                 sources,
                 destination,
             } => {
@@ -162,7 +162,7 @@ impl Engine {
                         .iter()
                         .map(|source| memory.read(source))
                         .collect::<Result<_, _>>()?;
-                    kernels::reduce(dtype, op, into, &sources, divisor);
+                    kernels::reduce(dtype, op, into, &sources, divide);
                     Ok::<(), OutOfBounds>(())
                 })??;
                 self.moved(&destination, sources.len());

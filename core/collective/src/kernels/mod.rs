@@ -15,10 +15,10 @@ mod x86;
 use std::sync::OnceLock;
 
 use crate::dtype::DType;
-use crate::op::ReduceOp;
+use crate::op::{Divide, ReduceOp};
 
-/// A kernel for one type: operator, destination, sources, divisor.
-type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], u32);
+/// A kernel for one type: operator, destination, sources, division.
+type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Divide);
 
 /// An instruction set there are kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,20 +129,20 @@ impl Kernels {
         self.isa
     }
 
-    /// Combines `sources` into `destination` and divides by `divisor` (1: not at all). There is at least one
-    /// source, and all are as long as the destination, a multiple of the type's size.
+    /// Combines `sources` into `destination`, with a division on the way. There is at least one source, and all
+    /// are as long as the destination, a multiple of the type's size.
     pub fn reduce(
         &self,
         dtype: DType,
         op: ReduceOp,
         destination: &mut [u8],
         sources: &[&[u8]],
-        divisor: u32,
+        divide: Divide,
     ) {
         let length = destination.len();
         assert!(
-            !sources.is_empty() && divisor > 0,
-            "something to combine, a divisor to divide by"
+            (1..=sources.len()).contains(&divide.first) && divide.by > 0,
+            "something to combine, something to divide and to divide by"
         );
         assert!(
             sources.iter().all(|source| source.len() == length),
@@ -157,13 +157,19 @@ impl Kernels {
             DType::I32 => self.i32,
             DType::I64 => self.i64,
         };
-        kernel(op, destination, sources, divisor);
+        kernel(op, destination, sources, divide);
     }
 }
 
 /// [`Kernels::reduce`] with the fastest kernels.
-pub fn reduce(dtype: DType, op: ReduceOp, destination: &mut [u8], sources: &[&[u8]], divisor: u32) {
-    Kernels::best().reduce(dtype, op, destination, sources, divisor);
+pub fn reduce(
+    dtype: DType,
+    op: ReduceOp,
+    destination: &mut [u8],
+    sources: &[&[u8]],
+    divide: Divide,
+) {
+    Kernels::best().reduce(dtype, op, destination, sources, divide);
 }
 
 #[cfg(test)]

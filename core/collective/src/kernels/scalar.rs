@@ -2,7 +2,7 @@
 //! the elements that do not fill a vector.
 
 use super::float;
-use crate::op::ReduceOp;
+use crate::op::{Divide, ReduceOp};
 
 /// An element as it lies in memory, and the wider type it is combined in.
 pub(super) trait Element: Copy {
@@ -27,9 +27,9 @@ pub(super) fn reduce<E: Element>(
     op: ReduceOp,
     destination: &mut [u8],
     sources: &[&[u8]],
-    divisor: u32,
+    divide: Divide,
 ) {
-    reduce_from::<E>(0, op, destination, sources, divisor);
+    reduce_from::<E>(0, op, destination, sources, divide);
 }
 
 /// The same from a byte offset on.
@@ -38,20 +38,24 @@ pub(super) fn reduce_from<E: Element>(
     op: ReduceOp,
     destination: &mut [u8],
     sources: &[&[u8]],
-    divisor: u32,
+    divide: Divide,
 ) {
-    let Some((first, others)) = sources.split_first() else {
+    let (before, after) = sources.split_at(divide.first);
+    let Some((first, before)) = before.split_first() else {
         return;
     };
     for (index, target) in destination[start..].chunks_exact_mut(E::BYTES).enumerate() {
         let at = start + index * E::BYTES;
         let at = at..at + E::BYTES;
         let mut wide = E::load(&first[at.clone()]);
-        for source in others {
+        for source in before {
             wide = E::combine(op, wide, E::load(&source[at.clone()]));
         }
-        if divisor != 1 {
-            wide = E::divide(wide, divisor);
+        if divide.by != 1 {
+            wide = E::divide(wide, divide.by);
+        }
+        for source in after {
+            wide = E::combine(op, wide, E::load(&source[at.clone()]));
         }
         E::store(wide, target);
     }

@@ -25,17 +25,17 @@ fn combined(
     dtype: DType,
     op: ReduceOp,
     sources: &[&[u8]],
-    divisor: u32,
+    divide: Divide,
 ) -> Vec<u8> {
     let mut destination = vec![0xa5; sources[0].len()];
-    kernels.reduce(dtype, op, &mut destination, sources, divisor);
+    kernels.reduce(dtype, op, &mut destination, sources, divide);
     destination
 }
 
-fn check(dtype: DType, op: ReduceOp, sources: &[&[u8]], divisor: u32) {
-    let expected = combined(&Kernels::scalar(), dtype, op, sources, divisor);
+fn check(dtype: DType, op: ReduceOp, sources: &[&[u8]], divide: Divide) {
+    let expected = combined(&Kernels::scalar(), dtype, op, sources, divide);
     for kernels in vectors() {
-        let got = combined(&kernels, dtype, op, sources, divisor);
+        let got = combined(&kernels, dtype, op, sources, divide);
         if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
             let element = at / dtype.size() * dtype.size()..(at / dtype.size() + 1) * dtype.size();
             let inputs: Vec<&[u8]> = sources
@@ -43,7 +43,7 @@ fn check(dtype: DType, op: ReduceOp, sources: &[&[u8]], divisor: u32) {
                 .map(|source| &source[element.clone()])
                 .collect();
             panic!(
-                "{:?} {dtype} {op:?} / {divisor}: {inputs:02x?} -> {:02x?}, reference {:02x?}",
+                "{:?} {dtype} {op:?} {divide:?}: {inputs:02x?} -> {:02x?}, reference {:02x?}",
                 kernels.isa(),
                 &got[element.clone()],
                 &expected[element]
@@ -73,12 +73,15 @@ fn random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference() {
                         &source[skip..skip + length]
                     })
                     .collect();
-                let divisor = if op == ReduceOp::Avg {
-                    rng.range(1..20) as u32
+                let divide = if op == ReduceOp::Avg {
+                    Divide {
+                        first: 1 + rng.below(shifted.len()),
+                        by: rng.range(1..20) as u32,
+                    }
                 } else {
-                    1
+                    Divide::NOT
                 };
-                check(dtype, op, &shifted, divisor);
+                check(dtype, op, &shifted, divide);
             }
         }
     });
@@ -104,8 +107,8 @@ fn every_16_bit_value_alone_gives_the_bits_of_the_reference() {
     let all = bytes_of(0..=u16::MAX);
     for dtype in [DType::F16, DType::Bf16] {
         for op in ReduceOp::ALL {
-            check(dtype, op, &[&all], 1);
-            check(dtype, op, &[&all], 3);
+            check(dtype, op, &[&all], Divide::NOT);
+            check(dtype, op, &[&all], Divide { first: 1, by: 3 });
         }
     }
 }
@@ -128,7 +131,7 @@ fn check_pairs(step: usize) {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
             for other in (0..=u16::MAX).step_by(step) {
                 let others = bytes_of(std::iter::repeat_n(other, 1 << 16));
-                check(dtype, op, &[&all, &others], 1);
+                check(dtype, op, &[&all, &others], Divide::NOT);
             }
         }
     }
@@ -141,10 +144,14 @@ fn subnormals_survive_a_sum() {
         let zero = bytes_of([0u16]);
         for kernels in vectors() {
             for dtype in [DType::F16, DType::Bf16] {
-                assert_eq!(
-                    combined(&kernels, dtype, ReduceOp::Sum, &[&value, &zero], 1),
-                    value
+                let sum = combined(
+                    &kernels,
+                    dtype,
+                    ReduceOp::Sum,
+                    &[&value, &zero],
+                    Divide::NOT,
                 );
+                assert_eq!(sum, value);
             }
         }
     }
@@ -159,7 +166,13 @@ fn small_addends_are_not_lost_within_a_node() {
         .chain([&one; 8])
         .map(Vec::as_slice)
         .collect();
-    let sum = combined(Kernels::best(), DType::Bf16, ReduceOp::Sum, &sources, 1);
+    let sum = combined(
+        Kernels::best(),
+        DType::Bf16,
+        ReduceOp::Sum,
+        &sources,
+        Divide::NOT,
+    );
     assert_eq!(sum, bytes_of([bf16::from_f32(264.0).to_bits()]));
 }
 
@@ -174,7 +187,7 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
                 [f32s([1.0, 7.0]), f32s([2.0, negative_nan])],
             ] {
                 let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
-                let got = combined(&kernels, DType::F32, op, &sources, 1);
+                let got = combined(&kernels, DType::F32, op, &sources, Divide::NOT);
                 assert_eq!(got[4..], 0x7fc0_0000u32.to_ne_bytes());
             }
         }
@@ -184,16 +197,22 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
 #[test]
 fn sums_overflow_to_infinity_integers_wrap_and_averages_truncate() {
     let kernels = Kernels::best();
+    let combined =
+        |dtype, op, sources: &[&[u8]], divide| combined(kernels, dtype, op, sources, divide);
+    let halve = |first| Divide { first, by: 2 };
     let big = bytes_of([f16::MAX.to_bits()]);
-    let sum = combined(kernels, DType::F16, ReduceOp::Sum, &[&big, &big], 1);
+    let sum = combined(DType::F16, ReduceOp::Sum, &[&big, &big], Divide::NOT);
     assert_eq!(sum, bytes_of([f16::INFINITY.to_bits()]));
-    let avg = combined(kernels, DType::F16, ReduceOp::Avg, &[&big, &big], 2);
+    let avg = combined(DType::F16, ReduceOp::Avg, &[&big, &big], halve(2));
     assert_eq!(avg, big, "the sum is divided before it is rounded");
+    let half = bytes_of([(f16::MAX / f16::from_f32(2.0)).to_bits()]);
+    let avg = combined(DType::F16, ReduceOp::Avg, &[&big, &half], halve(1));
+    assert_eq!(avg, big, "what was divided before is not divided again");
     assert_eq!(
-        combined(kernels, DType::U8, ReduceOp::Sum, &[&[200], &[100]], 1),
+        combined(DType::U8, ReduceOp::Sum, &[&[200], &[100]], Divide::NOT),
         [44]
     );
     let int = |value: i32| value.to_ne_bytes();
-    let avg = combined(kernels, DType::I32, ReduceOp::Avg, &[&int(-4), &int(-3)], 2);
+    let avg = combined(DType::I32, ReduceOp::Avg, &[&int(-4), &int(-3)], halve(2));
     assert_eq!(avg, int(-3), "-7 / 2 towards zero");
 }

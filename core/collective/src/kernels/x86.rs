@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 
 use super::float::NAN;
 use super::scalar::{self, Bf16, Element, F16, F32};
-use crate::op::ReduceOp;
+use crate::op::{Divide, ReduceOp};
 
 /// One register full of sums. All functions need the instruction set the type is named after.
 trait Vector {
@@ -74,9 +74,10 @@ const AHEAD: usize = 2048;
 unsafe fn sweep<V: Vector, C: Combine>(
     destination: &mut [u8],
     sources: &[&[u8]],
-    divisor: u32,
+    divide: Divide,
 ) -> usize {
-    let Some((first, others)) = sources.split_first() else {
+    let (before, after) = sources.split_at(divide.first);
+    let Some((first, before)) = before.split_first() else {
         return 0;
     };
     let mut at = 0;
@@ -92,12 +93,16 @@ unsafe fn sweep<V: Vector, C: Combine>(
                 std::array::from_fn(|lane| V::load(from.add(lane * V::BYTES)))
             };
             let mut sums = load(first);
-            for source in others {
+            for source in before {
                 let next = load(source);
                 sums = std::array::from_fn(|lane| C::combine::<V>(sums[lane], next[lane]));
             }
-            if divisor != 1 {
-                sums = sums.map(|sum| V::divide(sum, divisor as f32));
+            if divide.by != 1 {
+                sums = sums.map(|sum| V::divide(sum, divide.by as f32));
+            }
+            for source in after {
+                let next = load(source);
+                sums = std::array::from_fn(|lane| C::combine::<V>(sums[lane], next[lane]));
             }
             for (lane, sum) in sums.into_iter().enumerate() {
                 V::store(destination.as_mut_ptr().add(at + lane * V::BYTES), sum);
@@ -106,11 +111,14 @@ unsafe fn sweep<V: Vector, C: Combine>(
         }
         while at + V::BYTES <= destination.len() {
             let mut sum = V::load(first.as_ptr().add(at));
-            for source in others {
+            for source in before {
                 sum = C::combine::<V>(sum, V::load(source.as_ptr().add(at)));
             }
-            if divisor != 1 {
-                sum = V::divide(sum, divisor as f32);
+            if divide.by != 1 {
+                sum = V::divide(sum, divide.by as f32);
+            }
+            for source in after {
+                sum = C::combine::<V>(sum, V::load(source.as_ptr().add(at)));
             }
             V::store(destination.as_mut_ptr().add(at), sum);
             at += V::BYTES;
@@ -129,10 +137,10 @@ macro_rules! instruction_set {
             unsafe fn sweep<V: Vector, C: Combine>(
                 destination: &mut [u8],
                 sources: &[&[u8]],
-                divisor: u32,
+                divide: Divide,
             ) -> usize {
                 // SAFETY: the features are enabled here; lengths are the caller's.
-                unsafe { super::sweep::<V, C>(destination, sources, divisor) }
+                unsafe { super::sweep::<V, C>(destination, sources, divide) }
             }
 
             #[expect(private_bounds, reason = "named only in the table below")]
@@ -140,7 +148,7 @@ macro_rules! instruction_set {
                 op: ReduceOp,
                 destination: &mut [u8],
                 sources: &[&[u8]],
-                divisor: u32,
+                divide: Divide,
             ) {
                 let length = destination.len();
                 assert!(
@@ -148,21 +156,21 @@ macro_rules! instruction_set {
                     "equal lengths"
                 );
                 let integers = !<V::Element as Element>::FLOAT;
-                if integers && divisor != 1 {
-                    return scalar::reduce::<V::Element>(op, destination, sources, divisor);
+                if integers && divide.by != 1 {
+                    return scalar::reduce::<V::Element>(op, destination, sources, divide);
                 }
                 // SAFETY: `kernels::Kernels` hands these functions out only where the features were detected;
                 // lengths are equal as just checked.
                 let done = unsafe {
                     match op {
                         ReduceOp::Sum | ReduceOp::Avg => {
-                            sweep::<V, Sum>(destination, sources, divisor)
+                            sweep::<V, Sum>(destination, sources, divide)
                         }
-                        ReduceOp::Max => sweep::<V, Max>(destination, sources, divisor),
-                        ReduceOp::Min => sweep::<V, Min>(destination, sources, divisor),
+                        ReduceOp::Max => sweep::<V, Max>(destination, sources, divide),
+                        ReduceOp::Min => sweep::<V, Min>(destination, sources, divide),
                     }
                 };
-                scalar::reduce_from::<V::Element>(done, op, destination, sources, divisor);
+                scalar::reduce_from::<V::Element>(done, op, destination, sources, divide);
             }
         }
     };

@@ -6,8 +6,7 @@ use super::flow::result;
 use super::link::{Arrival, Slot};
 use super::operation::{Operation, Part, Stage};
 use super::{Buffer, Effect, Frame, Machine, OpId, Region, Work};
-use crate::dtype::DType;
-use crate::op::ReduceOp;
+use crate::op::{Call, Divide, ReduceOp};
 use crate::schedule::{Carry, Chunk, Flow, Step};
 
 impl Machine {
@@ -142,19 +141,25 @@ impl Machine {
             chunk: chunk.index,
         };
         match chunk.flow {
-            Flow::Combine { .. } if self.sends_input(chunk, slot) => 0,
+            Flow::Combine { .. } if self.sends_input(id, chunk, slot) => 0,
             Flow::Combine { .. } => {
+                let own = inputs.len();
                 let inputs = inputs.into_iter().map(|(region, _)| region);
                 // Local ranks in rank order, then children in node order: never the order of arrival.
-                let sources = inputs.chain(received).collect();
+                let sources: Vec<Region> = inputs.chain(received).collect();
                 let ticket = self.ticket(work);
-                let Some((op, dtype)) = self.arithmetic(id) else {
+                let Some((call, op)) = self.arithmetic(id) else {
                     return 0;
                 };
-                // The last reduction is at the root; only it divides.
-                let divisor = match (op, slot) {
-                    (ReduceOp::Avg, None) => self.config.layout.world(),
-                    _ => 1,
+                let by = self.config.layout.world();
+                let divide = match (op, slot) {
+                    (ReduceOp::Avg, _) if call.divides_inputs() => Divide { first: own, by },
+                    // The last reduction is at the root; only it divides.
+                    (ReduceOp::Avg, None) => Divide {
+                        first: sources.len(),
+                        by,
+                    },
+                    _ => Divide::NOT,
                 };
                 let destination = match slot {
                     Some(slot) => self.staged(chunk, slot),
@@ -163,8 +168,8 @@ impl Machine {
                 self.out.push(Effect::Reduce {
                     ticket,
                     op,
-                    dtype,
-                    divisor,
+                    dtype: call.dtype,
+                    divide,
                     sources,
                     destination,
                 });
@@ -195,15 +200,18 @@ impl Machine {
         }
     }
 
-    fn arithmetic(&self, id: OpId) -> Option<(ReduceOp, DType)> {
-        let call = self.ops.get(&id)?.plan.as_ref()?.call();
-        Some((call.reduce_op()?, call.dtype))
+    fn arithmetic(&self, id: OpId) -> Option<(Call, ReduceOp)> {
+        let call = *self.ops.get(&id)?.plan.as_ref()?.call();
+        Some((call, call.reduce_op()?))
     }
 
-    /// A leaf with one rank has nothing to combine: its input goes up as it is.
-    fn sends_input(&self, chunk: &Chunk, slot: Option<u8>) -> bool {
+    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is divided.
+    fn sends_input(&self, id: OpId, chunk: &Chunk, slot: Option<u8>) -> bool {
         let children = &self.config.trees.trees[chunk.tree()].children[self.config.node];
-        slot.is_some() && children.is_empty() && self.called.len() == 1
+        let divides = self
+            .arithmetic(id)
+            .is_some_and(|(call, _)| call.divides_inputs());
+        slot.is_some() && children.is_empty() && self.called.len() == 1 && !divides
     }
 
     fn staged(&self, chunk: &Chunk, slot: u8) -> Region {
@@ -263,7 +271,7 @@ impl Machine {
             return;
         };
         let region = match chunk.flow {
-            Flow::Combine { .. } if self.sends_input(chunk, Some(slot)) => Region {
+            Flow::Combine { .. } if self.sends_input(id, chunk, Some(slot)) => Region {
                 buffer: Buffer::Input { op: id, rank: 0 },
                 ..result(id, chunk)
             },

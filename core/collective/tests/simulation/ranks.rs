@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use collective::Call;
 use collective::machine::{Buffer, Input, OpId};
+use collective::{Call, DType};
 use sim::Rng;
 
 use crate::cluster::{Cluster, Event};
@@ -31,6 +31,9 @@ impl Cluster {
     /// The input of a rank for its k-th operation.
     pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
         let call = self.programs[rank as usize][op];
+        if let Some(constant) = self.constant.filter(|_| call.dtype == DType::F16) {
+            return constant.to_ne_bytes().repeat(call.count as usize);
+        }
         let salt = u64::from(rank) << 32 | op as u64;
         input(&mut Rng::new(self.inputs_seed ^ salt), &call)
     }
@@ -105,7 +108,6 @@ impl Cluster {
 
 /// Random elements of which sums stay finite.
 fn input(rng: &mut Rng, call: &Call) -> Vec<u8> {
-    use collective::DType;
     let count = call.count as usize;
     let mut small = || (rng.range(0..2001) as f32 - 1000.0) / 16.0;
     match call.dtype {

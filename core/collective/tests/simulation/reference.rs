@@ -3,7 +3,7 @@
 use collective::machine::OpId;
 use collective::schedule::{Chunk, Flow, Plan};
 use collective::tree::Tree;
-use collective::{Call, OpKind, ReduceOp, kernels};
+use collective::{Call, DType, Divide, OpKind, ReduceOp, kernels};
 
 use crate::cluster::Cluster;
 
@@ -46,7 +46,8 @@ fn combined(cluster: &Cluster, call: &Call, inputs: &[Vec<u8>]) -> Vec<u8> {
     result
 }
 
-/// Local ranks in rank order, then children in node order; the root divides.
+/// Local ranks in rank order, then children in node order. Each node divides what its ranks bring in 16 bits; for
+/// other types the root divides.
 fn subtree(
     cluster: &Cluster,
     call: &Call,
@@ -67,11 +68,20 @@ fn subtree(
     let parts: Vec<Vec<u8>> = local.chain(below).collect();
     let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let op = call.reduce_op().unwrap();
-    let divisor = match op {
-        ReduceOp::Avg if node == tree.root => cluster.group.layout.world(),
-        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => 1,
+    let layout = &cluster.group.layout;
+    let by = layout.world();
+    let divide = match (op, call.dtype) {
+        (ReduceOp::Avg, DType::F16 | DType::Bf16) => Divide {
+            first: layout.local(node),
+            by,
+        },
+        (ReduceOp::Avg, _) if node == tree.root => Divide {
+            first: slices.len(),
+            by,
+        },
+        (ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min, _) => Divide::NOT,
     };
     let mut combined = vec![0; chunk.bytes as usize];
-    kernels::reduce(call.dtype, op, &mut combined, &slices, divisor);
+    kernels::reduce(call.dtype, op, &mut combined, &slices, divide);
     combined
 }

@@ -97,6 +97,36 @@ fn every_type_and_operator_gives_the_reference_result() {
 }
 
 #[test]
+fn an_average_that_fits_does_not_overflow_on_its_way() {
+    for_each_seed(1, |rng| {
+        let large = half::f16::from_f32(40_000.0);
+        for (nodes, ranks) in [(2, 1), (2, 2), (5, 1), (9, 8)] {
+            let mut cluster = Cluster::new(rng, Group::uniform(nodes, ranks));
+            cluster.constant = Some(large);
+            let call = |kind| Call {
+                kind,
+                dtype: DType::F16,
+                count: 700,
+                tag: 0,
+            };
+            let op = ReduceOp::Avg;
+            let kinds = [OpKind::AllReduce { op }, OpKind::Reduce { op, root: 1 }];
+            cluster.program(&kinds.map(call));
+            cluster.start();
+            cluster.run(LIMIT);
+            all_ok(&cluster);
+            let average = reference::result(&cluster, 0);
+            for element in average.chunks_exact(2) {
+                let element = half::f16::from_ne_bytes([element[0], element[1]]);
+                // Each of the nodes rounds once, by half of the type's 2^-10 at most.
+                let error = (element.to_f32() / large.to_f32() - 1.0).abs();
+                assert!(error <= nodes as f32 / 2048.0, "{element}");
+            }
+        }
+    });
+}
+
+#[test]
 fn delays_do_not_change_a_single_bit() {
     let run = |seed| {
         let mut cluster = Cluster::new(&mut Rng::new(1), Group::uniform(5, 3));

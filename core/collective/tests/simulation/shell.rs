@@ -30,7 +30,7 @@ impl Cluster {
                 ticket,
                 op,
                 dtype,
-                divisor,
+                divide,
                 sources,
                 destination,
             } => {
@@ -40,7 +40,7 @@ impl Cluster {
                     .collect();
                 let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                 let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, divisor);
+                kernels::reduce(dtype, op, &mut result, &slices, divide);
                 self.work(node, ticket, reads, Some((destination, result)));
             }
             Effect::Copy {
