@@ -2,7 +2,10 @@
 
 Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather and barrier are the sidecar's;
 every other collective, and element types that the sidecar does not add up, are gloo's, so nothing that
-works over gloo fails here. Method and parameter names are c10d's: it calls some of them by keyword.
+works over gloo fails here. Each rank decides that from its own arguments, hence a collective of gloo waits behind
+a barrier of the sidecar that is named after it: ranks that differ get an error. Send and receive are gloo's
+alone. Gloo connects all ranks with all: that one pair of nodes crosses zones holds for the sidecar only.
+Method and parameter names are c10d's: it calls some of them by keyword.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
 import torch.distributed as dist
 
+from . import naming
 from .errors import HFReduceError
 from .work import Completer, HFReduceWork
 
@@ -43,6 +48,8 @@ _REDUCTIONS = [
 _CLOSE_SECONDS = 2.0
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+#: What a call is about: element type in the sidecar's words, count, and a name for what these do not say or 0.
+Words = tuple[str, int, int]
 
 
 class HFReduceGroup(dist.ProcessGroup):
@@ -96,7 +103,7 @@ class HFReduceGroup(dist.ProcessGroup):
         reduction = _reduction(opts if op is None else op)
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
-            return self._gloo.allreduce(tensors, _allreduce_options(opts, op))
+            return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
         return self._each("allreduce", tensors, [(words, reduction, 0)], tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -106,7 +113,7 @@ class HFReduceGroup(dist.ProcessGroup):
         words = [self._words([tensor], reduction) for tensor in tensors]
         calls = [(word, reduction, 0) for word in words if word is not None]
         if len(calls) < len(tensors) or not tensors:
-            return self._gloo.allreduce_coalesced(tensors, *_given(opts))
+            return self._over_gloo("allreduce_coalesced", tensors, *_given(opts))
         return self._each("allreduce", tensors, calls, tensors)
 
     def reduce(
@@ -124,7 +131,7 @@ class HFReduceGroup(dist.ProcessGroup):
                 opts = dist.ReduceOptions()
                 opts.rootRank = target
                 opts.reduceOp = dist.ReduceOp.SUM if op is None else op
-            return self._gloo.reduce(tensors, opts)
+            return self._over_gloo("reduce", tensors, opts)
         outputs = tensors if target == self.rank() else [None]
         return self._each("reduce", tensors, [(words, reduction, target)], outputs)
 
@@ -140,7 +147,7 @@ class HFReduceGroup(dist.ProcessGroup):
             if opts is None:
                 opts = dist.BroadcastOptions()
                 opts.rootRank = target
-            return self._gloo.broadcast(tensors, opts)
+            return self._over_gloo("broadcast", tensors, opts)
         here = target == self.rank()
         words = _moved(tensors[0])
         return self._each(
@@ -167,7 +174,9 @@ class HFReduceGroup(dist.ProcessGroup):
             (one.dtype, one.numel()) == (inputs[0].dtype, inputs[0].numel()) for one in outputs[0]
         )
         if not alike or len(outputs[0]) != self.size() or not self._ready([*inputs, *outputs[0]]):
-            return self._gloo.allgather([list(one) for one in outputs], inputs, *_given(opts))
+            return self._over_gloo(
+                "allgather", [list(one) for one in outputs], inputs, *_given(opts)
+            )
         gathered = torch.empty((self.size(), inputs[0].numel()), dtype=inputs[0].dtype)
 
         def spread() -> None:
@@ -183,26 +192,65 @@ class HFReduceGroup(dist.ProcessGroup):
         """Copies the tensors of all ranks into one tensor on all ranks."""
         alike = output.dtype == input.dtype and output.numel() == input.numel() * self.size()
         if not alike or not self._ready([output, input]):
-            return self._gloo._allgather_base(output, input, *_given(opts))
+            return self._over_gloo("_allgather_base", output, input, *_given(opts))
         return self._each("allgather", [input], [(_moved(input), "sum", 0)], [output])
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Is complete when all ranks have called it."""
         if not self._ready([]):
             return self._gloo.barrier(*_given(opts))
-        return self._each("barrier", [None], [(("u8", 0), "sum", 0)], [None])
+        return self._each("barrier", [None], [(("u8", 0, 0), "sum", 0)], [None])
 
-    def _words(
-        self, tensors: Sequence[torch.Tensor], reduction: str | None
-    ) -> tuple[str, int] | None:
-        """Element type and count of a reduction, if the sidecar can do it."""
+    def _over_gloo(self, kind: str, *arguments: Any, **named: Any) -> dist.Work:
+        """A collective of gloo, which starts when all ranks have called it."""
+        method = getattr(self._gloo, kind)
+        if not self._ready([]):
+            return method(*arguments, **named)
+        client, completer, timeout = self._client, self._completer, self._timeout
+        assert client is not None and completer is not None
+        name = naming.of_call(kind, arguments, named)
+        what = naming.words(name)
+        inference = torch.is_inference_mode_enabled()
+
+        def finish() -> None:
+            try:
+                client.wait(ticket, None, timeout=timeout)
+            except HFReduceError as error:
+                raise HFReduceError(
+                    f"failed to start {what}: {naming.explain(str(error))}"
+                ) from None
+            # What was on in the thread that called.
+            with torch.inference_mode(inference), torch.no_grad():
+                try:
+                    method(*arguments, **named).wait()
+                except Exception as error:
+                    raise HFReduceError(f"{what} failed: {error}") from error
+
+        results = list(naming.tensors_of(0, arguments, named))
+        with self._calling:
+            ticket = client.call("barrier", "u8", 0, None, tag=name, timeout=timeout)
+            return completer.add(HFReduceWork(what, results), finish)
+
+    # What only gloo does.
+    gather = partialmethod(_over_gloo, "gather")
+    scatter = partialmethod(_over_gloo, "scatter")
+    alltoall = partialmethod(_over_gloo, "alltoall")
+    alltoall_base = partialmethod(_over_gloo, "alltoall_base")
+    allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
+    allgather_into_tensor_coalesced = partialmethod(_over_gloo, "allgather_into_tensor_coalesced")
+    reduce_scatter = partialmethod(_over_gloo, "reduce_scatter")
+    _reduce_scatter_base = partialmethod(_over_gloo, "_reduce_scatter_base")
+    reduce_scatter_tensor_coalesced = partialmethod(_over_gloo, "reduce_scatter_tensor_coalesced")
+
+    def _words(self, tensors: Sequence[torch.Tensor], reduction: str | None) -> Words | None:
+        """The words of a reduction, if the sidecar can do it."""
         if not self._ready(tensors) or not tensors:
             return None
         dtype = _DTYPES.get(tensors[0].dtype)
         # An average of integers is refused by gloo, in its words.
         if dtype is None or reduction is None or (reduction == "avg" and dtype[0] in "iu"):
             return None
-        return dtype, tensors[0].numel()
+        return dtype, tensors[0].numel(), 0
 
     def _ready(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sidecar can take these tensors; an error says what nobody can do."""
@@ -224,7 +272,7 @@ class HFReduceGroup(dist.ProcessGroup):
         self,
         kind: str,
         inputs: Sequence[torch.Tensor | None],
-        calls: Sequence[tuple[tuple[str, int], str | None, int]],
+        calls: Sequence[tuple[Words, str | None, int]],
         outputs: Sequence[torch.Tensor | None],
         results: list[torch.Tensor] | None = None,
         after: Callable[[], None] | None = None,
@@ -240,7 +288,7 @@ class HFReduceGroup(dist.ProcessGroup):
                 try:
                     _receive(client, ticket, output, timeout)
                 except HFReduceError as error:
-                    first = first or error
+                    first = first or HFReduceError(naming.explain(str(error)))
             if first is not None:
                 raise first
             if after is not None:
@@ -249,18 +297,14 @@ class HFReduceGroup(dist.ProcessGroup):
         told = [one for one in (results or outputs) if one is not None]
         with self._calling:
             try:
-                for tensor, ((dtype, count), reduction, root) in zip(inputs, calls):
+                for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = (
                         None
                         if tensor is None or count == 0
                         else _bytes(tensor.detach().contiguous())
                     )
-                    word = reduction or "sum"
-                    tickets.append(
-                        client.call(
-                            kind, dtype, count, data, reduce=word, root=root, timeout=timeout
-                        )
-                    )
+                    said = {"reduce": reduction or "sum", "root": root, "tag": name}
+                    tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
                 work = completer.add(HFReduceWork(kind, told), finish)
@@ -283,12 +327,12 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def _moved(tensor: torch.Tensor) -> tuple[str, int]:
-    """Element type and count of what is moved and not added up: unknown types are bytes."""
+def _moved(tensor: torch.Tensor) -> Words:
+    """The words of what is moved and not added up: unknown types are bytes, named after the type."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is not None:
-        return dtype, tensor.numel()
-    return "u8", tensor.numel() * tensor.element_size()
+        return dtype, tensor.numel(), 0
+    return "u8", tensor.numel() * tensor.element_size(), naming.of_bytes(tensor)
 
 
 def _reduction(given: Any) -> str | None:

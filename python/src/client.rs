@@ -48,8 +48,9 @@ impl Client {
     }
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
-    /// the number of elements that each rank brings.
-    #[pyo3(signature = (kind, dtype, count, input, *, reduce = "sum", root = 0, timeout))]
+    /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
+    /// none: ranks whose tags differ disagree.
+    #[pyo3(signature = (kind, dtype, count, input, *, reduce = "sum", root = 0, tag = 0, timeout))]
     #[expect(
         clippy::too_many_arguments,
         reason = "the words of a call, by keyword in Python"
@@ -63,11 +64,13 @@ impl Client {
         input: Option<PyBuffer<u8>>,
         reduce: &str,
         root: u32,
+        tag: u64,
         timeout: f64,
     ) -> PyResult<Ticket> {
         let call = Call {
             reduce: named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?,
             root,
+            tag,
             ..Call::new(
                 named(OpKind::ALL, OpKind::name, "operation", kind)?,
                 named(DType::ALL, DType::name, "element type", dtype)?,

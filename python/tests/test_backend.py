@@ -106,6 +106,13 @@ def every_collective():
     note(
         "functional", functional.all_reduce(torch.full((2,), float(rank)), "sum", dist.group.WORLD)
     )
+    note(
+        "functional gather",
+        functional.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD),
+    )
+    ones = [1] * size
+    mine = torch.full((size,), float(rank))
+    note("functional exchange", functional.all_to_all_single(mine, ones, ones, dist.group.WORLD))
     return seen
 
 

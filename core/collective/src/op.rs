@@ -181,7 +181,13 @@ impl fmt::Display for Call {
             OpKind::Barrier => f.write_str("barrier(")?,
         }
         if self.tag != 0 {
-            write!(f, ", name {:016x}", self.tag)?;
+            // A barrier has no other words.
+            let comma = if self.kind == OpKind::Barrier {
+                ""
+            } else {
+                ", "
+            };
+            write!(f, "{comma}name {:016x}", self.tag)?;
         }
         f.write_str(")")
     }
@@ -222,5 +228,10 @@ mod tests {
             "reduce(avg, 7 x bf16, root 3, name 00000000000000ab)"
         );
         assert_eq!(Call::barrier().to_string(), "barrier()");
+        let named = Call {
+            tag: 0xab,
+            ..Call::barrier()
+        };
+        assert_eq!(named.to_string(), "barrier(name 00000000000000ab)");
     }
 }
