@@ -294,6 +294,38 @@ class CheckpointTest(unittest.TestCase):
         self.checkpoint(attempt=2, box=Box(1)).save(10)
         self.assertFalse(saving.exists())
 
+    def test_what_a_later_attempt_has_saved_is_not_removed_by_a_void_one(self):
+        void = self.checkpoint(attempt=1, box=Box(1), keep_last=2)
+        void.save(10)
+        self.checkpoint(attempt=2, box=Box(1), keep_last=2).save(12)
+        for step in range(13, 17):
+            void.save(step)
+        self.assertEqual(
+            self.saved(), ["attempt-1/step-15", "attempt-1/step-16", "attempt-2/step-12"]
+        )
+        self.checkpoint(attempt=2, box=Box(1), keep_last=2).save(17)
+        self.assertEqual(self.saved(), ["attempt-1/step-16", "attempt-2/step-17"])
+
+    def test_what_a_job_of_before_left_under_a_later_attempt_is_removed(self):
+        for resumes in (False, True):
+            before = self.checkpoint(attempt=5, box=Box(1))
+            before.save(50)
+            before.save(51)
+            made_anew = self.checkpoint(attempt=1, box=Box(1), keep_last=1)
+            if resumes:
+                made_anew.resume()
+            made_anew.save(60)
+            self.assertEqual(self.saved(), ["attempt-1/step-60"])
+
+    def test_a_later_attempt_may_save_again_what_was_there_at_the_start(self):
+        self.checkpoint(attempt=2, box=Box(1)).save(5)
+        void = self.checkpoint(attempt=1, box=Box(1), keep_last=1)
+        void.resume()
+        self.checkpoint(attempt=2, box=Box(1)).save(5)
+        void.save(6)
+        void.save(7)
+        self.assertEqual(self.saved(), ["attempt-1/step-7", "attempt-2/step-5"])
+
     def test_saving_a_step_again_replaces_it_as_a_whole(self):
         box = Box(torch.zeros(1))
         self.checkpoint(box=box).save(1)

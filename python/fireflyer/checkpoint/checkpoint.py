@@ -87,6 +87,8 @@ class Checkpoint:
         self._saved_at = clock()
         self._last: CheckpointRef | None = None
         self._sequence: int | None = None
+        #: Digests of the checkpoints that were there when this run first looked; on rank 0.
+        self._inherited: set[str] | None = None
         stop.install()
 
     @property
@@ -269,6 +271,8 @@ class Checkpoint:
                 failure, unusable = f"failed to look for checkpoints: {explain(error)}", []
             for reason in unusable:
                 _log.warning("a checkpoint is left out: %s", reason)
+            if self._inherited is None and failure is None:
+                self._inherited = {digest for _, digest in found}
         newest = found[0][0].sequence if found else 0
         self._sequence, failure = agreement.from_first([newest, failure])
         if failure is not None:
@@ -348,11 +352,21 @@ class Checkpoint:
         return agreement.from_first(_some(said) if said else None)
 
     def _prune(self, step: int) -> None:
-        """Removes what the durable checkpoint of `step` replaces, and what interrupted saves left."""
+        """Removes what the durable checkpoint of `step` replaces, and what interrupted saves left.
+
+        What a later attempt has saved meanwhile stays and does not count: then this attempt is void and was
+        not told. What a job of before left under higher numbers was there at the start.
+        """
         assert self._root is not None
+        inherited = self._inherited or set()
         newest = self._directory(step)
         try:
-            for old, _ in manifest.durable(self._root)[0][self._keep_last :]:
+            replaced = [
+                found
+                for found, digest in manifest.durable(self._root)[0]
+                if found.attempt <= self._environment.attempt or digest in inherited
+            ]
+            for old in replaced[self._keep_last :]:
                 if self._root / old.name != newest:
                     self._disk.remove_directory(self._root / old.name, first=manifest.NAME)
             for directory in manifest.leftovers(self._root, self._environment.attempt):
