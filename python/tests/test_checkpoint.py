@@ -30,6 +30,21 @@ class Box:
         self.value = loaded["value"]
 
 
+class Versioned(torch.nn.Module):
+    """A module that has changed what its state means, and must be told which meaning it gets."""
+
+    _version = 2
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+
+    def _load_from_state_dict(self, state, prefix, metadata, *others):
+        if metadata.get("version") != self._version:
+            raise RuntimeError(f"{prefix}: a state of version {metadata.get('version')}")
+        super()._load_from_state_dict(state, prefix, metadata, *others)
+
+
 class CheckpointTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -109,6 +124,22 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(box.value, kinds)
         self.assertIsInstance(box.value["counter"], Counter)
         self.assertIsInstance(box.value["ordered"], OrderedDict)
+
+    def test_the_versions_of_a_modules_parts_come_back(self):
+        model = torch.nn.Sequential(Versioned(), torch.nn.BatchNorm1d(2))
+        torch.nn.init.ones_(model[0].weight)
+        box = Box({"average": model.state_dict()})
+        self.checkpoint(model=model, box=box).save(0)
+        model, box = torch.nn.Sequential(Versioned(), torch.nn.BatchNorm1d(2)), Box()
+        self.assertEqual(self.checkpoint(attempt=2, model=model, box=box).resume(), 1)
+        self.assertEqual(model[0].weight.tolist(), [1, 1])
+        self.assertEqual(box.value["average"]._metadata, model.state_dict()._metadata)
+
+    def test_a_modules_state_of_before_versions_were_kept_is_still_read(self):
+        plain = OrderedDict(torch.nn.Linear(1, 1).state_dict())
+        value, tensors = state.encode(plain, "model")
+        self.assertEqual(list(value), ["ordered"])
+        self.assertEqual(state.decode(value, dict(tensors).__getitem__), plain)
 
     def test_what_is_not_finite_comes_back(self):
         box = Box([math.inf, -math.inf, math.nan])

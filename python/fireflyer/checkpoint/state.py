@@ -1,7 +1,7 @@
 """State dicts as JSON and tensors, and back. Nothing is pickled, so loading executes nothing.
 
-Owns what a state may hold: tensors, numbers, strings, bytes, lists, tuples and dicts of these. Leaves the
-tensors' bytes to `shard`.
+Owns what a state may hold: tensors, numbers, strings, bytes, lists, tuples and dicts of these, and the versions
+that a module keeps beside its tensors. Leaves the tensors' bytes to `shard`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def decode(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
             return {decode(key, tensor): decode(item, tensor) for key, item in content}
         if kind == "ordered":
             return OrderedDict((decode(k, tensor), decode(v, tensor)) for k, v in content)
+        if kind == "module":
+            pairs, metadata = content
+            state = decode({"ordered": pairs}, tensor)
+            state._metadata = decode(metadata, tensor)
+            return state
         if kind == "counter":
             return Counter({decode(key, tensor): count for key, count in content})
         if kind == "tuple":
@@ -112,6 +117,10 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         if isinstance(value, Counter):
             return {"counter": pairs}
         if isinstance(value, OrderedDict):
+            # A module's state: the versions of its parts, without which some refuse what they wrote.
+            metadata = getattr(value, "_metadata", None)
+            if metadata is not None:
+                return {"module": [pairs, _encode(metadata, f"{path}._metadata", tensors)]}
             return {"ordered": pairs}
         if all(isinstance(key, str) for key in value):
             return {"dict": dict(pairs)}
