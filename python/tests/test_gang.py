@@ -188,6 +188,20 @@ def exchange():
     return agreement.largest([rank, -rank]), agreement.to_first(mine), agreement.from_first(mine)
 
 
+def gather_beside_a_long_one():
+    """Rank 0's value is long, the others' are short; returns how many bytes each rank brought."""
+    brought = []
+    real = dist.gather
+
+    def gather(tensor, *others, **named):
+        brought.append(tensor.numel())
+        return real(tensor, *others, **named)
+
+    mine = "x" * 1_000_000 if dist.get_rank() == 0 else dist.get_rank()
+    dist.gather = gather
+    return agreement.to_first(mine), brought
+
+
 class GangTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -274,6 +288,13 @@ class GangTest(unittest.TestCase):
         sent = [{"rank": rank, "text": "x" * (rank * 1000)} for rank in range(3)]
         self.assertEqual(results[0], ([2, 0], sent, sent[0]))
         self.assertEqual(results[2], ([2, 0], None, sent[0]))
+
+    def test_gathering_costs_what_the_others_bring_and_not_rank_0s_own(self):
+        results = gang.successes(gang.run(gather_beside_a_long_one, 3))
+        self.assertEqual(results[0][0], ["x" * 1_000_000, 1, 2])
+        for gathered, brought in results:
+            self.assertEqual(brought, [1])
+        self.assertIsNone(results[2][0])
 
     def test_manifest_lists_one_shard_for_each_rank(self):
         gang.successes(gang.run(save_and_resume, 3, self.root, False))

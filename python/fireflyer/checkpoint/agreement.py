@@ -45,21 +45,24 @@ def from_first(value: Any) -> Any:
 
 def to_first(value: Any) -> list[Any] | None:
     """All ranks' values in rank order, on rank 0; none on the others."""
-    if not _together():
+    rank, world_size = standing()
+    if world_size == 1:
         return [value]
-    payload = _encode(value)
-    lengths = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=_device())
-    lengths[dist.get_rank()] = payload.numel()
+    # All are padded to the longest: rank 0's own, which may be long, is here already.
+    payload = _encode(value) if rank > 0 else torch.empty(0, dtype=torch.uint8, device=_device())
+    lengths = torch.zeros(world_size, dtype=torch.int64, device=_device())
+    lengths[rank] = payload.numel()
     dist.all_reduce(lengths, op=dist.ReduceOp.MAX)
     padded = torch.zeros(int(lengths.max().item()), dtype=torch.uint8, device=_device())
     padded[: payload.numel()] = payload
     received = None
-    if dist.get_rank() == 0:
-        received = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    if rank == 0:
+        received = [torch.empty_like(padded) for _ in range(world_size)]
     dist.gather(padded, received, dst=0)
     if received is None:
         return None
-    return [_decode(one[:length]) for one, length in zip(received, lengths.tolist())]
+    others = zip(received[1:], lengths.tolist()[1:])
+    return [value, *(_decode(one[:length]) for one, length in others)]
 
 
 def _together() -> bool:
