@@ -6,7 +6,7 @@ mod gang;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -129,7 +129,12 @@ impl Operator {
 
     /// A gang that has made its first operation, with a client of each node.
     fn run_gang(&mut self, nodes: u32) -> (Pods, Vec<Client>) {
-        let pods = Pods::start(nodes, self.address);
+        self.run_gang_at(Ipv4Addr::LOCALHOST.into(), nodes)
+    }
+
+    /// The same, where nodes reach each other at this address.
+    fn run_gang_at(&mut self, address: IpAddr, nodes: u32) -> (Pods, Vec<Client>) {
+        let pods = Pods::start_at(address, nodes, self.address);
         self.introduce(nodes);
         self.await_joined(nodes);
         self.go(nodes);
@@ -192,12 +197,17 @@ fn listen(
 /// Pods without a cluster: processes with the files that the operator mounts.
 struct Pods {
     dir: tempfile::TempDir,
+    address: IpAddr,
     seats: Vec<Seat>,
     children: Vec<Child>,
 }
 
 impl Pods {
     fn start(nodes: u32, rendezvous: SocketAddr) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), nodes, rendezvous)
+    }
+
+    fn start_at(address: IpAddr, nodes: u32, rendezvous: SocketAddr) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let assignment = Assignment {
             version: VERSION,
@@ -227,6 +237,7 @@ impl Pods {
         std::fs::write(dir.path().join("launcher"), "#!/bin/sh\n").unwrap();
         let mut pods = Self {
             dir,
+            address,
             seats: loopback(nodes as u8),
             children: Vec::new(),
         };
@@ -241,7 +252,7 @@ impl Pods {
     fn spawn(&self, rank: u32, rendezvous: SocketAddr) -> Child {
         Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
             .current_dir(self.dir.path())
-            .env("POD_IP", "127.0.0.1")
+            .env("POD_IP", self.address.to_string())
             .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .args([
@@ -302,6 +313,16 @@ impl Drop for Pods {
             child.wait().ok();
         }
     }
+}
+
+#[test]
+fn nodes_that_reach_each_other_over_ipv6_join() {
+    let address = IpAddr::from(Ipv6Addr::LOCALHOST);
+    if TcpListener::bind((address, 0)).is_err() {
+        eprintln!("not run: this machine has no {address}");
+        return;
+    }
+    Operator::start().run_gang_at(address, 2);
 }
 
 // GANG-2: no trainer starts, because `ready` fails, before the operator has said that all joined.
