@@ -190,7 +190,8 @@ impl Client {
     /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
     /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
     /// those behind it run. A call whose result finds the sidecar's memory full of results in use is not
-    /// refused: it waits, and so do all ranks, until processes of that node drop enough of theirs.
+    /// refused: it waits, and so do all ranks, until processes of that node drop enough of theirs. Who waits in
+    /// the order of the calls, and drops each result before the next, never keeps it waiting for good.
     pub fn submit(
         &self,
         call: Call,
