@@ -18,12 +18,13 @@ if [ "$RANK" = 0 ]; then
   mv /run/fireflyer/ack.tmp /run/fireflyer/ack.json
 fi"#;
 
-/// A trainer in shell that has saved step 5 when it begins and works until it is interrupted or
-/// killed; it ends well once it was resumed from a checkpoint.
+/// A trainer in shell that saves step 5 when it begins and works until it is interrupted or killed. A
+/// later attempt ends well if it finds what was saved.
 pub const SAVES_AT_ONCE: &str = r#"trap '' TERM
-echo "running attempt $FIREFLYER_ATTEMPT as rank $RANK resume=${FIREFLYER_RESUME:-none}"
-[ -n "$FIREFLYER_RESUME" ] && exit 0
+saved=$FIREFLYER_CHECKPOINT_DIR/saved
+[ "$FIREFLYER_ATTEMPT" -gt 1 ] && echo "goes on from $(cat $saved)" && [ -e "$saved" ] && exit 0
 if [ "$RANK" = 0 ]; then
+  mkdir -p "$FIREFLYER_CHECKPOINT_DIR" && echo step 5 > "$saved"
   printf '{"step":5,"checkpoint":{"attempt":%s,"step":5,"digest":"sha256:%064d"}}' "$FIREFLYER_ATTEMPT" 5 > /run/fireflyer/progress.tmp
   mv /run/fireflyer/progress.tmp /run/fireflyer/progress.json
 fi

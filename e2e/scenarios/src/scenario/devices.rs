@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::jobs::{Job, RUNS_UNTIL_ASKED, TELLS_ITS_DEVICES};
 use crate::scenario::{NODE_LOSS, START};
 
-/// The node of the fixture: eight GPUs, and one of its adapter's slots.
-const FILES: &str = "files: gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7 mlx5_0-";
+/// The fixture's eight GPUs. The adapter's slot is the sidecar's.
+const FILES: &str = "files: gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7\n";
 
 pub async fn trainer_sees_the_devices_of_its_node(context: Context) -> Result<()> {
     devices_are_given(&context, "looking", 1).await

@@ -69,7 +69,7 @@ async fn starts_and_saves(context: &Context, name: &str) -> Result<()> {
 async fn resumed(context: &Context, name: &str, attempt: u32) -> Result<()> {
     let log = context.log(name, attempt, 0).await?;
     ensure!(
-        log.contains("resume=attempt-1/step-5"),
+        log.contains("goes on from step 5"),
         "attempt {attempt} did not go on from the save: {log}"
     );
     Ok(())
