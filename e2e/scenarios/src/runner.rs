@@ -218,11 +218,11 @@ fn keep_logs(cluster: &Cluster, namespace: &str) -> Result<PathBuf> {
             let question = format!("logs {pod} -n {namespace} --all-containers --prefix");
             let file = pod.replace('/', "-");
             keep(&format!("{file}.log"), &question)?;
-            // Of a container that was started again, the life before. Most have none.
-            keep(
-                &format!("{file}.previous.log"),
-                &format!("{question} --previous"),
-            )?;
+            if namespace == system {
+                // Of what was started again, the life before. Most have none.
+                let question = format!("{question} --previous");
+                keep(&format!("{file}.previous.log"), &question)?;
+            }
         }
     }
     let cluster_logs = folder.join("cluster");
