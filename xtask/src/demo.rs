@@ -21,8 +21,9 @@ Usage: cargo xtask demo [--kill-node] [--down]
 
 Builds everything, brings a cluster of two nodes in two zones up, installs the chart, trains a PyTorch model on
 handwritten digits over HFReduce, and shows it all. The first time takes up to half an hour, later ones minutes.
+Each run starts with a new cluster: jobs and checkpoints of the last one are gone.
 
-  --kill-node  three nodes; the node of rank 1 dies in mid-training and the job finishes without it
+  --kill-node  three nodes; the node of node rank 1 dies in mid-training and the job finishes without it
   --down       removes the demo's cluster",
     run,
 };
@@ -140,7 +141,7 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
             killed = true;
             let node = node_of(cluster, job.attempt, 1)?;
             println!(
-                "{:>6.1} s  killing node {node}, which runs rank 1",
+                "{:>6.1} s  killing node {node}, which has node rank 1",
                 started.elapsed().as_secs_f64()
             );
             cluster.node(&node)?.kill()?;
@@ -301,7 +302,7 @@ fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> String {
          kubectl describe trainingjob {JOB}\n  \
          kubectl logs {JOB}-{}-0 -c trainer\n  \
          kubectl explain trainingjob.spec\n  \
-         edit examples/digits.yaml, rename the job and kubectl apply -f it\n  \
+         cp examples/digits.yaml mine.yaml, rename the job in it and kubectl apply -f mine.yaml\n  \
          cargo xtask demo --kill-node\n  \
          cargo xtask demo --down",
         ended.accuracy,
