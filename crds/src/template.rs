@@ -123,37 +123,19 @@ fn declare_pod_fields(schema: &mut Schema) {
         &[
             (
                 "initContainers",
-                json_schema!({
-                    "type": "array",
-                    "maxItems": 16,
-                    "description": "Containers that end before the trainer starts, or native sidecars of your own.",
-                    "items": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": { "name": {
-                            "type": "string", "maxLength": 63,
-                            "description": "Its name in the pod; `hfreduce` belongs to the operator's sidecar.",
-                        } },
-                        "x-kubernetes-preserve-unknown-fields": true,
-                    },
-                }),
+                named(
+                    16,
+                    "Containers that end before the trainer starts, or native sidecars of your own.",
+                    "Its name in the pod; `hfreduce` belongs to the operator's sidecar.",
+                ),
             ),
             (
                 "volumes",
-                json_schema!({
-                    "type": "array",
-                    "maxItems": 64,
-                    "description": "Volumes of the pod. The checkpoint's claim is mounted by the operator.",
-                    "items": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": { "name": {
-                            "type": "string", "maxLength": 63,
-                            "description": "Its name in the pod; names that start with `fireflyer-` belong to the operator.",
-                        } },
-                        "x-kubernetes-preserve-unknown-fields": true,
-                    },
-                }),
+                named(
+                    64,
+                    "Volumes of the pod. The checkpoint's claim is mounted by the operator.",
+                    "Its name in the pod; names that start with `fireflyer-` belong to the operator.",
+                ),
             ),
             (
                 "tolerations",
@@ -162,22 +144,8 @@ fn declare_pod_fields(schema: &mut Schema) {
                     "Taints that the pods tolerate; the operator adds those of dedicated nodes.",
                 ),
             ),
-            (
-                "affinity",
-                json_schema!({
-                    "type": "object",
-                    "description": owned,
-                    "x-kubernetes-preserve-unknown-fields": true,
-                }),
-            ),
-            (
-                "nodeSelector",
-                json_schema!({
-                    "type": "object",
-                    "description": owned,
-                    "x-kubernetes-preserve-unknown-fields": true,
-                }),
-            ),
+            ("affinity", any_object(owned)),
+            ("nodeSelector", any_object(owned)),
             (
                 "priorityClassName",
                 json_schema!({ "type": "string", "description": owned }),
@@ -224,8 +192,8 @@ fn declare_container_fields(schema: &mut Schema) {
                     "type": "object",
                     "description": "As in any Container; `trainer` gets the node class's share of what is left out, and the node.",
                     "properties": {
-                        "limits": quantities("The most that it may use."),
-                        "requests": quantities("What it is sure to get."),
+                        "limits": any_object("The most that it may use."),
+                        "requests": any_object("What it is sure to get."),
                     },
                     "x-kubernetes-preserve-unknown-fields": true,
                 }),
@@ -235,6 +203,21 @@ fn declare_container_fields(schema: &mut Schema) {
     if let Some(Value::Array(required)) = schema.ensure_object().get_mut("required") {
         required.push(Value::from("image"));
     }
+}
+
+/// A list of objects that rules know by their names.
+fn named(most: u32, description: &str, name: &str) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": most,
+        "description": description,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": { "name": { "type": "string", "maxLength": 63, "description": name } },
+            "x-kubernetes-preserve-unknown-fields": true,
+        },
+    })
 }
 
 /// A list of objects of which only the operator's part matters here.
@@ -247,8 +230,8 @@ fn objects(most: u32, description: &str) -> Schema {
     })
 }
 
-/// Quantities by the name of the resource.
-fn quantities(description: &str) -> Schema {
+/// An object whose fields are the API server's own business.
+fn any_object(description: &str) -> Schema {
     json_schema!({
         "type": "object",
         "description": description,

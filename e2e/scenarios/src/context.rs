@@ -18,6 +18,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::jobs::Job;
+use crate::scenario::START;
 
 /// How often a condition is looked at while waiting for it.
 const POLL: Duration = Duration::from_millis(250);
@@ -72,6 +73,13 @@ impl Context {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("failed to create job {}", job.name()))?;
+        Ok(())
+    }
+
+    /// Creates a job and waits until it trains.
+    pub async fn start(&self, job: &Job) -> Result<()> {
+        self.submit(job).await?;
+        self.reaches(job.name(), Phase::Running, START).await?;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ pub mod training;
 pub mod upgrade;
 
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
-const START: Duration = Duration::from_secs(60);
+pub(crate) const START: Duration = Duration::from_secs(60);
 /// The cluster under test calls a node lost after 8 to 10 s; ten times that is the limit.
 const NODE_LOSS: Duration = Duration::from_secs(100);
 

@@ -6,7 +6,7 @@ use scheduler::{
 };
 
 use crate::build::{at, job, nodes};
-use crate::gangs::{deletions, running};
+use crate::gangs::{deletions, running, train};
 use crate::properties::apply;
 
 pub(crate) fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
@@ -152,12 +152,7 @@ fn a_job_crosses_when_no_zone_is_large_enough_and_only_so_many_do() {
 #[test]
 fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     let mut snapshot = queue("a:1 b:2", vec![job("a", 3)]);
-    step(&mut snapshot, at(0));
-    snapshot
-        .pods
-        .iter_mut()
-        .for_each(|pod| pod.state = PodState::Running);
-    step(&mut snapshot, at(1));
+    train(&mut snapshot);
     snapshot.nodes = nodes("a:6 b:7");
     snapshot.nodes[0].cordoned = true;
     step(&mut snapshot, at(2));

@@ -14,15 +14,19 @@ use crate::properties::apply;
 /// A job of so many nodes that trains, on a cluster with one node to spare.
 pub(crate) fn running(size: u32) -> Snapshot {
     let mut snapshot = queue(&format!("a:{}", size + 1), vec![job("train", size)]);
-    step(&mut snapshot, at(0));
-    snapshot
-        .pods
-        .iter_mut()
-        .for_each(|pod| pod.state = PodState::Running);
-    step(&mut snapshot, at(1));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+    train(&mut snapshot);
     assert!(decide(&snapshot, at(2)).is_empty());
     snapshot
+}
+
+/// The only job gets its nodes, and all its pods train from the first second on.
+pub(crate) fn train(snapshot: &mut Snapshot) {
+    step(snapshot, at(0));
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Running;
+    }
+    step(snapshot, at(1));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
 }
 
 pub(crate) fn deletions(plan: &Plan) -> Vec<(u32, Duration)> {

@@ -16,9 +16,8 @@ pub async fn trainer_sees_the_devices_of_its_node(context: Context) -> Result<()
 
 pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<()> {
     context
-        .submit(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("unmoved", Phase::Running, START).await?;
     let before = context.pod_uids("unmoved").await?;
     let node = context.node_of("unmoved", 0).await?;
     context.cluster.node(&node)?.restart_kubelet()?;

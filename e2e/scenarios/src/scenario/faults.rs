@@ -54,8 +54,7 @@ pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
 async fn starts_and_saves(context: &Context, name: &str) -> Result<()> {
     context.claim(name, "ReadWriteMany").await?;
     let job = Job::shell(name, 2, SAVES_AT_ONCE).checkpoint(name, 300);
-    context.submit(&job).await?;
-    context.reaches(name, Phase::Running, START).await?;
+    context.start(&job).await?;
     context
         .eventually("the job's save is on record", START, || async {
             let status = context.job(name).await?.status.unwrap_or_default();
@@ -99,9 +98,8 @@ pub async fn failing_program_ends_with_its_last_words(context: Context) -> Resul
 
 pub async fn cordoned_node_is_left_gracefully(context: Context) -> Result<()> {
     context
-        .submit(&Job::shell("leaving", 2, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("leaving", 2, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("leaving", Phase::Running, START).await?;
     let node = context.node_of("leaving", 1).await?;
     context.cordon(&node, true).await?;
     let moved = context.eventually(
@@ -158,9 +156,8 @@ pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Re
     // One node short of all, placed away from the leader's node by cordoning it meanwhile.
     context.cordon(&leader, true).await?;
     context
-        .submit(&Job::shell("steady", 2, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("steady", 2, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("steady", Phase::Running, START).await?;
     context.cordon(&leader, false).await?;
     let before = context.pod_uids("steady").await?;
     context.cluster.node(&leader)?.kill()?;

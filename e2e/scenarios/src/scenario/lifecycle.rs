@@ -25,8 +25,7 @@ const LIFE: [&str; 7] = [
 pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {
     context.claim("store", "ReadWriteMany").await?;
     let job = Job::shell("pausing", 2, RUNS_UNTIL_ASKED).checkpoint("store", 300);
-    context.submit(&job).await?;
-    context.reaches("pausing", Phase::Running, START).await?;
+    context.start(&job).await?;
 
     context.change("pausing", json!({"suspend": true})).await?;
     let suspended = context.reaches("pausing", Phase::Suspended, START).await?;
@@ -86,9 +85,8 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
 pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
     let nodes = u32::try_from(context.cluster.nodes().count())?;
     context
-        .submit(&Job::shell("first", nodes, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("first", nodes, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("first", Phase::Running, START).await?;
     context
         .submit(&Job::shell("second", nodes, ENDS_WELL))
         .await?;

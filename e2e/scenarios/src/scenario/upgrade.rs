@@ -20,9 +20,8 @@ const ROLLOUT: Duration = Duration::from_secs(300);
 
 pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     context
-        .submit(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("untouched", Phase::Running, START).await?;
     let before = context.pod_uids("untouched").await?;
 
     let told = context.events("untouched").await?;
@@ -174,9 +173,8 @@ impl Crashing {
 /// Uninstalling takes our programs away, and neither the users' jobs nor what defines them.
 pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Result<()> {
     context
-        .submit(&Job::shell("orphan", 2, RUNS_UNTIL_ASKED))
+        .start(&Job::shell("orphan", 2, RUNS_UNTIL_ASKED))
         .await?;
-    context.reaches("orphan", Phase::Running, START).await?;
     let before = context.pod_uids("orphan").await?;
     let cluster = std::sync::Arc::clone(&context.cluster);
     tokio::task::spawn_blocking(move || cluster::chart::uninstall(&cluster)).await??;
