@@ -13,6 +13,7 @@ pub mod pb;
 pub mod plugin;
 pub mod registration;
 pub mod resource;
+pub mod run;
 pub mod service;
 pub mod session;
 #[cfg(test)]

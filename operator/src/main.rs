@@ -3,7 +3,6 @@
 use clap::Parser;
 use operator::args::Cli;
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    operator::run::run(Cli::parse()).await
+fn main() -> anyhow::Result<()> {
+    operator::run::run(Cli::parse())
 }

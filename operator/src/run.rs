@@ -9,6 +9,7 @@ use daemon::endpoints::Endpoints;
 use daemon::{CancellationToken, Readiness, Registry};
 use kube::Client;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -32,7 +33,14 @@ const SYNC_PERIOD: Duration = Duration::from_millis(20);
 const START_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs the command until the process is told to stop.
-pub async fn run(cli: Cli) -> anyhow::Result<()> {
+///
+/// Not async, so that the library instantiates the futures and `main` does not compile them again.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    let runtime = Runtime::new().context("failed to start the runtime")?;
+    runtime.block_on(serve(cli))
+}
+
+async fn serve(cli: Cli) -> anyhow::Result<()> {
     let Cli {
         command,
         daemon,
