@@ -1,6 +1,6 @@
 """Learns to read handwritten digits (scikit-learn's 1,797 images of 8 x 8) with DistributedDataParallel.
 
-An ordinary PyTorch script; what makes it a good citizen of the cluster is marked (1) to (4). It runs
+An ordinary PyTorch script; what makes it a good citizen of the cluster is marked (1) to (5). It runs
 alone too: `python3 digits.py`. Rank 0 prints lines of `name=value` words:
 
     step=120 loss=0.1234 allreduce=1.23GB/s
@@ -66,6 +66,11 @@ def main() -> None:
             say(f"stopped=step-{step}")
             break
     else:
+        if start >= options.steps:
+            say(f"nothing to train: {start} of {options.steps} steps are done")
+        elif checkpoint.enabled:
+            # (5) The trained model.
+            say(f"checkpoint={checkpoint.save(options.steps - 1).name}")
         say(f"accuracy={accuracy(model.module, test_images, test_labels):.4f}")
     dist.destroy_process_group()
 

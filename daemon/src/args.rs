@@ -34,9 +34,13 @@ pub struct Args {
 impl Args {
     /// Where to serve metrics: as told, else on every address at `port`.
     pub fn metrics_address(&self, port: u16) -> SocketAddr {
-        self.metrics_listen
-            .unwrap_or_else(|| SocketAddr::new(every_address(), port))
+        listen_address(self.metrics_listen, port)
     }
+}
+
+/// Where to listen: as told, else on every address at `port`.
+pub fn listen_address(told: Option<SocketAddr>, port: u16) -> SocketAddr {
+    told.unwrap_or_else(|| SocketAddr::new(every_address(), port))
 }
 
 /// The address that stands for all, of both kinds where one socket can serve both. Else of IPv4 alone.

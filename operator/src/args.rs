@@ -49,13 +49,9 @@ pub struct OperatorArgs {
     /// Port of the Service fireflyer-rendezvous, told by the kubelet.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE_PORT", hide = true)]
     pub rendezvous_service_port: Option<String>,
-    /// Address of the rendezvous service.
-    #[arg(
-        long,
-        env = "FIREFLYER_RENDEZVOUS_LISTEN",
-        default_value = "0.0.0.0:9443"
-    )]
-    pub rendezvous_listen: SocketAddr,
+    /// Address of the rendezvous service; by default every address, port 9443.
+    #[arg(long, env = "FIREFLYER_RENDEZVOUS_LISTEN")]
+    pub rendezvous_listen: Option<SocketAddr>,
     /// Image of the sidecar that each job pod gets.
     #[arg(
         long,

@@ -27,6 +27,8 @@ use crate::{bootstrap, watch as watches};
 
 /// Port of health and metrics.
 const METRICS_PORT: u16 = 9400;
+/// Port of the rendezvous service.
+const RENDEZVOUS_PORT: u16 = 9443;
 /// How often the first listings are looked at.
 const SYNC_PERIOD: Duration = Duration::from_millis(20);
 /// Before another try to reach the API server at start.
@@ -98,6 +100,7 @@ async fn operate(
     } = args;
     let default_fabric = bootstrap::default_fabric(default_fabric.as_deref())?;
     let lists = readiness.gate("first lists");
+    let rendezvous_listen = daemon::args::listen_address(rendezvous_listen, RENDEZVOUS_PORT);
     let listener = TcpListener::bind(rendezvous_listen)
         .await
         .with_context(|| format!("failed to listen on {rendezvous_listen}"))?;

@@ -403,6 +403,7 @@ class CheckpointTest(unittest.TestCase):
     def test_without_a_directory_nothing_is_saved_and_a_stop_is_still_heard(self):
         told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
         alone = Checkpoint(environment=told, box=Box(1))
+        self.assertFalse(alone.enabled)
         self.assertEqual(alone.resume(), 0)
         self.assertFalse(alone.step(0))
         stop.request()

@@ -181,7 +181,7 @@ struct Told {
 
 /// Prints what the trainer printed since the last time, and takes in what matters.
 fn show(lines: &Receiver<String>, started: Instant, told: &mut Told) {
-    for line in lines.try_iter() {
+    for line in lines.try_iter().filter(|line| !is_traceback(line)) {
         println!("{:>6.1} s      {line}", started.elapsed().as_secs_f64());
         match line.split_once('=') {
             Some(("checkpoint", _)) => told.saved = true,
@@ -190,6 +190,11 @@ fn show(lines: &Receiver<String>, started: Instant, told: &mut Told) {
             Some(_) | None => {}
         }
     }
+}
+
+/// Where in the code an error came up: the line below it says which error it was, `kubectl logs` has it all.
+fn is_traceback(line: &str) -> bool {
+    line.is_empty() || line.starts_with(' ') || line.starts_with("Traceback ")
 }
 
 /// What the status says, without what a person would not read.

@@ -45,10 +45,24 @@ pub(crate) fn excluded(
     if let Some(Problem { reason, message }) = &job.problem {
         return Some(Waiting::warning(reason, message.clone()));
     }
-    if ledger.name_is_taken(&job.key) {
-        let message = "Waiting: objects of an earlier job of this name are still being deleted";
-        return Some(Waiting::new("NameTaken", message.to_owned()));
+    if let Some(message) = name_taken(job, ledger) {
+        return Some(Waiting::new("NameTaken", message));
     }
     unplaceable(job, capacity, ledger.policy().max_cross_zone_jobs)
         .map(|message| Waiting::warning("Unplaceable", message))
+}
+
+fn name_taken(job: &Job, ledger: &Ledger<'_>) -> Option<String> {
+    let mut namesakes = ledger.namesakes(&job.key).peekable();
+    namesakes.peek()?;
+    let message = "Waiting: objects of an earlier job of this name are still being deleted";
+    // The kubelet of a dead node confirms no deletion: this pod will not go by itself.
+    let mut nodes = namesakes.flat_map(|view| view.pods.values().map(|pod| &pod.node));
+    Some(match nodes.find(|node| ledger.is_lost(node)) {
+        Some(node) => format!(
+            "{message}; a pod of it is on node {node}, which is dead: it goes when the node is back \
+             or its Node object is deleted"
+        ),
+        None => message.to_owned(),
+    })
 }

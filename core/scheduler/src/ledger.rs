@@ -212,9 +212,8 @@ impl<'a> Ledger<'a> {
         self.crossing
     }
 
-    /// Whether objects of an earlier job with the same name are still there: new ones of the same
-    /// name would collide with them.
-    pub(crate) fn name_is_taken(&self, key: &'a JobKey) -> bool {
+    /// Earlier jobs with the same name whose objects are still there: new ones would collide with them.
+    pub(crate) fn namesakes(&self, key: &JobKey) -> impl Iterator<Item = &JobView<'a>> {
         let first = JobKey {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
@@ -223,7 +222,8 @@ impl<'a> Ledger<'a> {
         self.views
             .range::<JobKey, _>(first..)
             .take_while(|(other, _)| other.namespace == key.namespace && other.name == key.name)
-            .any(|(other, _)| *other != key)
+            .filter(|(other, _)| **other != key)
+            .map(|(_, view)| view)
     }
 
     /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has

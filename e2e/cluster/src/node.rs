@@ -47,11 +47,6 @@ impl NativeNode<'_> {
         self.site.layout.node_name(self.number)
     }
 
-    /// Under which name the state file knows it.
-    pub(crate) fn role(&self) -> String {
-        format!("node-{}", self.number)
-    }
-
     /// Its part of the cluster's folder.
     pub(crate) fn folder(&self) -> PathBuf {
         self.site.folder.join("nodes").join(self.name())
@@ -156,7 +151,7 @@ impl NativeNode<'_> {
         let pid = command::start(&init, &self.logs().join("init.log"), Stdio::null())?;
         let process = Process::of(pid)?;
         State::update(folder, |state| {
-            state.processes.insert(self.role(), process);
+            state.processes.insert(self.name(), process);
         })
     }
 
@@ -239,6 +234,6 @@ impl NativeNode<'_> {
     /// The process that we started; init is its child.
     fn outer(&self) -> Result<Option<Process>> {
         let state = State::read(self.site.folder)?;
-        Ok(state.and_then(|state| state.processes.get(&self.role()).copied()))
+        Ok(state.and_then(|state| state.processes.get(&self.name()).copied()))
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct State {
     /// Everything was up once.
     pub(crate) ready: bool,
     pub(crate) nodes: Vec<NodeState>,
-    /// By role: `etcd`, `kube-apiserver`, `node-1`...
+    /// By role: `etcd`, `kube-apiserver`, or the name of a node.
     pub(crate) processes: BTreeMap<String, Process>,
 }
 
@@ -214,7 +214,7 @@ mod tests {
             .insert("etcd".into(), Process { pid: 9, start: 90 });
         state
             .processes
-            .insert("node-1".into(), Process { pid: 10, start: 91 });
+            .insert("demo-1".into(), Process { pid: 10, start: 91 });
         state
     }
 

@@ -92,6 +92,11 @@ class Checkpoint:
         stop.install()
 
     @property
+    def enabled(self) -> bool:
+        """Whether there is a directory to save to."""
+        return self._root is not None
+
+    @property
     def last(self) -> CheckpointRef | None:
         """The newest durable checkpoint that this run has saved, or resumed from."""
         return self._last
@@ -167,7 +172,8 @@ class Checkpoint:
         """Saves the state after step `step` (0 or more), durably, and returns what identifies it.
 
         For the end of a run, and for moments of your own; `step` calls it when it is time. A
-        `CheckpointError`, the same on all ranks, says what failed; earlier checkpoints are untouched then.
+        `CheckpointError`, the same on all ranks, says what failed (also when there is no directory, see
+        `enabled`); earlier checkpoints are untouched then.
         """
         step = _checked(step)
         if self._root is None:

@@ -275,5 +275,12 @@ fn a_namesake_s_leftovers_are_waited_for() {
     again.key.uid = "another".into();
     snapshot.jobs = vec![again];
     snapshot.nodes.extend(nodes("b:2"));
-    assert_eq!(reason(&decide(&snapshot, at(1)), "train").0, "NameTaken");
+    let (word, message) = reason(&decide(&snapshot, at(1)), "train");
+    assert_eq!(word, "NameTaken");
+    assert!(!message.contains("dead"), "{message}");
+
+    // A pod on a dead node does not go by itself: the sentence says where it is.
+    snapshot.nodes[1].ready = false;
+    let (_, message) = reason(&decide(&snapshot, at(2)), "train");
+    assert!(message.contains("node a-001, which is dead"), "{message}");
 }
