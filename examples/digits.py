@@ -47,6 +47,7 @@ def main() -> None:
         say(f"resumed={shown.name}")
     trace = Trace(options.trace)
     for step in range(start, options.steps):
+        began = time.monotonic()
         batch = batch_of(step, len(images), options.seed)
         loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
         optimizer.zero_grad()
@@ -65,6 +66,7 @@ def main() -> None:
         if stop:
             say(f"stopped=step-{step}")
             break
+        time.sleep(max(0.0, began + options.pace - time.monotonic()))
     else:
         if start >= options.steps:
             say(f"nothing to train: {start} of {options.steps} steps are done")
@@ -81,6 +83,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1000, help="steps to train")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable")
     parser.add_argument("--print-every", type=int, default=20, help="steps between two lines")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds that a step takes at least, for watching"
+    )
     parser.add_argument(
         "--trace", metavar="FILE", help="rank 0 writes the loss of each step into it"
     )

@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: from nothing to a trained model on a real cluster, in front of a person. It does what a user would
 //! do, with the same tools: helm installs the chart, kubectl applies the example; the rest is watching.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,6 +31,10 @@ Each run starts with a new cluster: jobs and checkpoints of the last one are gon
 
 const NAME: &str = "demo";
 const JOB: &str = "digits";
+const EXAMPLE: &str = "examples/digits.yaml";
+/// What the example trains for, and the same slowly enough for a fast machine to be still at it when the node dies.
+const STEPS: &str = "--steps, \"400\"";
+const PACED: &str = "--steps, \"400\", --pace, \"0.05\"";
 /// What the example promises on images that it has not seen.
 const ACCURACY: f64 = 0.95;
 /// The training takes about a minute, a lost node some seconds more; ten times that is the limit.
@@ -82,8 +87,14 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let cluster = Cluster::up(&options, &report::step)?;
     chart::install(&cluster, &report::step)?;
 
-    println!("\nkubectl apply -f examples/digits.yaml");
-    kubectl(&cluster, &["apply", "-f", "examples/digits.yaml"])?;
+    if kill_node {
+        println!("\nsed 's/{STEPS}/{PACED}/' {EXAMPLE} | kubectl apply -f -");
+        let mut apply = cluster.kubectl(["apply", "-f", "-"])?;
+        ::cluster::command::run_with_input(&mut apply, paced()?.as_bytes())?;
+    } else {
+        println!("\nkubectl apply -f {EXAMPLE}");
+        kubectl(&cluster, &["apply", "-f", EXAMPLE])?;
+    }
     let ended = follow(&cluster, kill_node)?;
     ensure!(
         ended.accuracy >= ACCURACY,
@@ -103,6 +114,13 @@ fn run(mut args: Args) -> Result<ExitCode> {
     );
     println!("\n{}", goodbye(&cluster, &ended, started.elapsed()));
     Ok(ExitCode::SUCCESS)
+}
+
+fn paced() -> Result<String> {
+    let path = ::cluster::paths::repository().join(EXAMPLE);
+    let text = fs::read_to_string(path).context("failed to read the example")?;
+    ensure!(text.contains(STEPS), "{EXAMPLE} has no {STEPS}");
+    Ok(text.replace(STEPS, PACED))
 }
 
 /// How the job ended.
@@ -148,6 +166,10 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
         }
         match job.phase.as_str() {
             "Succeeded" => {
+                ensure!(
+                    killed,
+                    "the training ended before its first checkpoint: no node was killed"
+                );
                 // The log's last lines may come after the phase.
                 if let Some(log) = log.as_mut() {
                     log.finish();
