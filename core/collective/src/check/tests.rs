@@ -13,7 +13,7 @@ fn two_zones(nodes: usize, first: usize) -> Vec<bool> {
     (0..nodes).map(|node| node >= first).collect()
 }
 
-/// Checks a call of `chunks` chunks over `zones`, and that only gateway pairs cross.
+/// Checks a call of `chunks` chunks over `zones`, and that one pair crosses each border: the gateways.
 fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<Message> {
     let layout = Layout::uniform(zones.len(), 2).unwrap();
     let count = if kind == OpKind::AllGather {
@@ -31,12 +31,25 @@ fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<M
         Ok(messages) => messages,
         Err(fault) => panic!("{} nodes, {kind:?}: {fault}", zones.len()),
     };
-    let crossing = messages
-        .iter()
-        .filter(|message| zones[message.from] != zones[message.to]);
-    let pairs: BTreeSet<(usize, usize)> = crossing
-        .map(|message| (message.from.min(message.to), message.from.max(message.to)))
-        .collect();
+    let crossing = |least_bytes: u64| -> BTreeSet<(usize, usize)> {
+        messages
+            .iter()
+            .filter(|message| zones[message.from] != zones[message.to])
+            .filter(|message| message.bytes >= least_bytes)
+            .map(|message| (message.from.min(message.to), message.from.max(message.to)))
+            .collect()
+    };
+    let pairs = crossing(0);
+    // Counted from the zones themselves: trees with one pair too many would list it as a gateway.
+    let borders = zones.iter().collect::<BTreeSet<_>>().len() - 1;
+    assert_eq!(pairs.len(), borders, "{pairs:?} cross in {kind:?}");
+    if kind != OpKind::Barrier {
+        assert_eq!(
+            crossing(1),
+            pairs,
+            "{kind:?}: the pair that crosses carries the data"
+        );
+    }
     let gateways = trees
         .gateways
         .iter()
@@ -53,7 +66,8 @@ fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<M
 #[test]
 fn every_split_of_2_to_200_nodes_sums_each_contribution_once_and_crosses_on_one_pair() {
     for nodes in 2..=200 {
-        for first in 1..nodes {
+        // The last of them is one zone, in which nothing may cross.
+        for first in 1..=nodes {
             let zones = two_zones(nodes, first);
             prove(&DoubleTree::build(&zones), &zones, ALL_REDUCE, 2);
         }
@@ -79,6 +93,17 @@ fn sampled_splits_up_to_1250_nodes_hold_for_every_collective() {
         );
         prove(&trees, &zones, OpKind::Broadcast { root }, 6);
         prove(&trees, &zones, OpKind::Barrier, 0);
+    });
+}
+
+#[test]
+fn sampled_gatherings_of_up_to_1250_nodes_hold() {
+    // A chunk for each node: costs as much as hundreds of sums.
+    sim::for_each_seed(2, |rng| {
+        for nodes in [rng.range(201..1250) as usize, 1250] {
+            let zones = two_zones(nodes, 1 + rng.below(nodes));
+            prove(&DoubleTree::build(&zones), &zones, OpKind::AllGather, 1);
+        }
     });
 }
 
