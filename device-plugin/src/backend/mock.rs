@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use topology::node::{Gpu, Hca};
+use topology::node::{Gpu, Hca, Node};
 
 use super::fixture::{self, Fixture};
 use super::{Backend, Error, Inventory, Mount};
@@ -88,7 +88,7 @@ impl Backend for Mock {
         })?;
         let mut access: BTreeMap<String, Vec<Mount>> = BTreeMap::new();
         for (index, gpu) in node.gpus().iter().enumerate() {
-            let mount = self.render(&format!("gpu{}", gpu.minor), &gpu_text(index, gpu))?;
+            let mount = self.render(&format!("gpu{}", gpu.minor), &gpu_text(&node, index, gpu))?;
             access.insert(gpu.uuid.clone(), vec![mount]);
         }
         for hca in node.hcas() {
@@ -109,17 +109,32 @@ impl Backend for Mock {
     }
 }
 
-fn gpu_text(index: usize, gpu: &Gpu) -> String {
-    format!(
-        "index: {index}\nuuid: {}\naddress: \"{}\"\nminor: {}\nnuma: {}\n",
-        gpu.uuid, gpu.address, gpu.minor, gpu.numa
-    )
+fn gpu_text(node: &Node, index: usize, gpu: &Gpu) -> String {
+    let mut text = format!(
+        "index: {index}\nuuid: {}\naddress: \"{}\"\nminor: {}\nnuma: {}\nrootPort: \"{}\"\n",
+        gpu.uuid, gpu.address, gpu.minor, gpu.numa, gpu.root_port
+    );
+    let bridge = |&&(one, other): &&(usize, usize)| one == index || other == index;
+    if let Some(&(one, other)) = node.nvlinks().iter().find(bridge) {
+        let partner = &node.gpus()[if one == index { other } else { one }];
+        // By its UUID: a container counts the GPUs it was given its own way.
+        text += &format!("nvlink: {}\n", partner.uuid);
+    }
+    text
 }
 
 fn hca_text(hca: &Hca) -> String {
     format!(
-        "name: {}\nport: {}\nguid: \"{}\"\nrateGbps: {}\nnuma: {}\n",
-        hca.name, hca.port, hca.guid, hca.rate_gbps, hca.numa
+        "name: {}\nport: {}\nguid: \"{}\"\nrateGbps: {}\nnuma: {}\nrootPort: \"{}\"\n\
+         relaxedOrdering: {}\nslots: {}\n",
+        hca.name,
+        hca.port,
+        hca.guid,
+        hca.rate_gbps,
+        hca.numa,
+        hca.root_port,
+        hca.relaxed_ordering,
+        hca.slots
     )
 }
 
@@ -138,29 +153,68 @@ fn write_if_other(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const NODE: &str = include_str!("../../../e2e/fixtures/node-a100.yaml");
+
+    /// What the backend makes of a fixture, in a folder that holds its device files.
+    fn discovered(fixture: &str) -> (tempfile::TempDir, Inventory) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.yaml");
+        fs::write(&file, fixture).unwrap();
+        let mut mock = Mock::new(file, folder.path().join("devices")).unwrap();
+        let inventory = mock.discover().unwrap();
+        (folder, inventory)
+    }
+
     #[tokio::test]
     async fn each_device_becomes_a_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let fixture = folder.path().join("node.yaml");
-        fs::write(
-            &fixture,
-            include_str!("../../../e2e/fixtures/node-a100.yaml"),
-        )
-        .unwrap();
+        let (folder, inventory) = discovered(NODE);
         let devices = folder.path().join("devices");
-        let mut mock = Mock::new(fixture, devices.clone()).unwrap();
-        let inventory = mock.discover().unwrap();
-
         let mount = &inventory.access["GPU-00000000-0000-4000-a100-000000000005"][0];
         assert_eq!(mount.container, Path::new("/dev/fireflyer/gpu5"));
         assert_eq!(mount.host, devices.join("gpu5"));
-        let text = fs::read_to_string(&mount.host).unwrap();
-        assert!(text.contains("address: \"0000:a1:00.0\""), "{text}");
         assert_eq!(
             inventory.access["mlx5_0"][0].container,
             Path::new("/dev/fireflyer/mlx5_0-1")
         );
         assert_eq!(fs::read_dir(&devices).unwrap().count(), 9);
+    }
+
+    #[tokio::test]
+    async fn a_file_tells_all_the_fixture_says_of_its_device() {
+        let (folder, _) = discovered(NODE);
+        let text = |name| fs::read_to_string(folder.path().join("devices").join(name)).unwrap();
+        assert_eq!(
+            text("gpu5"),
+            r#"index: 5
+uuid: GPU-00000000-0000-4000-a100-000000000005
+address: "0000:a1:00.0"
+minor: 5
+numa: 1
+rootPort: "0000:a0:01.1"
+nvlink: GPU-00000000-0000-4000-a100-000000000004
+"#
+        );
+        let bridged = "nvlink: GPU-00000000-0000-4000-a100-000000000005\n";
+        assert!(text("gpu4").ends_with(bridged), "{}", text("gpu4"));
+        assert_eq!(
+            text("mlx5_0-1"),
+            r#"name: mlx5_0
+port: 1
+guid: "b859:9f03:00d4:1c2a"
+rateGbps: 200
+numa: 0
+rootPort: "0000:60:01.1"
+relaxedOrdering: true
+slots: 8
+"#
+        );
+    }
+
+    #[tokio::test]
+    async fn a_gpu_without_a_bridge_names_no_partner() {
+        let (folder, _) = discovered(&NODE.replace("- [4, 5]\n", ""));
+        let text = fs::read_to_string(folder.path().join("devices/gpu5")).unwrap();
+        assert!(!text.contains("nvlink"), "{text}");
     }
 
     #[tokio::test]
