@@ -221,8 +221,10 @@ impl<'a> Ledger<'a> {
         };
         self.views
             .range::<JobKey, _>(first..)
-            .take_while(|(other, _)| other.namespace == key.namespace && other.name == key.name)
-            .filter(|(other, _)| **other != key)
+            .take_while(move |(other, _)| {
+                other.namespace == key.namespace && other.name == key.name
+            })
+            .filter(move |(other, _)| **other != key)
             .map(|(_, view)| view)
     }
 
