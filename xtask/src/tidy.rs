@@ -1,9 +1,11 @@
 //! `cargo xtask tidy`: the repository's own rules, over every file that git tracks or would track.
 //! A rule is a function from files to findings; what the rules look at is in the modules below.
 
+mod bans;
 mod edges;
 mod invariants;
 mod licences;
+mod map;
 mod markdown;
 mod text;
 
@@ -25,8 +27,9 @@ Checks every file that git tracks or would track:
   - no paths of one machine, no names of package registries
   - Markdown has one title, its relative links lead somewhere, the changelog parses
   - crates depend only on what ARCHITECTURE.md allows; core/ on little from outside
-  - manifests carry the licence, dependencies one of deny.toml's; the chart's version is ours
-  - each invariant of ARCHITECTURE.md has a test that names it
+  - manifests carry the licence and take the workspace's lints; the chart's version is ours
+  - dependencies have a licence of deny.toml's list, and none is banned there
+  - each invariant of ARCHITECTURE.md has a test that names it, each folder a row of its map
 Files over 600 lines are listed; that alone is no error.",
     run,
 };
@@ -85,8 +88,13 @@ fn check() -> anyhow::Result<Findings> {
     }
     markdown::check(&files, &mut findings);
     invariants::check(&files, &mut findings);
+    map::check(&files, &mut findings);
     edges::check(&edges::packages()?, &mut findings);
-    licences::check(&licences::licences()?, &licences::allowed()?, &mut findings);
+    let licences = licences::licences()?;
+    licences::check(&licences, &licences::allowed()?, &mut findings);
+    let deny = fs::read_to_string(root().join("deny.toml")).context("failed to read deny.toml")?;
+    let packages = licences.iter().map(|(name, _)| name.as_str());
+    bans::check(packages, &bans::banned(&deny), &mut findings);
     for (field, version) in crate::chart::versions()? {
         if version != env!("CARGO_PKG_VERSION") {
             let ours = env!("CARGO_PKG_VERSION");

@@ -98,6 +98,15 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             "no licence: add `license.workspace = true` under [package]".to_owned(),
         );
     }
+    if path.ends_with("Cargo.toml")
+        && text.contains("[package]")
+        && !text.contains("[lints]\nworkspace = true\n")
+    {
+        error(
+            1,
+            "no lints: add `workspace = true` under [lints]".to_owned(),
+        );
+    }
     let lines = text.lines().count();
     if matches!(file.extension(), "rs" | "py") && lines > LONG_FILE_LINES {
         findings.warnings.push(format!(
@@ -158,7 +167,10 @@ mod tests {
             concat!("url = \"https://crates", ".io\"\n"),
             "registry",
         );
-        found("x/Cargo.toml", "[package]\n", "licence");
+        let lints = "[lints]\nworkspace = true\n";
+        found("x/Cargo.toml", &format!("[package]\n{lints}"), "licence");
+        let licence = "[package]\nlicense.workspace = true\n";
+        found("x/Cargo.toml", licence, "no lints");
     }
 
     #[test]
