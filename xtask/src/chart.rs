@@ -237,6 +237,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn no_role_of_the_renders_has_a_wildcard() {
+        let folder = root().join("helm/tests/golden");
+        let mut roles = 0;
+        for entry in fs::read_dir(folder).expect("the renders").flatten() {
+            let text = fs::read_to_string(entry.path()).expect("a render");
+            let is_role = |object: &&str| {
+                let mut lines = object.lines();
+                lines.any(|line| line == "kind: Role" || line == "kind: ClusterRole")
+            };
+            for role in text.split("\n---\n").filter(is_role) {
+                let path = entry.path();
+                assert!(!role.contains('*'), "{}:\n{role}", path.display());
+                roles += 1;
+            }
+        }
+        assert!(roles > 0, "the renders hold no role");
+    }
+
     fn report(what: &str, ran: Ran) {
         if let Ran::No(why) = ran {
             println!("{what} not run: {why}");
