@@ -29,7 +29,8 @@ Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake
 
 A real Kubernetes cluster on this machine: kind's where kind is installed and `docker info` succeeds,
 otherwise the real programs in namespaces of their own, which needs root. Several clusters live side
-by side under different names.
+by side under different names. On kind the nodes are called NAME-worker, NAME-worker2... and there are
+no simulated ones: --fake-nodes is refused.
 
   --name NAME      what it is called (fireflyer); its nodes are NAME-1, NAME-2...
   --nodes N        real nodes (2)
@@ -70,6 +71,7 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
     if let Some(status) = refuse_without_root() {
         return Ok(status);
     }
+    announce_engine();
     packages::install(&prerequisites::missing_for_cluster())?;
 
     let start = Instant::now();
@@ -83,7 +85,7 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
     println!(
         "\n{} is up, {}. To use it:\n",
         cluster.name(),
-        engine(cluster.engine())
+        made_of(cluster.engine())
     );
     println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
     if !prerequisites::found("kubectl") {
@@ -115,7 +117,7 @@ fn status() -> anyhow::Result<ExitCode> {
     }
     for cluster in clusters {
         let state = if cluster.ready { "up" } else { "not whole" };
-        println!("{}: {state}, {}", cluster.name, engine(cluster.engine));
+        println!("{}: {state}, {}", cluster.name, made_of(cluster.engine));
         println!("  KUBECONFIG={}", cluster.kubeconfig.display());
         if !cluster.dead.is_empty() {
             println!("  dead: {}", cluster.dead.join(", "));
@@ -153,7 +155,18 @@ fn name(args: &mut Args) -> anyhow::Result<Name> {
     Name::new(&text).map_err(|error| Usage(error.to_string()).into())
 }
 
-fn engine(engine: Engine) -> &'static str {
+/// Says who will run the nodes of a new cluster here: before the first step, because it decides what all
+/// of them do.
+pub(crate) fn announce_engine() {
+    println!("the cluster will be {}", made_of(Engine::here()));
+    if prerequisites::lacks_only_kind() {
+        println!(
+            "(Docker answers, but kind is not installed: with both, it would be one of kind's.)"
+        );
+    }
+}
+
+fn made_of(engine: Engine) -> &'static str {
     match engine {
         Engine::Native => "made of processes of this machine",
         Engine::Kind => "made by kind",

@@ -42,7 +42,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 fn generate(check: bool) -> anyhow::Result<()> {
     for (package, binary) in GENERATORS {
         let mut command = crate::child::command(env!("CARGO"));
-        command.args(["run", "--quiet", "--package", package, "--bin", binary]);
+        command.args(["run", "--package", package, "--bin", binary]);
         if check {
             command.args(["--", "--check"]);
         }

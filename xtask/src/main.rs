@@ -83,9 +83,12 @@ fn main() -> ExitCode {
             eprintln!("xtask {name}: {error:#}");
             if error.is::<Usage>() {
                 eprintln!("\n{}", verb.usage.trim());
-                return ExitCode::from(EXIT_USAGE);
+                ExitCode::from(EXIT_USAGE)
+            } else if error.is::<packages::NeedsRoot>() {
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                ExitCode::FAILURE
             }
-            ExitCode::FAILURE
         }
     }
 }

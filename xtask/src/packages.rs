@@ -1,11 +1,36 @@
 //! Debian packages that a task needs: installed when they are missing and we may, named when we may
 //! not.
 
+use std::fmt;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use cluster::command;
-use cluster::prerequisites::{Requirement, found};
+use cluster::prerequisites::{Requirement, found, is_root};
+
+use crate::report;
+
+/// What `apt-get` is given; people type the same.
+const INSTALL: [&str; 3] = ["install", "--yes", "--no-install-recommends"];
+
+/// Packages are missing and we are not root: `main` exits with 2.
+#[derive(Debug)]
+pub(crate) struct NeedsRoot {
+    packages: String,
+}
+
+impl fmt::Display for NeedsRoot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (packages, install) = (&self.packages, INSTALL.join(" "));
+        write!(
+            f,
+            "packages are missing, which only root may install. Run:\n\n  sudo apt-get {install} {packages}\n"
+        )
+    }
+}
+
+impl std::error::Error for NeedsRoot {}
 
 /// Installs what is missing with apt-get, saying so first.
 pub(crate) fn install(missing: &[Requirement]) -> anyhow::Result<()> {
@@ -13,28 +38,41 @@ pub(crate) fn install(missing: &[Requirement]) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut packages: Vec<_> = missing.iter().map(|need| need.package).collect();
+    packages.sort_unstable();
     packages.dedup();
-    let programs: Vec<_> = missing.iter().map(|need| need.program).collect();
     let list = packages.join(" ");
+    if !found("apt-get") {
+        bail!("there is no apt-get: install what this system calls {list}");
+    }
+    if !is_root() {
+        return Err(NeedsRoot { packages: list }.into());
+    }
+    let mut programs: Vec<_> = missing.iter().map(|need| need.program).collect();
+    programs.sort_unstable();
+    programs.dedup();
     println!(
         "  missing here: {}; installing the packages {list} with apt-get",
         programs.join(", ")
     );
-    if !found("apt-get") {
-        bail!("there is no apt-get: install what this system calls {list}");
-    }
+    let started = Instant::now();
+    report::begin("packages");
+    let done = apt_get(&packages);
+    let how = if done.is_ok() { "installed" } else { "failed" };
+    report::line("packages", how, started.elapsed());
+    done.with_context(|| format!("failed to install {list}"))
+}
+
+fn apt_get(packages: &[&str]) -> anyhow::Result<()> {
     let install = || {
         let mut apt = Command::new("apt-get");
         apt.env("DEBIAN_FRONTEND", "noninteractive");
-        apt.args(["install", "--yes", "--no-install-recommends"])
-            .args(&packages);
-        command::run(&mut apt)
+        command::run(apt.args(INSTALL).args(packages))
     };
     // The package lists of a fresh machine are empty or old: look again only when it fails.
     if install().is_err() {
         command::run(Command::new("apt-get").arg("update"))
             .context("failed to update the package lists")?;
-        install().with_context(|| format!("failed to install {list}"))?;
+        install()?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! tests at the end. What takes long and needs nothing of the others begins at once, beside them. What the stages do is in the verbs and crates that they call.
 
 mod counts;
+mod made;
 mod stage;
 mod watchdog;
 
@@ -12,11 +13,12 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::cluster::prerequisites;
+use ::cluster::tools::{self, Tools};
+use ::cluster::{Engine, prerequisites};
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, packages, report};
+use crate::{Verb, cluster, packages, report};
 use counts::Counts;
 use stage::Stage;
 use watchdog::Watchdog;
@@ -26,8 +28,10 @@ pub(crate) const VERB: Verb = Verb {
     about: "runs all tests, cheapest first: rules, units, simulations, wire, images, real cluster",
     usage: "
 Usage: cargo xtask test [--only STAGE] [--filter NAME]
+       cargo xtask test --packages
 
-Stages, in order; `tools` begins with the first and is waited for in its place:
+Stages, in order; `tools` begins with `tidy` and is waited for in its place:
+  packages  the machine's own, installed where they are missing
   tidy      rules of the repository           gen      generated files are fresh
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   tools     programs of the test cluster      chart    helm lint, renders of the chart
@@ -37,8 +41,10 @@ Stages, in order; `tools` begins with the first and is waited for in its place:
 
   --only STAGE   run just this stage
   --filter NAME  of the cluster's scenarios, run those whose name contains NAME
+  --packages     install what the machine lacks, run no test
 
-It ends itself after 80 minutes. Exit status 0 when every stage ran and no test failed.",
+All stages together need root and Go. The run ends itself after 80 minutes, with the counts so far; the logs of a cluster
+that it took down are kept. Exit status 0 when every stage ran and no test failed.",
     run,
 };
 
@@ -47,6 +53,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(80 * 60);
 
 /// The cluster of the scenarios.
 const SCENARIOS: &str = "e2e";
+
+/// The stage that all others wait for, the early ones too: apt-get works for one at a time.
+const PACKAGES: &str = "packages";
 
 fn stages(filter: &str) -> Result<Vec<Stage>> {
     let xtask = env::current_exe().context("failed to find this program's own path")?;
@@ -57,16 +66,19 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
             .chain(words.iter().copied())
             .map(str::to_owned)
             .collect(),
-        cluster: None,
+        clusters: &[],
         early: false,
     };
     let verb = |name, words: &[&str]| stage(name, &xtask, words);
     let cargo = |name, words: &[&str]| stage(name, "cargo", words);
     let lifecycle = ["--package", "cluster", "--test", "lifecycle"];
-    let smoke = [&["test"][..], &lifecycle, &["--", "--ignored"]].concat();
-    let run = ["run", "--quiet", "--package", "scenarios", "--", "run"];
+    // What it measures is worth seeing.
+    let shown = ["--", "--ignored", "--show-output"];
+    let smoke = [&["test"][..], &lifecycle, &shown].concat();
+    let run = ["run", "--package", "scenarios", "--", "run"];
     let options = ["--cluster", SCENARIOS, "--filter", filter];
     Ok(vec![
+        verb(PACKAGES, &["test", "--packages"]),
         verb("tidy", &["tidy"]),
         verb("gen", &["gen", "--check"]),
         verb("lint", &["lint"]),
@@ -79,14 +91,14 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
         // Again, because only now helm is certain to be there.
         verb("chart", &["lint", "--only-chart"]),
         Stage {
-            // The test gives the cluster its own name.
-            cluster: Some("lifecycle"),
+            // The test gives the clusters their names; the second is beside the first.
+            clusters: &["lifecycle", "lifecycle-2"],
             ..cargo("smoke", &smoke)
         },
         verb("images", &["images"]),
         verb("python", &["python"]),
         Stage {
-            cluster: Some(SCENARIOS),
+            clusters: &[SCENARIOS],
             ..cargo("cluster", &[&run[..], &options].concat())
         },
     ])
@@ -95,21 +107,29 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
 fn run(mut args: Args) -> Result<ExitCode> {
     let only = args.option("--only")?;
     let filter = args.option("--filter")?.unwrap_or_default();
+    let packages = args.switch("--packages");
     args.finish()?;
+    if packages {
+        install_packages()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut stages = stages(&filter)?;
     if let Some(only) = &only {
         stages.retain(|stage| stage.name == only);
         if stages.is_empty() {
             return Err(Usage(format!("there is no stage {only:?}")).into());
         }
+    } else {
+        // Better said now than after minutes.
+        if !prerequisites::is_root() {
+            return Ok(cluster::ask_for_root(
+                "The tests install packages and make file systems and namespaces, which only root may.",
+            ));
+        }
+        Tools::can_build(&tools::of_tests(Engine::here()))?;
     }
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
-    if only.is_none() && prerequisites::is_root() {
-        // Tests of early stages would be counted as not run without them.
-        packages::install(&prerequisites::missing_for_cluster())?;
-        packages::install(&prerequisites::missing_for_trainer())?;
-    }
     let (lines, counts) = run_all(&stages, &watchdog);
     println!("== stages");
     for (name, how, elapsed) in lines {
@@ -127,21 +147,32 @@ fn run(mut args: Args) -> Result<ExitCode> {
     })
 }
 
+/// Without them, tests of early stages would be counted as not run.
+fn install_packages() -> Result<()> {
+    let mut missing = prerequisites::missing_for_cluster();
+    missing.extend(prerequisites::missing_for_images());
+    missing.extend(prerequisites::missing_for_trainer());
+    packages::install(&missing)
+}
+
 /// What the summary says of a stage.
 type Line = (&'static str, &'static str, Duration);
 
-/// Runs the stages in order until one fails; the early ones begin at once.
+/// Runs the stages in order until one fails; the early ones begin as soon as the packages are there.
 fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
     let mut lines = Vec::new();
     let mut counts = Counts::default();
     let mut broken = false;
     thread::scope(|scope| {
         let mut early = HashMap::new();
-        for stage in stages.iter().filter(|stage| stage.early) {
-            println!("== {} begins, beside the others", stage.name);
-            early.insert(stage.name, scope.spawn(|| stage.run(watchdog)));
-        }
+        let mut waiting: Vec<_> = stages.iter().filter(|stage| stage.early).collect();
         for stage in stages {
+            if stage.name != PACKAGES && !broken {
+                for stage in waiting.drain(..) {
+                    println!("== {} begins, beside the others", stage.name);
+                    early.insert(stage.name, scope.spawn(|| stage.run(watchdog)));
+                }
+            }
             let under_way = early.remove(stage.name);
             // What comes later is built on what came before.
             if broken && under_way.is_none() {
@@ -155,14 +186,14 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
             };
             counts += ended.counts;
             let Err(error) = ended.result else {
-                lines.push((stage.name, "ok", ended.elapsed));
+                lines.push((stage.name, ended.made.ok(), ended.elapsed));
                 continue;
             };
             println!("xtask test: {} failed: {error:#}", stage.name);
             lines.push((stage.name, "FAILED", ended.elapsed));
             broken = true;
             if watchdog.over() {
-                stage.remove_cluster();
+                stage.remove_clusters();
             }
             watchdog.stop(format!("{} failed", stage.name));
         }

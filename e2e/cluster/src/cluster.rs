@@ -85,6 +85,12 @@ impl Cluster {
         down::down(name)
     }
 
+    /// Removes a cluster but keeps its logs: they may say why it had to go. Returns the folder that they are in
+    /// until the next [`Cluster::down`]; none when there was no cluster.
+    pub fn down_but_logs(name: &Name) -> Result<Option<PathBuf>> {
+        down::down_but_logs(name)
+    }
+
     /// The cluster's name.
     pub fn name(&self) -> &str {
         self.layout.name.as_str()

@@ -3,7 +3,7 @@
 //! it started.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cgroup;
@@ -20,14 +20,55 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// Removes every trace of a cluster; false when there was none.
 pub(crate) fn down(name: &Name) -> Result<bool> {
     let clusters = paths::clusters()?;
-    let _alone = lock_all(&clusters)?;
+    let found = take_down(name, &clusters)?;
+    let logs = kept_logs(&clusters, name);
+    if logs.exists() {
+        remove_all(&logs)?;
+    }
+    // Only the last cluster takes the folders of all with it.
+    let _ = fs::remove_dir(&clusters);
+    if let Some(ours) = clusters.parent() {
+        let _ = fs::remove_dir(ours);
+    }
+    Ok(found)
+}
+
+/// Removes a cluster but not its logs, and returns where they are now, until the next `down`; none when there
+/// was no cluster.
+pub(crate) fn down_but_logs(name: &Name) -> Result<Option<PathBuf>> {
+    let clusters = paths::clusters()?;
+    let logs = clusters.join(name.as_str()).join("logs");
+    let kept = kept_logs(&clusters, name);
+    if logs.exists() {
+        if kept.exists() {
+            remove_all(&kept)?;
+        }
+        // Who still writes goes on writing there.
+        fs::create_dir_all(&kept)
+            .and_then(|()| fs::rename(&logs, kept.join("logs")))
+            .context(|| format!("failed to move {} away", logs.display()))?;
+    }
+    let found = take_down(name, &clusters)?;
+    Ok(found.then(|| kept.join("logs")))
+}
+
+/// Names have no dots, so this is no cluster's. The logs are in its `logs`, as in a cluster's folder.
+fn kept_logs(clusters: &Path, name: &Name) -> PathBuf {
+    clusters.join(name.as_str()).with_extension("ended")
+}
+
+fn take_down(name: &Name, clusters: &Path) -> Result<bool> {
+    let ours = clusters.parent().unwrap_or(clusters);
+    if !ours.exists() && network::namespaces(name).is_empty() && !kind::available() {
+        // Even the lock would leave a folder.
+        return Ok(false);
+    }
+    let _alone = lock_all(clusters)?;
     let folder = clusters.join(name.as_str());
     let state = read(&folder)?;
     refuse_while_owned(name, state.as_ref())?;
     let found = folder.exists() || !network::namespaces(name).is_empty();
     remove(name, &folder, state.as_ref())?;
-    // Only the last cluster takes the folder of all with it.
-    let _ = fs::remove_dir(&clusters);
     Ok(found)
 }
 
@@ -105,4 +146,49 @@ fn remove_folder(folder: &Path) -> Result<()> {
 
 fn remove_all(folder: &Path) -> Result<()> {
     fs::remove_dir_all(folder).context(|| format!("failed to remove {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio, id};
+
+    use super::{Engine, Name, Process, State, refuse_while_owned};
+
+    /// What is said of a cluster that `owner` brings up.
+    fn refusal(owner: Option<Process>) -> Option<String> {
+        let mut state = State::new(0, Engine::Native);
+        state.owner = owner;
+        let name = Name::new("dev").unwrap();
+        let refused = refuse_while_owned(&name, Some(&state));
+        refused.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_cluster_that_somebody_brings_up_is_left_alone_until_they_are_gone() {
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let owner = Process::of(child.id()).unwrap();
+        let said = refusal(Some(owner)).unwrap();
+        assert!(said.contains(&owner.pid.to_string()), "{said}");
+
+        // The pid was given to somebody else since.
+        let earlier = Process {
+            start: owner.start - 1,
+            ..owner
+        };
+        assert_eq!(refusal(Some(earlier)), None);
+
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(refusal(Some(owner)), None);
+    }
+
+    #[test]
+    fn what_nobody_owns_or_we_ourselves_do_is_not_refused() {
+        assert_eq!(refusal(None), None);
+        assert_eq!(refusal(Some(Process::of(id()).unwrap())), None);
+    }
 }

@@ -24,8 +24,13 @@ const NETWORK: &str = "kind";
 
 /// True when Docker has a daemon that answers and kind is installed.
 pub(crate) fn available() -> bool {
+    found("kind") && docker_answers()
+}
+
+/// True when Docker has a daemon that answers.
+pub(crate) fn docker_answers() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
-    let ask = || found("kind") && command::run(Command::new("docker").arg("info")).is_ok();
+    let ask = || found("docker") && docker(&["info"]).is_ok();
     *ANSWER.get_or_init(ask)
 }
 

@@ -225,7 +225,14 @@ impl NativeNode<'_> {
         let mut import = self.inside()?;
         // Without --local the archive's bytes go through a service in containerd, at twice the cost.
         import
-            .args(["ctr", "--namespace", "k8s.io", "images", "import", "--local"])
+            .args([
+                "ctr",
+                "--namespace",
+                "k8s.io",
+                "images",
+                "import",
+                "--local",
+            ])
             .arg(archive);
         command::run(&mut import)?;
         fs::write(&mark, "").context(|| format!("failed to write {}", mark.display()))?;

@@ -102,6 +102,11 @@ pub fn needs_root() -> bool {
     !kind::available() && !is_root()
 }
 
+/// True when Docker answers and only kind is missing for a cluster of kind's.
+pub fn lacks_only_kind() -> bool {
+    !found("kind") && kind::docker_answers()
+}
+
 /// True when this process may make namespaces and mounts.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::error::{Context, Error, Result};
@@ -133,8 +134,18 @@ impl State {
 /// folder above theirs, because the last cluster takes their own with it.
 pub(crate) fn lock_all(clusters: &Path) -> Result<File> {
     let folder = clusters.parent().unwrap_or(clusters);
-    fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
-    lock(folder)
+    loop {
+        fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
+        let file = lock(folder)?;
+        // Whoever held the lock may have removed the folder: then another may be locked by now.
+        let is_there = fs::metadata(folder).is_ok_and(|there| {
+            file.metadata()
+                .is_ok_and(|locked| (locked.dev(), locked.ino()) == (there.dev(), there.ino()))
+        });
+        if is_there {
+            return Ok(file);
+        }
+    }
 }
 
 /// Locks a folder against other runs of ours until the returned file is dropped; the lock leaves no

@@ -1,6 +1,7 @@
 //! The cluster's programs, built from the Go module in `e2e/tools`, which pins their versions. It is
 //! one module and not one for each project, so that the libraries they share are built once.
 
+mod go;
 mod program;
 
 use std::fs;
@@ -11,7 +12,6 @@ use crate::command;
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::paths;
-use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
 use crate::state::lock;
 
@@ -38,6 +38,16 @@ impl Tools {
             let outcome = recipe.build(programs, &tools.folder)?;
             Ok((tools, outcome))
         })
+    }
+
+    /// An error when programs have to be built and the Go to build them is not here: worth knowing before
+    /// other things take minutes.
+    pub fn can_build(programs: &[Program]) -> Result<()> {
+        let recipe = Recipe::read()?;
+        if missing(programs, &recipe.folder()?).is_empty() {
+            return Ok(());
+        }
+        go::check(&recipe.go)
     }
 
     /// The programs that were built before.
@@ -75,6 +85,8 @@ impl Tools {
 struct Recipe {
     source: PathBuf,
     flags: Vec<String>,
+    /// The oldest Go that will do.
+    go: String,
     key: String,
 }
 
@@ -91,9 +103,15 @@ impl Recipe {
             format!("-tags={TAGS}"),
             format!("-ldflags=-s -w {}", kubernetes_version(&go_mod)?),
         ];
+        let go = go::required(&go_mod)?.to_owned();
         let digest = digest::bytes([go_mod, go_sum, flags.join(" ")].join("\0").as_bytes())?;
         let key = digest.get(..16).unwrap_or(&digest).to_owned();
-        Ok(Self { source, flags, key })
+        Ok(Self {
+            source,
+            flags,
+            go,
+            key,
+        })
     }
 
     fn folder(&self) -> Result<PathBuf> {
@@ -101,22 +119,14 @@ impl Recipe {
     }
 
     fn build(&self, programs: &[Program], folder: &Path) -> Result<Outcome> {
-        let missing = || -> Vec<&Program> {
-            let absent = |program: &&Program| !folder.join(program.name).is_file();
-            programs.iter().filter(absent).collect()
-        };
-        if missing().is_empty() {
+        if missing(programs, folder).is_empty() {
             return Ok(Outcome::Cached);
         }
-        if !found("go") {
-            return Err(Error::new(
-                "the cluster's programs are built with Go, which is not in the PATH: install Go 1.26.3 or later",
-            ));
-        }
+        go::check(&self.go)?;
         fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
         // One builder at a time: another would only make both slower, and may build the same.
         let _alone = lock(folder)?;
-        let missing = missing();
+        let missing = missing(programs, folder);
         if missing.is_empty() {
             return Ok(Outcome::Cached);
         }
@@ -142,6 +152,12 @@ impl Recipe {
         fs::remove_dir(&fresh).context(|| format!("failed to remove {}", fresh.display()))?;
         Ok(Outcome::Built)
     }
+}
+
+/// Those of the programs that are not in the folder.
+fn missing<'a>(programs: &'a [Program], folder: &Path) -> Vec<&'a Program> {
+    let absent = |program: &&Program| !folder.join(program.name).is_file();
+    programs.iter().filter(absent).collect()
 }
 
 /// The linker's flags that tell Kubernetes programs their version.

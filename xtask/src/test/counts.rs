@@ -1,8 +1,9 @@
-//! Adds up what the stages' runners say at their ends.
+//! Adds up what the stages' runners say: their closing lines, and while one is under way its tests one by
+//! one, so that a runner that is ended has still told what it had done.
 
 use std::ops::AddAssign;
 
-/// Sum over the closing lines of all runners.
+/// Sum over all runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) passed: u64,
@@ -10,37 +11,84 @@ pub(super) struct Counts {
     pub(super) not_run: u64,
 }
 
-impl Counts {
-    /// Adds what a runner's closing line says; any other line adds nothing.
-    ///
-    /// cargo test says `test result: ok. 3 passed; 0 failed; 1 ignored; …`, our runners say
-    /// `3 passed, 0 failed, 1 skipped`.
+/// Counts what a stage prints, line by line.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    /// Of runners that have ended.
+    ended: Counts,
+    /// Tests of a runner whose closing line has not come.
+    under_way: Counts,
+}
+
+impl Counter {
     pub(super) fn read(&mut self, line: &str) {
-        let text = line.strip_prefix("test result: ").map_or(line, |rest| {
-            rest.split_once(". ").map_or(rest, |(_, numbers)| numbers)
-        });
-        let mut found = Self::default();
-        let mut parts = 0;
-        for part in text.split([';', ',']) {
-            let Some((number, word)) = part.trim().split_once(' ') else {
-                continue;
-            };
-            let Ok(number) = number.parse::<u64>() else {
-                continue;
-            };
-            match word {
-                "passed" => found.passed = number,
-                "failed" => found.failed = number,
-                "ignored" | "skipped" => found.not_run = number,
-                _ => continue,
-            }
-            parts += 1;
-        }
-        // One such word alone may stand in any line.
-        if parts >= 2 {
-            *self += found;
+        if let Some(sum) = closing(line) {
+            self.ended += sum;
+            self.under_way = Counts::default();
+        } else if is_opening(line) {
+            // The one before broke off.
+            self.ended = self.counts();
+            self.under_way = Counts::default();
+        } else {
+            self.under_way += test(line);
         }
     }
+
+    pub(super) fn counts(&self) -> Counts {
+        let mut sum = self.ended;
+        sum += self.under_way;
+        sum
+    }
+}
+
+/// What a runner's closing line says.
+///
+/// cargo test says `test result: ok. 3 passed; 0 failed; 1 ignored; …`, our runners say
+/// `3 passed, 0 failed, 1 skipped`.
+fn closing(line: &str) -> Option<Counts> {
+    let text = line.strip_prefix("test result: ").map_or(line, |rest| {
+        rest.split_once(". ").map_or(rest, |(_, numbers)| numbers)
+    });
+    let mut found = Counts::default();
+    let mut parts = 0;
+    for part in text.split([';', ',']) {
+        let Some((number, word)) = part.trim().split_once(' ') else {
+            continue;
+        };
+        let Ok(number) = number.parse::<u64>() else {
+            continue;
+        };
+        match word {
+            "passed" => found.passed = number,
+            "failed" => found.failed = number,
+            "ignored" | "skipped" => found.not_run = number,
+            _ => continue,
+        }
+        parts += 1;
+    }
+    // One such word alone may stand in any line.
+    (parts >= 2).then_some(found)
+}
+
+/// cargo test's `running 3 tests`.
+fn is_opening(line: &str) -> bool {
+    line.starts_with("running ") && (line.ends_with(" tests") || line.ends_with(" test"))
+}
+
+/// One test in the words of cargo test, of unittest or of the scenarios: `test a ... ok`.
+fn test(line: &str) -> Counts {
+    let mut one = Counts::default();
+    let Some((_, how)) = line.rsplit_once(" ... ") else {
+        return one;
+    };
+    match how.split([' ', ',', ':']).next().unwrap_or_default() {
+        "ok" => one.passed = 1,
+        "FAILED" | "FAIL" | "ERROR" => one.failed = 1,
+        "ignored" | "skipped" => one.not_run = 1,
+        "not" if how.starts_with("not run") => one.not_run = 1,
+        _ => {}
+    }
+    one
 }
 
 impl AddAssign for Counts {
@@ -53,43 +101,79 @@ impl AddAssign for Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::Counts;
+    use super::{Counter, Counts};
 
-    fn sum(lines: &[&str]) -> Counts {
-        let mut counts = Counts::default();
-        lines.iter().for_each(|line| counts.read(line));
-        counts
+    fn check(lines: &[&str], passed: u64, failed: u64, not_run: u64) {
+        let mut counter = Counter::default();
+        lines.iter().for_each(|line| counter.read(line));
+        let expected = Counts {
+            passed,
+            failed,
+            not_run,
+        };
+        assert_eq!(counter.counts(), expected);
     }
 
     #[test]
     fn closing_lines_of_cargo_and_of_our_runners_are_added_up() {
-        let counts = sum(&[
+        let lines = [
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
             "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 4 filtered out; finished in 1.2s",
             "5 passed, 1 failed, 2 skipped",
             "7 passed, 0 failed",
-        ]);
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 25,
-                failed: 3,
-                not_run: 3
-            }
-        );
+        ];
+        check(&lines, 25, 3, 3);
+    }
+
+    #[test]
+    fn tests_are_not_counted_again_by_their_closing_line() {
+        let lines = [
+            "running 2 tests",
+            "test a ... ok",
+            "test b ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ];
+        check(&lines, 1, 1, 0);
+    }
+
+    #[test]
+    fn a_runner_that_is_ended_counts_what_it_had_done() {
+        let lines = [
+            "running 9 tests",
+            "test a ... ok",
+            "test b - should panic ... ok",
+            "test c ... ignored, all 2^32 pairs take minutes",
+            // It broke off; here begins the next.
+            "running 9 tests",
+            "test d ... FAILED",
+            "test slow has been running for over 60 seconds",
+        ];
+        check(&lines, 2, 1, 1);
+        let scenarios = [
+            "test trains_to_accuracy ... ok (41.2 s)",
+            "test survives ... FAILED (90.0 s)",
+            "test trains_to_accuracy ... not run: needs Docker and kind",
+        ];
+        check(&scenarios, 1, 1, 1);
+        let unittest = [
+            "test_a (test_gang.Gang.test_a) ... ok",
+            "test_b (test_gang.Gang.test_b) ... FAIL",
+            "test_c (test_gang.Gang.test_c) ... ERROR",
+            "test_d (test_gang.Gang.test_d) ... skipped 'no image'",
+        ];
+        check(&unittest, 1, 2, 1);
     }
 
     #[test]
     fn ordinary_lines_count_nothing() {
-        let counts = sum(&[
-            "test a ... ok",
-            "test b ... FAILED",
-            "test c ... ignored, all 2^32 pairs take minutes",
+        let lines = [
             "2 passed the gate",
             "took 3 s, 4 ms",
+            "waiting ... not yet",
+            "running 3 nodes",
             "",
-        ]);
-        assert_eq!(counts, Counts::default());
+        ];
+        check(&lines, 0, 0, 0);
     }
 }

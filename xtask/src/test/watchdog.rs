@@ -49,7 +49,8 @@ impl Watchdog {
         Ok(Self::obeying(limit, orders))
     }
 
-    fn obeying(limit: Duration, orders: Receiver<&'static str>) -> Self {
+    /// Watches until the limit or the first order.
+    pub(super) fn obeying(limit: Duration, orders: Receiver<&'static str>) -> Self {
         let watchdog = Self {
             state: Arc::default(),
         };
