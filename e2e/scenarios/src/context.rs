@@ -153,6 +153,18 @@ impl Context {
         }
     }
 
+    /// Runs kubectl and returns what it said, warnings included; a failure of it carries the same.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = tokio::process::Command::from(self.cluster.kubectl(arguments)?);
+        let output = command.output().await.context("failed to start kubectl")?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        if !output.status.success() {
+            bail!("kubectl {}: {}", arguments.join(" "), said.trim());
+        }
+        Ok(said)
+    }
+
     /// Pods of a job, by name.
     pub async fn pods(&self, job: &str) -> Result<Vec<Pod>> {
         let selector = ListParams::default().labels(&format!("{}={job}", crds::names::LABEL_JOB));
@@ -331,6 +343,15 @@ pub async fn leader(client: &Client) -> Result<(String, String)> {
         .split_once('_')
         .ok_or_else(|| anyhow!("nobody leads: the lease's holder is {holder:?}"))?;
     Ok((pod.to_owned(), address.to_owned()))
+}
+
+/// Whether all that ran in the pod is over.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Errors of our own asserting end a wait at once; errors of the API are looked at again.

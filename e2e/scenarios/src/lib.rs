@@ -12,6 +12,7 @@ pub mod audit;
 pub mod context;
 pub mod crash;
 pub mod jobs;
+pub mod logs;
 pub mod member;
 pub mod refusals;
 pub mod runner;

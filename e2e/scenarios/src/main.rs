@@ -16,7 +16,7 @@ use cluster::{Cluster, Engine, Name, Options};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use scenarios::runner::{self, Outcome};
-use scenarios::{crash, member, scenario};
+use scenarios::{crash, logs, member, scenario};
 
 const USAGE: &str = "
 Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
@@ -125,6 +125,7 @@ async fn run(words: &[&str]) -> Result<bool> {
             bring_up(&name)?
         }
     };
+    logs::forget(&cluster).context("failed to remove the last run's logs")?;
     let cluster = Arc::new(cluster);
     let client = client(&cluster.kubeconfig()).await?;
     println!(
@@ -139,11 +140,11 @@ async fn run(words: &[&str]) -> Result<bool> {
     } else {
         println!("cluster {name} is left up: cargo xtask cluster down --name {name}");
     }
-    ended?;
     println!(
         "{} passed, {} failed, {} skipped",
         outcome.passed, outcome.failed, outcome.skipped
     );
+    ended?;
     Ok(outcome.failed == 0 && outcome.passed > 0)
 }
 

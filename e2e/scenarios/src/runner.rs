@@ -1,8 +1,6 @@
-//! Runs scenarios: as many at once as the cluster has nodes for, the destructive ones alone; keeps
-//! the logs of each that fails in one folder and says where.
+//! Runs scenarios: as many at once as the cluster has nodes for, the destructive ones alone; has
+//! the logs of each that fails kept and says where.
 
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
+use crate::logs::Logs;
 
 /// A claim about the product that can be seen to hold on a cluster.
 #[derive(Clone, Copy)]
@@ -151,6 +150,13 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
     let mut namespace = short.replace('_', "-");
     namespace.truncate(50);
     let namespace = format!("{}-{}", namespace.trim_end_matches('-'), std::process::id());
+    let logs = match Logs::follow(client.clone(), &cluster, &namespace) {
+        Ok(logs) => logs,
+        Err(error) => {
+            println!("test {short} ... FAILED\n    {error:#}");
+            return false;
+        }
+    };
     let result = match Context::new(client, Arc::clone(&cluster), &namespace).await {
         // Its own task, so that a panic is one scenario's failure and not the run's.
         Ok(context) => match tokio::spawn((scenario.run)(context)).await {
@@ -163,12 +169,19 @@ async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bo
     match result {
         Ok(()) => {
             println!("test {short} ... ok ({seconds:.1} s)");
+            if let Err(error) = logs.discard().await {
+                println!("    {error:#}");
+            }
             clear(&cluster, &namespace, "--wait=false");
             true
         }
         Err(error) => {
             println!("test {short} ... FAILED ({seconds:.1} s)\n    {error:#}");
-            match keep_logs(&cluster, &namespace) {
+            let ask = |question: &str| {
+                let output = cluster.kubectl(question.split(' '))?.output()?;
+                Ok([output.stdout, output.stderr].concat())
+            };
+            match logs.keep(ask, &cluster.logs()).await {
                 Ok(folder) => println!("    everything about it is in {}", folder.display()),
                 Err(error) => println!("    its logs could not be kept: {error:#}"),
             }
@@ -187,47 +200,4 @@ fn clear(cluster: &Cluster, namespace: &str, how: &str) {
     if let Err(error) = deleted {
         println!("    namespace {namespace} was not deleted: {error}");
     }
-}
-
-/// Writes objects, Events and logs of the namespace and of our own pods into one folder, with a link
-/// to the logs of the cluster itself.
-fn keep_logs(cluster: &Cluster, namespace: &str) -> Result<PathBuf> {
-    let folder = cluster.logs().join("failures").join(namespace);
-    std::fs::create_dir_all(&folder)?;
-    let system = crds::names::SYSTEM_NAMESPACE;
-    let keep = |file: &str, question: &str| -> Result<()> {
-        let output = cluster
-            .kubectl(question.split(' '))?
-            .output()
-            .context("failed to run kubectl")?;
-        std::fs::write(folder.join(file), [output.stdout, output.stderr].concat())?;
-        Ok(())
-    };
-    keep(
-        "jobs.yaml",
-        &format!("get trainingjobs,configmaps -o yaml -n {namespace}"),
-    )?;
-    keep("pods.yaml", &format!("get pods -o yaml -n {namespace}"))?;
-    keep("events.txt", &format!("get events -n {namespace}"))?;
-    keep("nodes.yaml", "get nodes -o yaml")?;
-    keep("system.txt", &format!("get all -o wide -n {system}"))?;
-    for namespace in [namespace, system] {
-        let question = format!("get pods -o name -n {namespace}");
-        let names = cluster.kubectl(question.split(' '))?.output()?;
-        for pod in String::from_utf8_lossy(&names.stdout).lines() {
-            let question = format!("logs {pod} -n {namespace} --all-containers --prefix");
-            let file = pod.replace('/', "-");
-            keep(&format!("{file}.log"), &question)?;
-            if namespace == system {
-                // Of what was started again, the life before. Most have none.
-                let question = format!("{question} --previous");
-                keep(&format!("{file}.previous.log"), &question)?;
-            }
-        }
-    }
-    let cluster_logs = folder.join("cluster");
-    if !cluster_logs.exists() {
-        symlink(cluster.logs(), cluster_logs)?;
-    }
-    Ok(folder)
 }
