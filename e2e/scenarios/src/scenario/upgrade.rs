@@ -1,5 +1,6 @@
 //! Our own parts are replaced under running jobs.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -8,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::context::Context;
@@ -17,6 +19,11 @@ use crate::jobs::{ENDS_WHEN_RESUMED, Job, RUNS_UNTIL_ASKED, VERSION};
 use crate::scenario::START;
 
 const ROLLOUT: Duration = Duration::from_secs(300);
+/// Each of two attempts: assigned, ConfigMap, Secret, two pods, starting, running, its end, and what goes with it. 26
+/// were seen.
+const WRITES_OF_A_LIFE: usize = 20;
+/// What the chart runs, by the label of its pods.
+const COMPONENTS: [&str; 2] = ["operator", "device-plugin"];
 
 pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     context
@@ -25,6 +32,17 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     let before = context.pod_uids("untouched").await?;
 
     let told = context.events("untouched").await?;
+    let columns = printer_columns(&context).await?;
+    // As of an older chart.
+    let older = r#"[{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/0"}]"#;
+    context
+        .kubectl(&["patch", "crd", JOBS, "--type=json", "--patch", older])
+        .await?;
+    ensure!(
+        printer_columns(&context).await? != columns,
+        "no printer column was removed"
+    );
+    let old = parts(&context).await?;
 
     // Both the operator and the nodes' agents are replaced by other values.
     helm_upgrade(
@@ -32,6 +50,17 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
         &["operator.logLevel=debug", "devicePlugin.logLevel=debug"],
     )
     .await?;
+    let new = parts(&context).await?;
+    for ((component, old), new) in COMPONENTS.iter().zip(&old).zip(&new) {
+        ensure!(
+            !old.is_empty() && old.len() == new.len() && old.is_disjoint(new),
+            "the upgrade did not replace all pods of the {component}: {old:?} before, {new:?} after"
+        );
+    }
+    ensure!(
+        printer_columns(&context).await? == columns,
+        "the upgrade did not reach the definition of jobs"
+    );
     let job = context.job("untouched").await?.status.unwrap_or_default();
     ensure!(
         job.phase == Phase::Running,
@@ -59,6 +88,38 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     helm_upgrade(&context, &[]).await
 }
 
+/// The definition of jobs.
+const JOBS: &str = "trainingjobs.fireflyer.dev";
+
+/// What `kubectl get trainingjobs` shows.
+async fn printer_columns(context: &Context) -> Result<String> {
+    let path = "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}";
+    context.kubectl(&["get", "crd", JOBS, "-o", path]).await
+}
+
+/// Uids of the pods of each of our components, without those on their way out.
+async fn parts(context: &Context) -> Result<Vec<BTreeSet<String>>> {
+    let mut parts = Vec::new();
+    for component in COMPONENTS {
+        let pods = pods_of(context, component).await?;
+        let stays = pods
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        parts.push(stays.filter_map(|pod| pod.uid()).collect());
+    }
+    Ok(parts)
+}
+
+/// All pods of one of our components.
+async fn pods_of(context: &Context, component: &str) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+    let label = format!("app.kubernetes.io/component={component}");
+    Ok(pods
+        .list(&ListParams::default().labels(&label))
+        .await?
+        .items)
+}
+
 /// `helm upgrade` to these values; returns when all that changed is Ready.
 async fn helm_upgrade(context: &Context, values: &'static [&'static str]) -> Result<()> {
     let cluster = std::sync::Arc::clone(&context.cluster);
@@ -77,20 +138,42 @@ pub async fn operator_killed_after_every_write_finishes_the_job(context: Context
     deployments
         .patch("fireflyer-operator", &params, &Patch::Merge(&replicas(0)))
         .await?;
-    let crashing = Crashing::start(&context)?;
-    let ended = life_of_a_job(&context).await;
-    let writes = crashing.stop()?;
+    let lived = lives_of_a_write(&context).await;
     deployments
         .patch("fireflyer-operator", &params, &Patch::Merge(&replicas(2)))
         .await?;
-    ended.with_context(|| format!("after {} writes:\n{}", writes.len(), writes.join("\n")))?;
-    // Assigned, ConfigMap, Secret, two pods, twice, and the transitions between: at least these.
-    ensure!(
-        writes.len() >= 12,
-        "only {} writes were made: {writes:?}",
+    let Crashed { writes, kills } = lived?;
+    eprintln!(
+        "    {kills} operators were killed after {} writes",
         writes.len()
     );
+    // The last write is seen by whoever waits for the job's end before its kill is done.
+    ensure!(
+        kills + 1 >= writes.len() && kills >= WRITES_OF_A_LIFE,
+        "{kills} kills for {} writes: {writes:#?}",
+        writes.len()
+    );
+    let pods = writes.iter().filter(|write| write.ends_with("/pods"));
+    let created = pods.filter(|write| write.contains(": POST ")).count();
+    ensure!(
+        created == 4,
+        "{created} creations of a pod, not one for each of two nodes and two attempts: {writes:#?}"
+    );
     Ok(())
+}
+
+async fn lives_of_a_write(context: &Context) -> Result<Crashed> {
+    context
+        .eventually("no other operator runs", START, || async {
+            let left = pods_of(context, "operator").await?;
+            Ok(left.is_empty().then_some(()))
+        })
+        .await?;
+    let crashing = Crashing::start(context)?;
+    let ended = life_of_a_job(context).await;
+    let crashed = crashing.stop()?;
+    ended.with_context(|| format!("after these writes: {:#?}", crashed.writes))?;
+    Ok(crashed)
 }
 
 async fn life_of_a_job(context: &Context) -> Result<()> {
@@ -111,6 +194,14 @@ async fn life_of_a_job(context: &Context) -> Result<()> {
     );
     context.delete("life").await?;
     context.is_gone("life", LIFE).await
+}
+
+/// What came of it.
+struct Crashed {
+    /// The writes that were carried out.
+    writes: Vec<String>,
+    /// How many operators were killed.
+    kills: usize,
 }
 
 /// The process that keeps killing operators, beside the control plane.
@@ -155,18 +246,24 @@ impl Crashing {
         Ok(Self { child, log })
     }
 
-    /// Ends it and tells which writes were made.
-    fn stop(mut self) -> Result<Vec<String>> {
+    /// Ends it and tells what it did. It fails when an operator ended by itself.
+    fn stop(mut self) -> Result<Crashed> {
         drop(self.child.stdin.take());
-        self.child
+        let status = self
+            .child
             .wait()
             .context("failed to wait for the crashing operator")?;
         let text = std::fs::read_to_string(&self.log)?;
-        Ok(text
-            .lines()
-            .filter(|line| line.starts_with("write "))
-            .map(str::to_owned)
-            .collect())
+        let last = text.lines().next_back().unwrap_or_default();
+        ensure!(
+            status.success(),
+            "the crashing operator ended with {status}: {last}"
+        );
+        let of = |kind: &'static str| text.lines().filter(move |line| line.starts_with(kind));
+        Ok(Crashed {
+            writes: of("write ").map(str::to_owned).collect(),
+            kills: of("killed ").count(),
+        })
     }
 }
 
@@ -176,10 +273,24 @@ pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Res
         .start(&Job::shell("orphan", 2, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("orphan").await?;
+    let installed = of_the_chart(&context).await?;
+    ensure!(
+        ["deployment.apps/", "daemonset.apps/", "clusterrole.rbac"]
+            .iter()
+            .all(|kind| installed.iter().any(|object| object.starts_with(kind))),
+        "what the chart installed is not found: {installed:?}"
+    );
     let cluster = std::sync::Arc::clone(&context.cluster);
     tokio::task::spawn_blocking(move || cluster::chart::uninstall(&cluster)).await??;
     let deployment = deployments(&context).get_opt("fireflyer-operator").await?;
     ensure!(deployment.is_none(), "the operator is still deployed");
+    // Pods and the like go with their owners a little later.
+    let gone = context.eventually("nothing of the chart is left", START, || async {
+        let left = of_the_chart(&context).await?;
+        ensure!(left.is_empty(), "the uninstall left {left:?}");
+        Ok(Some(()))
+    });
+    gone.await?;
     // The definition was kept, and so was the job; its pods do not need the operator.
     let job = context.job("orphan").await?;
     ensure!(
@@ -196,4 +307,21 @@ pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Res
     context.reaches("orphan", Phase::Suspended, ROLLOUT).await?;
     context.delete("orphan").await?;
     context.is_gone("orphan", START).await
+}
+
+/// All objects of any kind that bear the release's label, the definitions of kinds excepted.
+async fn of_the_chart(context: &Context) -> Result<Vec<String>> {
+    let kinds = context
+        .kubectl(&["api-resources", "--verbs=list", "-o", "name"])
+        .await?;
+    let kinds = kinds.lines().collect::<Vec<_>>().join(",");
+    let label = "app.kubernetes.io/instance=fireflyer";
+    let found = context
+        .kubectl(&["get", &kinds, "-A", "-l", label, "-o", "name"])
+        .await?;
+    let objects = found
+        .lines()
+        .filter(|line| line.contains('/') && !line.starts_with("Warning:"))
+        .filter(|object| !object.starts_with("customresourcedefinition."));
+    Ok(objects.map(str::to_owned).collect())
 }
