@@ -92,6 +92,13 @@ pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
     Ok(writes)
 }
 
+/// Those of the writes that are on pods of one namespace.
+pub fn on_pods<'a>(writes: &'a [Write], namespace: &str) -> impl Iterator<Item = &'a Write> {
+    writes
+        .iter()
+        .filter(move |write| write.resource.starts_with("pods") && write.namespace == namespace)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

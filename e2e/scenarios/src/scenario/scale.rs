@@ -1,9 +1,10 @@
 //! Many jobs on many simulated nodes: nothing booked twice, nothing written without need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use crds::training_job::Phase;
 use crds::{Fabric, TrainingJob};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +13,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::audit;
-use crate::context::Context;
+use crate::context::{Context, has_ended};
 use crate::jobs::{ENDS_WELL, Job};
 
 /// Node class of simulated nodes.
@@ -81,12 +82,14 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
     }
     let jobs: Api<TrainingJob> = Api::namespaced(context.client.clone(), &context.namespace);
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let most = AtomicUsize::new(0);
     context
         .eventually(
             "all jobs end well and no node is booked twice",
             ALL_FINISH,
             || async {
-                never_booked_twice(&pods).await?;
+                let living = never_booked_twice(&pods.list(&ListParams::default()).await?.items)?;
+                most.fetch_max(living, Ordering::Relaxed);
                 let phases = jobs.list(&ListParams::default()).await?.items;
                 let phases = phases
                     .iter()
@@ -117,13 +120,16 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
         })
         .collect();
     ensure!(nodes.is_empty(), "the operator changed Nodes: {nodes:?}");
-    let on_pods = writes
-        .iter()
-        .filter(|write| write.resource.starts_with("pods"))
-        .count();
-    let per_pod = on_pods as f64 / f64::from(pods_made);
-    let all = writes.len() as f64 / f64::from(pods_made);
-    eprintln!("    {per_pod:.2} writes on a pod over its life, {all:.2} of any kind per pod");
+    let per_pod = writes_per_pod(&writes, &context.namespace, pods_made)?;
+    let (all, most) = (
+        writes.len() as f64 / f64::from(pods_made),
+        most.into_inner(),
+    );
+    eprintln!(
+        "    {per_pod:.2} writes on a pod over its life, {all:.2} of any kind per pod; \
+         {most} pods at once at most"
+    );
+    ensure!(most > 0, "nobody looked while pods held nodes");
     ensure!(
         per_pod <= WRITES_PER_POD,
         "{per_pod:.2} writes a pod, allowed {WRITES_PER_POD}"
@@ -131,59 +137,195 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
     Ok(())
 }
 
-/// No two living pods that hold a node may be on the same one.
-async fn never_booked_twice(pods: &Api<Pod>) -> Result<()> {
+/// Writes on each pod of a namespace, of which there were at least so many: fewer mean that the log was not understood,
+/// more that a busy machine was late to keep simulated nodes alive.
+fn writes_per_pod(writes: &[audit::Write], namespace: &str, at_least: u32) -> Result<f64> {
+    let on_pods: Vec<_> = audit::on_pods(writes, namespace).collect();
+    let created: BTreeSet<&str> = on_pods
+        .iter()
+        .filter(|write| write.verb == "create")
+        .map(|write| write.name.as_str())
+        .collect();
+    ensure!(
+        created.len() >= at_least as usize,
+        "the audit log knows of {} pods, {at_least} were made",
+        created.len()
+    );
+    Ok(on_pods.len() as f64 / created.len() as f64)
+}
+
+/// No two living pods are meant for one node; tells how many live. What they are pinned to counts: of two that are
+/// meant for the same node, the stock scheduler binds only one.
+fn never_booked_twice(pods: &[Pod]) -> Result<usize> {
     let mut holders = BTreeMap::new();
-    for pod in pods.list(&ListParams::default()).await?.items {
-        let phase = pod
-            .status
-            .and_then(|status| status.phase)
-            .unwrap_or_default();
-        let node = pod.spec.and_then(|spec| spec.node_name);
-        let (Some(node), false) = (node, phase == "Succeeded" || phase == "Failed") else {
-            continue;
+    for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let Some(node) = pinned_to(pod) else {
+            bail!("pod {name} ended as meant for no node");
         };
-        let name = pod.metadata.name.unwrap_or_default();
-        if let Some(other) = holders.insert(node.clone(), name.clone()) {
-            anyhow::bail!("node {node} ended as booked twice: by {other} and {name}");
+        if let Some(other) = holders.insert(node, name) {
+            bail!("node {node} ended as booked twice: by {other} and {name}");
         }
     }
-    Ok(())
+    Ok(holders.len())
+}
+
+/// The node that the operator chose for a pod.
+fn pinned_to(pod: &Pod) -> Option<&str> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
+    let required = affinity
+        .node_affinity
+        .as_ref()?
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let fields = required
+        .node_selector_terms
+        .first()?
+        .match_fields
+        .as_ref()?;
+    Some(fields.first()?.values.as_ref()?.first()?)
 }
 
 /// API-1: running jobs, checkpoints and heartbeats cause no write at all.
 pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
+    const JOBS: u32 = 10;
+    const NODES: u32 = 2;
     know_simulated_nodes(context.client.clone()).await?;
-    for index in 0..10 {
-        context
-            .submit(&simulated(&format!("calm-{index}"), 2, 3600))
-            .await?;
+    let log = context.cluster.audit_log();
+    let born = audit::mark(&log)?;
+    let names: Vec<String> = (0..JOBS).map(|index| format!("calm-{index}")).collect();
+    for name in &names {
+        context.submit(&simulated(name, NODES, 3600)).await?;
     }
-    for index in 0..10 {
-        let name = format!("calm-{index}");
-        context.reaches(&name, Phase::Running, ALL_FINISH).await?;
+    let mut first = Vec::new();
+    for name in &names {
+        context.reaches(name, Phase::Running, ALL_FINISH).await?;
         // A job's first checkpoint is a transition and is written; the later ones are not.
         context
             .eventually("the first checkpoint is durable", ALL_FINISH, || async {
-                context.condition(&name, "CheckpointDurable", "True").await
+                context.condition(name, "CheckpointDurable", "True").await
             })
             .await?;
+        first.push(saved_step(&context, name).await?);
     }
-    let log = context.cluster.audit_log();
     let start = audit::mark(&log)?;
+    writes_per_pod(
+        &audit::writes_since(&log, born)?,
+        &context.namespace,
+        JOBS * NODES,
+    )?;
     // Not synchronisation: the claim is about a span of time.
     tokio::time::sleep(QUIET).await;
     let writes = audit::writes_since(&log, start)?;
-    for index in 0..10 {
-        context
-            .delete(&format!("calm-{index}"))
-            .await
-            .context("failed to clean up")?;
-    }
     ensure!(
         writes.is_empty(),
         "{} writes in a quiet minute: {writes:?}",
         writes.len()
     );
+
+    for name in &names {
+        context.change(name, json!({"suspend": true})).await?;
+    }
+    for (name, first) in names.iter().zip(first) {
+        context.reaches(name, Phase::Suspended, ALL_FINISH).await?;
+        // What was reported last is written now. A step takes a second, so it tells that the minute was
+        // quiet although the jobs saved all the while.
+        let last = saved_step(&context, name).await?;
+        ensure!(
+            last >= first + QUIET.as_secs() * 2 / 3,
+            "{name} reported step {first} before the quiet minute and only step {last} after it"
+        );
+    }
+    context
+        .eventually("all pods are gone", ALL_FINISH, || async {
+            for name in &names {
+                if !context.pods(name).await?.is_empty() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        })
+        .await?;
+    let writes = audit::writes_since(&log, born)?;
+    let per_pod = writes_per_pod(&writes, &context.namespace, JOBS * NODES)?;
+    eprintln!("    {per_pod:.2} writes on a pod that was suspended");
+    ensure!(
+        per_pod <= WRITES_PER_POD,
+        "{per_pod:.2} writes a pod, allowed {WRITES_PER_POD}"
+    );
+    for name in &names {
+        context.delete(name).await?;
+    }
     Ok(())
+}
+
+/// Step of the checkpoint that the job's status tells.
+async fn saved_step(context: &Context, name: &str) -> Result<u64> {
+    let status = context.job(name).await?.status.unwrap_or_default();
+    let saved = status
+        .last_checkpoint
+        .context("no checkpoint is on record")?;
+    Ok(saved.step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, node: Option<&str>, phase: &str) -> Pod {
+        let terms = node.map(|node| {
+            json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}])
+        });
+        let required = json!({"nodeSelectorTerms": terms.unwrap_or(json!([{}]))});
+        serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"containers": [], "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": required,
+            }}},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn two_unbound_pods_that_are_meant_for_one_node_are_found() {
+        let (one, two) = (
+            pod("one", Some("n1"), "Running"),
+            pod("two", Some("n1"), "Pending"),
+        );
+        let error = never_booked_twice(&[one.clone(), two]).unwrap_err();
+        assert!(error.to_string().contains("booked twice: by one and two"));
+        let (over, beside) = (
+            pod("over", Some("n1"), "Succeeded"),
+            pod("beside", Some("n2"), "Pending"),
+        );
+        assert_eq!(never_booked_twice(&[over, one, beside]).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_pod_that_is_pinned_to_nothing_is_found() {
+        let error = never_booked_twice(&[pod("lost", None, "Pending")]).unwrap_err();
+        assert!(error.to_string().contains("lost"));
+    }
+
+    #[test]
+    fn a_log_without_the_creations_is_not_taken_for_silence() {
+        let write = |verb: &str, name: &str| audit::Write {
+            account: "fireflyer-operator".to_owned(),
+            verb: verb.to_owned(),
+            resource: "pods".to_owned(),
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+        };
+        let twice = [write("create", "one"), write("create", "one")];
+        for (writes, namespace) in [(&[][..], "n"), (&twice[..], "n"), (&twice[..], "other")] {
+            assert!(writes_per_pod(writes, namespace, 2).is_err());
+        }
+        let writes = [
+            write("create", "one"),
+            write("create", "two"),
+            write("deletecollection", ""),
+        ];
+        assert_eq!(writes_per_pod(&writes, "n", 2).unwrap(), 1.5);
+    }
 }
