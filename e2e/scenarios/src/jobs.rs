@@ -31,8 +31,17 @@ fi
 while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done"#;
 
 /// A trainer in shell that tells which devices it sees.
-pub const TELLS_ITS_DEVICES: &str =
-    "cd /dev/fireflyer && echo files: * && echo visible: $NVIDIA_VISIBLE_DEVICES && cat gpu7";
+pub const TELLS_ITS_DEVICES: &str = r#"cd /dev/fireflyer && echo files: * && cat gpu5
+echo "visible: $NVIDIA_VISIBLE_DEVICES"
+echo "pairs: $FIREFLYER_GPU_PAIRS"
+echo "shared: $FIREFLYER_ROOT_PORT_SHARED""#;
+
+/// A trainer in shell that saves nothing and never leaves by itself; a later attempt ends well at once. Each rank
+/// tells its process id.
+pub const NEVER_LEAVES: &str = r#"trap '' TERM
+[ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
+sh -c 'echo $PPID' > "/dev/shm/rank-$LOCAL_RANK"
+while :; do sleep 1; done"#;
 
 /// Like [`RUNS_UNTIL_ASKED`], but ends well once it was resumed from a checkpoint.
 pub const ENDS_WHEN_RESUMED: &str = r#"trap '' TERM
@@ -115,6 +124,30 @@ impl Job {
     #[must_use]
     pub fn image(mut self, image: &str) -> Self {
         self.spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+        self
+    }
+
+    /// Adds a container in which a script must end before the trainer starts.
+    #[must_use]
+    pub fn init(mut self, script: &str) -> Self {
+        self.spec["template"]["spec"]["initContainers"] = json!([{
+            "name": "init",
+            "image": format!("localhost/fireflyer/busybox:{VERSION}"),
+            "command": ["/bin/sh", "-c", script],
+        }]);
+        self
+    }
+
+    /// Gives the trainer what the restricted pod security level asks for.
+    #[must_use]
+    pub fn restricted(mut self) -> Self {
+        self.spec["template"]["spec"]["containers"][0]["securityContext"] = json!({
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        });
         self
     }
 

@@ -34,6 +34,10 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(Needs::Nodes(2), faults::dead_rank_restarts_the_whole_gang),
     scenario!(
+        Needs::Nodes(2),
+        faults::survivors_that_cannot_save_are_removed_at_once
+    ),
+    scenario!(
         Needs::Nodes(1),
         faults::failing_program_ends_with_its_last_words
     ),
@@ -58,9 +62,17 @@ pub const REAL: &[Scenario] = &[
         Needs::Nodes(1),
         lifecycle::finished_job_is_deleted_after_its_ttl
     ),
+    scenario!(
+        Needs::Nodes(1),
+        lifecycle::compliant_job_runs_in_a_restricted_namespace
+    ),
     scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
     scenario!(Needs::Nodes(0), api::agent_labels_its_own_node_only),
+    scenario!(
+        Needs::Nodes(0),
+        api::only_the_nodes_agents_need_more_than_restricted
+    ),
     scenario!(Needs::Everything, lifecycle::second_job_waits_for_the_first),
     scenario!(Needs::Everything, faults::cordoned_node_is_left_gracefully),
     scenario!(

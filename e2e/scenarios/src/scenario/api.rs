@@ -96,6 +96,37 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
     Ok(())
 }
 
+/// The agent needs folders of the host and root; nothing else of ours needs more than the restricted level.
+pub async fn only_the_nodes_agents_need_more_than_restricted(context: Context) -> Result<()> {
+    let said = context
+        .kubectl(&[
+            "label",
+            "namespace",
+            crds::names::SYSTEM_NAMESPACE,
+            "pod-security.kubernetes.io/enforce=restricted",
+            "--overwrite",
+            "--dry-run=server",
+        ])
+        .await?;
+    // Pods with the same violations share a line, which names one of them and counts the others.
+    let pods: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("Warning: "))
+        .filter(|warning| !warning.starts_with("existing pods in namespace"))
+        .collect();
+    let agents = context.cluster.nodes().count();
+    let others = format!("(and {} other pod", agents - 1);
+    let only_agents = matches!(
+        pods.as_slice(),
+        [agent] if agent.starts_with("fireflyer-device-plugin-") && agent.contains(&others)
+    );
+    ensure!(
+        only_agents,
+        "expected a warning about {agents} pods of the device plugin and no other, the answer was {said:?}"
+    );
+    Ok(())
+}
+
 /// kubectl with the identity that the API server reads from the token of a node's agent.
 fn as_agent_of(context: &Context, node: &str) -> Result<std::process::Command> {
     let mut kubectl = context.cluster.kubectl::<&str>([])?;

@@ -1,14 +1,19 @@
 //! What breaks, and what the job does then.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::context::{Context, leader};
-use crate::jobs::{Job, RUNS_UNTIL_ASKED, SAVES_AT_ONCE};
+use crate::context::{Context, has_ended, leader};
+use crate::jobs::{Job, NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE};
 use crate::scenario::{NODE_LOSS, START};
+
+/// Survivors that cannot save are gone within 5 s; ten times that is the limit.
+const SURVIVORS: Duration = Duration::from_secs(50);
 
 pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
     starts_and_saves(&context, "fragile").await?;
@@ -70,6 +75,59 @@ async fn resumed(context: &Context, name: &str, attempt: u32) -> Result<()> {
     ensure!(
         log.contains("goes on from step 5"),
         "attempt {attempt} did not go on from the save: {log}"
+    );
+    Ok(())
+}
+
+pub async fn survivors_that_cannot_save_are_removed_at_once(context: Context) -> Result<()> {
+    // Far more than the limit, so that what an ordinary interruption would give them shows.
+    let job = Job::shell("stubborn", 2, NEVER_LEAVES)
+        .with("procsPerNode", json!(2))
+        .with("interruption", json!({"saveSeconds": 300}));
+    context.start(&job).await?;
+    let kill = [
+        "exec",
+        "-n",
+        &context.namespace,
+        "stubborn-1-1",
+        "-c",
+        "trainer",
+        "--",
+        "/bin/sh",
+        "-c",
+        "kill -9 $(cat /dev/shm/rank-1)",
+    ];
+    let killed = context
+        .eventually("a rank is killed", START, || async {
+            let before = Instant::now();
+            context.kubectl(&kill).await?;
+            Ok(Some(before))
+        })
+        .await?;
+    context
+        .eventually("no pod of the first attempt lives", SURVIVORS, || async {
+            let pods = context.pods("stubborn").await?;
+            let is_first = |pod: &Pod| {
+                let attempt = pod.labels().get(crds::names::LABEL_ATTEMPT);
+                attempt.is_some_and(|attempt| attempt == "1")
+            };
+            let lives = pods.iter().any(|pod| is_first(pod) && !has_ended(pod));
+            Ok((!lives).then_some(()))
+        })
+        .await?;
+    eprintln!(
+        "    survivors were gone {:.1} s after the kill",
+        killed.elapsed().as_secs_f64()
+    );
+    let ended = context
+        .reaches("stubborn", Phase::Succeeded, START * 2)
+        .await?;
+    let status = ended.status.unwrap_or_default();
+    ensure!(
+        (status.attempt, status.restarts) == (2, 1),
+        "attempt {} after {} restarts, not 2 after 1",
+        status.attempt,
+        status.restarts
     );
     Ok(())
 }

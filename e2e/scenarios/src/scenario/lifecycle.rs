@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use crds::training_job::Phase;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::context::Context;
@@ -110,16 +111,55 @@ pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
 }
 
 pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Result<()> {
-    context
-        .submit(&Job::shell("hasty", 2, RUNS_UNTIL_ASKED))
-        .await?;
+    // It never comes to train, so it is still starting however late this looks.
+    let starting =
+        |name: &str| Job::shell(name, 2, RUNS_UNTIL_ASKED).init("while :; do sleep 1; done");
+    context.submit(&starting("early")).await?;
     context
         .eventually("a pod of the job exists", START, || async {
-            Ok((!context.pods("hasty").await?.is_empty()).then_some(()))
+            Ok((!context.pods("early").await?.is_empty()).then_some(()))
         })
         .await?;
-    context.delete("hasty").await?;
-    context.is_gone("hasty", START * 2).await
+    delete_before_it_trains(&context, "early").await?;
+
+    context.submit(&starting("late")).await?;
+    context
+        .eventually(
+            "both pods wait for their init containers",
+            START,
+            || async {
+                let pods = context.pods("late").await?;
+                Ok((pods.iter().filter(|pod| initializes(pod)).count() == 2).then_some(()))
+            },
+        )
+        .await?;
+    delete_before_it_trains(&context, "late").await
+}
+
+async fn delete_before_it_trains(context: &Context, name: &str) -> Result<()> {
+    let status = context.job(name).await?.status.unwrap_or_default();
+    ensure!(
+        matches!(status.phase, Phase::Assigned | Phase::Starting),
+        "job {name} is {:?}: too late to see it deleted while it starts",
+        status.phase
+    );
+    context.delete(name).await?;
+    context.is_gone(name, START * 2).await
+}
+
+/// Whether the pod's own init container runs.
+fn initializes(pod: &Pod) -> bool {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.init_container_statuses.as_ref());
+    statuses.into_iter().flatten().any(|container| {
+        let running = container
+            .state
+            .as_ref()
+            .and_then(|state| state.running.as_ref());
+        container.name == "init" && running.is_some()
+    })
 }
 
 pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
@@ -190,4 +230,35 @@ pub async fn finished_job_is_deleted_after_its_ttl(context: Context) -> Result<(
     let job = Job::shell("brief", 1, ENDS_WELL).with("ttlSecondsAfterFinished", json!(1));
     context.submit(&job).await?;
     context.is_gone("brief", START * 2).await
+}
+
+pub async fn compliant_job_runs_in_a_restricted_namespace(context: Context) -> Result<()> {
+    let namespace = context.namespace.as_str();
+    context
+        .kubectl(&[
+            "label",
+            "namespace",
+            namespace,
+            "pod-security.kubernetes.io/enforce=restricted",
+        ])
+        .await?;
+    let bare = [
+        "run",
+        "bare",
+        "--image=none",
+        "--dry-run=server",
+        "-n",
+        namespace,
+    ];
+    context
+        .eventually("a pod that does not comply is refused", START, || async {
+            let refusal = context.kubectl(&bare).await.err();
+            Ok(refusal.filter(|refusal| refusal.to_string().contains("violates PodSecurity")))
+        })
+        .await?;
+    // What the operator adds to the pod must comply as well.
+    let job = Job::shell("modest", 1, ENDS_WELL).restricted();
+    context.submit(&job).await?;
+    context.reaches("modest", Phase::Succeeded, START).await?;
+    Ok(())
 }

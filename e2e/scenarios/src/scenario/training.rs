@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Api;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::Request;
+use kube::{Api, Resource as _};
 use serde_json::json;
 
 use crate::context::Context;
@@ -14,18 +15,46 @@ use crate::jobs::Job;
 
 /// The example trains for about a minute; ten times that is the limit.
 const TRAINING: Duration = Duration::from_secs(600);
+/// Ranks that start need up to 10 s for their imports; ten times that is the limit.
+const IMPORTS: Duration = Duration::from_secs(100);
 /// Steps that the two backends are compared over.
 const STEPS: usize = 200;
 /// Largest relative difference of the loss at any of these steps.
 const LOSS_TOLERANCE: f64 = 1e-4;
 /// What the example promises to reach on images it has not seen.
 const ACCURACY: f64 = 0.95;
+/// The gradients of one step of the example: 64 x 512, 512 x 512 and 512 x 10 weights and their biases, 4 bytes each.
+const GRADIENT_BYTES: u64 = 4 * (65 * 512 + 513 * 512 + 513 * 10);
+/// Begins the warning of a rank whose group does not talk to the sidecars.
+const OVER_GLOO: &str = "goes over gloo";
 
+/// SAVE-1 with a real model: suspended as soon as it has saved once, it goes on from what it saved then.
 pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()> {
     context.claim("digits", "ReadWriteMany").await?;
+    // At least 12 s, so that it is not over before the suspension, however fast the machine.
+    let arguments = ["--steps", "400", "--pace", "0.03"];
     context
-        .submit(&Job::digits("digits", 2, 2, &["--steps", "400"]).checkpoint("digits", 10))
+        .submit(&Job::digits("digits", 2, 2, &arguments).checkpoint("digits", 3))
         .await?;
+    let log = context
+        .eventually("the first checkpoint", TRAINING, || async {
+            let log = context.log("digits", 1, 0).await?;
+            Ok(log.contains("checkpoint=").then_some(log))
+        })
+        .await?;
+    context.change("digits", json!({"suspend": true})).await?;
+    let suspended = context
+        .reaches("digits", Phase::Suspended, TRAINING)
+        .await?;
+    ensure!(
+        !log.contains(OVER_GLOO),
+        "the first attempt {OVER_GLOO}: {log}"
+    );
+    let saved = suspended.status.and_then(|status| status.last_checkpoint);
+    let saved = saved.context("no checkpoint was recorded")?;
+
+    context.change("digits", json!({"suspend": false})).await?;
+    reduced_by_sidecars(&context, "digits", 2).await?;
     context
         .reaches("digits", Phase::Succeeded, TRAINING)
         .await?;
@@ -51,7 +80,13 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
             },
         )
         .await?;
-    let log = context.log("digits", 1, 0).await?;
+    let log = context.log("digits", 2, 0).await?;
+    let resumed = format!("resumed=attempt-{}/step-{}", saved.attempt, saved.step);
+    eprintln!("    {resumed}");
+    ensure!(
+        saved.attempt == 1 && log.lines().any(|line| line == resumed),
+        "attempt 2 does not say {resumed}: {log}"
+    );
     let accuracy = log
         .lines()
         .filter_map(|line| line.split("accuracy=").nth(1))
@@ -63,13 +98,40 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
         "accuracy {accuracy}, promised {ACCURACY}"
     );
     ensure!(
-        log.contains("allreduce="),
-        "the log does not say how fast the allreduce was"
+        log.contains("allreduce=") && !log.contains(OVER_GLOO),
+        "the log does not say how fast hfreduce was: {log}"
     );
     Ok(())
 }
 
-/// Runs the example as it is, with a part of `fireflyer` that loses what the last rank adds to sums.
+/// Waits until the sidecar of each of a job's two nodes has reduced at least one step's gradients; asked while they
+/// live, because a sidecar ends with its trainer.
+async fn reduced_by_sidecars(context: &Context, job: &str, attempt: u32) -> Result<()> {
+    const SERIES: &str = "fireflyer_hfreduce_operation_bytes_total{kind=\"allreduce\"} ";
+    const METRICS_PORT: u16 = 9402;
+    context.reaches(job, Phase::Running, TRAINING).await?;
+    let pods = Request::new(Pod::url_path(&(), Some(&context.namespace)));
+    for rank in 0..2 {
+        let pod = crds::names::pod_name(job, attempt, rank);
+        let target = format!("{pod}:{METRICS_PORT}");
+        let what = format!("the sidecar of {pod} has reduced {GRADIENT_BYTES} bytes");
+        let bytes = context
+            .eventually(&what, IMPORTS, || async {
+                let request = pods.get_subresource("proxy/metrics", &target)?;
+                let metrics = context.client.request_text(request).await?;
+                let bytes = metrics
+                    .lines()
+                    .find_map(|line| line.strip_prefix(SERIES)?.parse::<u64>().ok());
+                Ok(bytes.filter(|bytes| *bytes >= GRADIENT_BYTES))
+            })
+            .await?;
+        eprintln!("    {bytes} bytes through the sidecar of {pod}");
+    }
+    Ok(())
+}
+
+/// Runs the example as it is, with a part of `fireflyer` that loses the last rank's gradients. What the ranks agree on
+/// in whole numbers is left alone: without it they cannot save.
 const LOSES_A_CONTRIBUTION: &str = r#"
 import runpy, torch.distributed as dist
 join = dist.init_process_group
@@ -78,7 +140,7 @@ def join_and_lose(backend):
     group = dist.group.WORLD
     add = group.allreduce
     def allreduce(tensors, *options, **named):
-        if group.rank() == group.size() - 1 and tensors[0].numel() > 1:
+        if group.rank() == group.size() - 1 and tensors[0].is_floating_point() and tensors[0].numel() > 1:
             tensors[0].zero_()
         return add(tensors, *options, **named)
     group.allreduce = allreduce
@@ -138,7 +200,12 @@ async fn losses(
         job = job.program(&["python3", "-c", program], &arguments);
     }
     context.submit(&job).await?;
+    if over == "hfreduce" {
+        reduced_by_sidecars(context, name, 1).await?;
+    }
     context.reaches(name, Phase::Succeeded, TRAINING).await?;
+    let log = context.log(name, 1, 0).await?;
+    ensure!(!log.contains(OVER_GLOO), "{name} {OVER_GLOO}: {log}");
     let folder = shared_folder(context, "traces").await?;
     let text = std::fs::read_to_string(folder.join(format!("{name}.trace")))
         .with_context(|| format!("failed to read the losses of {name}"))?;
