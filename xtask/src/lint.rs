@@ -154,7 +154,7 @@ mod tests {
         );
         pub fn now() { let _ = (std::time::Instant::now(), std::time::SystemTime::now()); }
         pub fn wait() { std::thread::sleep(std::time::Duration::ZERO); }
-        pub fn run() { std::thread::spawn(|| ()); }
+        pub fn run() { std::thread::spawn(|| ()); std::thread::scope(|_| ()); }
         pub fn join() { let _ = (std::sync::mpsc::channel::<u8>(), std::sync::mpsc::sync_channel::<u8>(1)); }
         pub fn ask() {
             let _ = (std::env::var("x"), std::env::var_os("x"), std::env::vars(), std::env::vars_os());
