@@ -10,9 +10,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// How long the other ranks have after one failed. Together with noticing and reporting it stays
-/// below the five seconds in which survivors that cannot save are to be gone.
-pub(crate) const MERCY: Duration = Duration::from_secs(3);
+/// How long the other ranks have after one failed: they cannot save without it. Only when they are
+/// gone is the pod's end seen, and the gang's other pods are ended: `survivor_grace` in the
+/// scheduler's policy adds up the 5 s in which all are gone.
+pub(crate) const MERCY: Duration = Duration::from_secs(1);
 
 const SIGTERM: i32 = 15;
 
@@ -288,6 +289,17 @@ mod tests {
         };
         assert_eq!(gang.verdict(), Some(Verdict::Failed(failure)));
         assert_eq!(Verdict::Failed(failure).exit_code(), 139);
+    }
+
+    #[test]
+    fn a_pod_ends_within_the_1_5_s_after_its_first_failed_rank_that_the_policy_counts_with() {
+        let mut gang = Gang::new(2);
+        gang.step(NOW, ended(0, Ending::Code(1)));
+        let killed_by = NOW + Duration::from_millis(1500) - crate::output::DRAIN;
+        assert_eq!(
+            gang.step(killed_by, Input::Tick),
+            [Effect::KillGroup { rank: 1 }]
+        );
     }
 
     #[test]

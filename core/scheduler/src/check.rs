@@ -34,7 +34,8 @@ const ONE_GANG_PER_NODE: &str = "one-gang-per-node";
 const ONE_PLAN_PER_JOB: &str = "one-plan-per-job";
 /// A gang has all its nodes and pods or none.
 const GANG_WHOLE: &str = "gang-whole";
-/// At most `maxCrossZoneJobs` jobs cross zones, none whose policy forbids it, none over three.
+/// At most `maxCrossZoneJobs` jobs cross zones, none whose policy forbids it, none over three, none
+/// that healthy nodes of one zone would do for.
 const CROSSING_LIMIT: &str = "crossing-limit";
 /// New work goes to healthy nodes of the class only.
 const HEALTHY_NODES: &str = "healthy-nodes";

@@ -1,19 +1,12 @@
 //! One attempt's pods, read as a whole: does the gang stand, is it done, what ended it. Decides
 //! nothing about what follows.
 
-use std::time::Duration;
-
 use topology::NodeName;
 
 use crate::ledger::{JobView, Ledger};
 use crate::snapshot::{Attempt, Exit, Pod, PodState, Problem};
 use crate::status::Phase;
 use crate::time::Timestamp;
-
-/// After the first failed rank, a suspect node's own report is awaited for so long: it tells a
-/// program that crashed (charged) from a node that died (not charged). With the 4 s that survivors
-/// get, they are still gone within 5 s.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// What became of a gang.
 #[derive(Debug)]
@@ -136,7 +129,8 @@ fn failed<'a>(
             exit,
         });
     };
-    if let Some(settled) = exit.finished.map(|finished| finished + SETTLE)
+    let settle = ledger.policy().settle;
+    if let Some(settled) = exit.finished.map(|finished| finished + settle)
         && settled > ledger.now()
     {
         wake.at(settled);

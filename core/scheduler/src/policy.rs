@@ -17,7 +17,13 @@ pub struct Policy {
     pub blocked_patience: Duration,
     /// A gang that has not joined after so long is released and planned again.
     pub start_patience: Duration,
-    /// What survivors that cannot save get: they are gone within 5 s.
+    /// After the end of the first pod that failed, a suspect node's own report is awaited for so
+    /// long: it tells a program that crashed (charged) from a node that died (not charged).
+    pub settle: Duration,
+    /// What pods that cannot save get between SIGTERM and SIGKILL. Survivors of a failure are gone
+    /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which its
+    /// launcher ends the other ranks of its pod and takes their last output (`MERCY` and `DRAIN`
+    /// there), `settle`, and this grace make 4.5 s. The rest is for noticing and writing.
     pub survivor_grace: Duration,
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
     /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
@@ -35,7 +41,8 @@ impl Default for Policy {
             bind_patience: Duration::from_secs(30),
             blocked_patience: Duration::from_secs(600),
             start_patience: Duration::from_secs(1800),
-            survivor_grace: Duration::from_secs(4),
+            settle: Duration::from_secs(1),
+            survivor_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),
             failure_backoff: Backoff {
                 base: Duration::from_secs(2),

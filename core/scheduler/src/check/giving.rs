@@ -1,15 +1,15 @@
 //! Giving nodes: which ones an attempt may have, and that its pods are whole and where it says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use topology::NodeName;
+use topology::{NodeName, Zone};
 
 use super::{
     CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, ONE_GANG_PER_NODE, Outcome,
     RECORD_FIRST, Replay, World, ensure,
 };
 use crate::plan::NewAttempt;
-use crate::snapshot::{Job, ZonePolicy};
+use crate::snapshot::{Job, Node, ZonePolicy};
 use crate::status::Phase;
 
 impl<'a> World<'a> {
@@ -34,10 +34,8 @@ impl<'a> World<'a> {
         })?;
         for place in &attempt.nodes {
             let known = self.nodes.get(&place.node).filter(|node| {
-                let suspect = node.suspect_until.is_some_and(|until| until > self.now);
-                let sound = node.ready && !node.cordoned && node.has_node_resource && !suspect;
                 let here = node.zone == place.zone && node.leaf == place.leaf;
-                sound && here && node.class == job.class
+                here && self.is_sound(node, job)
             });
             ensure(known.is_some(), HEALTHY_NODES, || {
                 format!("node {}", place.node)
@@ -51,7 +49,23 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Zones are contiguous, at most two, and the limit is kept.
+    /// Whether the job could be placed on the node, now or once it is free.
+    fn is_sound(&self, node: &Node, job: &Job) -> bool {
+        let suspect = node.suspect_until.is_some_and(|until| until > self.now);
+        let healthy = node.ready && !node.cordoned && node.has_node_resource && !suspect;
+        healthy && node.class == job.class
+    }
+
+    /// The healthy nodes of the job's class in the zone that has most of them, busy or not.
+    fn largest_zone(&self, job: &Job) -> usize {
+        let mut zones: BTreeMap<&Zone, usize> = BTreeMap::new();
+        for node in self.nodes.values().filter(|node| self.is_sound(node, job)) {
+            *zones.entry(&node.zone).or_default() += 1;
+        }
+        zones.into_values().max().unwrap_or(0)
+    }
+
+    /// Zones are contiguous, at most two, one if it would do, and the limit is kept.
     fn crossing(&mut self, job: &Job, attempt: &NewAttempt) -> Outcome {
         let borders = attempt
             .nodes
@@ -67,6 +81,10 @@ impl<'a> World<'a> {
         if borders == 0 {
             return Ok(());
         }
+        let largest = self.largest_zone(job);
+        ensure(largest < job.nodes as usize, CROSSING_LIMIT, || {
+            format!("one zone has {largest} healthy nodes")
+        })?;
         self.crossing += 1;
         let allowed = borders == 1
             && job.zone_policy != ZonePolicy::Single

@@ -50,7 +50,7 @@ fn fail(pod: &mut Pod, rank: u32, finished: Timestamp) {
 }
 
 #[test]
-fn the_first_rank_that_failed_is_charged_and_survivors_get_four_seconds() {
+fn the_first_rank_that_failed_is_charged_and_survivors_get_two_seconds() {
     let mut snapshot = running(3);
     fail(&mut snapshot.pods[0], 0, at(12));
     fail(&mut snapshot.pods[1], 5, at(11));
@@ -67,7 +67,7 @@ fn the_first_rank_that_failed_is_charged_and_survivors_get_four_seconds() {
         failure.message,
         "rank 5 on node a-001 was killed by signal 9"
     );
-    let grace = Duration::from_secs(4);
+    let grace = Duration::from_secs(2);
     assert_eq!(deletions(&plan), [(0, grace), (1, grace), (2, grace)]);
 }
 
@@ -351,7 +351,7 @@ fn a_container_that_runs_on_after_its_trainer_does_not_hold_the_node_for_ever() 
     step(&mut snapshot, at(10));
     let plan = decide(&snapshot, at(39));
     assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(40))));
-    let survivor = Duration::from_secs(4);
+    let survivor = Duration::from_secs(2);
     let plan = decide(&snapshot, at(40));
     assert_eq!(deletions(&plan), [(0, survivor), (1, survivor)]);
 }

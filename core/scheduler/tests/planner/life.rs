@@ -7,7 +7,7 @@ use sim::Rng;
 use topology::NodeName;
 
 use crate::build::{job, key, nodes};
-use crate::world::{Crash, Deed, Event, Program, World};
+use crate::world::{Crash, Deed, Event, Program, Running, World};
 
 /// A life: what happens to a cluster of five nodes, and what must be true at the end.
 struct Life {
@@ -200,6 +200,42 @@ fn a_job_whose_survivors_hang_survives_the_loss_of_a_node() {
         over: is_over,
         verify: succeeded_uncharged,
     });
+}
+
+/// What the launcher of a rank that failed takes until its pod has ended, at most.
+const LAUNCHER: Duration = Duration::from_millis(1500);
+
+#[test]
+fn survivors_that_ignore_sigterm_are_gone_5_s_after_the_first_rank_ended() {
+    for (seed, silent_node) in (0..100).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut world = World::new(&mut Rng::new(seed), nodes("a:5"));
+        let program = Program {
+            survivors_hang: true,
+            ..Program::trains(60)
+        };
+        world.submit(job("train", 3), program);
+        world.run_until("it trains", |world| {
+            world.pods.len() == 3 && world.pods.values().all(Running::trains)
+        });
+        let failed_at = world.queue.now();
+        if silent_node {
+            // Was it the program, or the node? The operator waits for the node's own report first.
+            let node = world.pods[&(key("train"), 1, 2)].pod.node.clone();
+            world.queue.after(Duration::ZERO, Event::Die(node));
+        }
+        let fails = Event::Fail((key("train"), 1, 1));
+        world.queue.after(LAUNCHER, fails);
+        world.run_until("no survivor trains", |world| {
+            let alive = |running: &Running| world.machines[&running.pod.node].alive;
+            let mut gang = world
+                .pods
+                .iter()
+                .filter(|((_, attempt, _), _)| *attempt == 1);
+            !gang.any(|(_, running)| running.trains() && alive(running))
+        });
+        let took = world.queue.now() - failed_at;
+        assert!(took <= Duration::from_secs(5), "seed {seed}: {took:?}");
+    }
 }
 
 #[test]

@@ -144,6 +144,21 @@ fn a_crossing_that_is_not_admitted_or_not_allowed_is_refused() {
 }
 
 #[test]
+fn a_crossing_is_refused_when_one_zone_has_enough_healthy_nodes_even_if_they_are_busy() {
+    let (mut snapshot, plan) = good();
+    let mut state = snapshot.clone();
+    apply(&mut state, &plan, at(0));
+    let mut busy = state.pods.swap_remove(0);
+    busy.job.uid = "an earlier one".into();
+    busy.node = "a-004".into();
+    snapshot.nodes = nodes("a:5 b:4");
+    snapshot.pods.push(busy);
+    refused(&snapshot, &plan, "crossing-limit");
+    snapshot.nodes[4].cordoned = true;
+    assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
+}
+
+#[test]
 fn ranks_that_are_not_contiguous_by_zone_are_refused() {
     let (snapshot, mut plan) = good();
     attempt_of(&mut plan, 0).nodes.rotate_left(1);
