@@ -23,18 +23,22 @@ const FILES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Keywords of a schema that refuse a value and so need a case.
-const BOUNDS: [&str; 10] = [
-    "minimum",
-    "maximum",
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "minProperties",
-    "maxProperties",
-    "pattern",
-    "enum",
+/// Keywords of a schema that refuse no value of the right type, and those that `walk` reads itself.
+/// Any other is a bound and needs a case, also one that we have never used before.
+const NO_BOUNDS: [&str; 13] = [
+    "type",
+    "format",
+    "title",
+    "description",
+    "default",
+    "required",
+    "properties",
+    "items",
+    "additionalProperties",
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-preserve-unknown-fields",
 ];
 
 /// What can be wrong with the cases themselves.
@@ -80,7 +84,7 @@ pub struct Case {
 pub struct Constraint {
     /// `<kind>.<path>.<keyword>`; the keyword is `rule` for a CEL rule.
     pub name: String,
-    /// The message of a CEL rule.
+    /// The message of a CEL rule. One without a message is a gap.
     pub message: Option<String>,
 }
 
@@ -220,9 +224,9 @@ fn walk(path: &str, root: bool, schema: &Value, found: &mut BTreeSet<Constraint>
     let mut add = |name: String, message: Option<String>| {
         found.insert(Constraint { name, message });
     };
-    for keyword in BOUNDS
-        .into_iter()
-        .filter(|keyword| schema.contains_key(*keyword))
+    for keyword in schema
+        .keys()
+        .filter(|keyword| !NO_BOUNDS.contains(&keyword.as_str()))
     {
         add(format!("{path}.{keyword}"), None);
     }
@@ -238,11 +242,8 @@ fn walk(path: &str, root: bool, schema: &Value, found: &mut BTreeSet<Constraint>
         .into_iter()
         .flatten()
     {
-        let text = |key| rule.get(key).and_then(Value::as_str).map(str::to_owned);
-        add(
-            format!("{path}.rule"),
-            text("message").or_else(|| text("rule")),
-        );
+        let message = rule.get("message").and_then(Value::as_str);
+        add(format!("{path}.rule"), message.map(str::to_owned));
     }
     for field in schema
         .get("required")
@@ -288,6 +289,13 @@ fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
     };
     let mut gaps = Vec::new();
     for constraint in constraints {
+        if constraint.name.ends_with(".rule") && constraint.message.is_none() {
+            gaps.push(format!(
+                "a {} has no message: say what to do instead",
+                constraint.name
+            ));
+            continue;
+        }
         if !cases.iter().any(|case| covers(case, constraint)) {
             let message = constraint
                 .message
@@ -393,6 +401,46 @@ mod tests {
             let gaps = between(&left, &constraints);
             assert!(gaps.len() == 1 && gaps[0].contains(taken), "{gaps:?}");
         }
+    }
+
+    #[test]
+    fn a_bound_of_any_keyword_is_a_constraint() {
+        let bounds = [
+            "minimum",
+            "maxLength",
+            "enum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+            "uniqueItems",
+            "oneOf",
+            "anyOf",
+            "allOf",
+            "not",
+        ];
+        for bound in bounds {
+            let mut found = BTreeSet::new();
+            let schema = json!({ "type": "object", "properties": { "x": { bound: [] } } });
+            walk("Kind", true, &schema, &mut found);
+            let gaps = between(&[], &found);
+            let expected = format!("no case breaks Kind.x.{bound}: add one under crds/cases");
+            assert_eq!(gaps, [expected]);
+        }
+    }
+
+    #[test]
+    fn a_rule_without_a_message_is_a_gap_whatever_the_cases_break() {
+        let mut found = BTreeSet::new();
+        let schema = json!({ "x-kubernetes-validations": [{ "rule": "self > 0" }] });
+        walk("Kind", true, &schema, &mut found);
+        let case = Case {
+            name: "Kind.rule".to_owned(),
+            before: None,
+            object: json!({}),
+            verdict: Verdict::Refused("failed rule: self > 0".to_owned()),
+        };
+        let gaps = between(&[case], &found);
+        assert_eq!(gaps, ["a Kind.rule has no message: say what to do instead"]);
     }
 
     #[test]

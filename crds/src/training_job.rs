@@ -94,7 +94,7 @@ pub struct TrainingJobSpec {
     /// only when no zone has enough healthy nodes of the class in total. `Single`: never crosses, waits.
     #[serde(default)]
     pub zone_policy: ZonePolicy,
-    /// Time limits of a lossless interruption: the job is asked to leave, saves, and its nodes are free.
+    /// How long a lossless interruption may take: the job is asked to leave, saves, and its nodes are free.
     #[serde(default)]
     pub interruption: Interruption,
     /// Where checkpoints go. Without it the job restarts from nothing.
@@ -130,11 +130,13 @@ pub enum ZonePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Interruption {
-    /// Seconds within which the job must have noticed the request, 1 to 600; 10 by default.
+    /// Seconds for noticing the request, 1 to 600; 10 by default. Programs look once a step, so give more
+    /// than the longest step takes. Only the sum with saveSeconds has an effect.
     #[serde(default = "default_ack_seconds")]
     #[schemars(range(min = 1, max = 600))]
     pub ack_seconds: u32,
-    /// Seconds within which it must then have saved its checkpoint, 1 to 3600; 60 by default.
+    /// Seconds for saving the checkpoint then, 1 to 3600; 60 by default. What has not left after ackSeconds,
+    /// saveSeconds and 10 more is killed.
     #[serde(default = "default_save_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub save_seconds: u32,

@@ -7,8 +7,8 @@ mod gang;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use gang::processes::{Sidecars, loopback, suspects};
-use gang::{Gang, PATIENCE, f32s, failure, filled, run, sum, wait_until};
+use gang::processes::{NAMED_SILENT_WITHIN, Sidecars, loopback, suspects};
+use gang::{Gang, PATIENCE, f32s, failure, filled, run, sum, wait_until, wait_until_some};
 use rustix::process::Signal;
 use wire::attach::{Channel, ToSidecar};
 use wire::client::{Client, Error};
@@ -160,10 +160,11 @@ fn a_sidecar_that_is_frozen_is_named_and_then_given_up() {
     gang.signal(2, Signal::STOP);
     let start = Instant::now();
     wait_until(|| suspects(gang.metrics_address(0), 2));
-    let named = |line: &str| line.contains("suspect") && line.contains("worker-2");
-    assert!(gang.log(0).lines().any(named), "{}", gang.log(0));
     // It is given up after 10 s; naming it must not have waited for that.
     assert!(start.elapsed() < NAMED_WITHIN / 3, "{:?}", start.elapsed());
+    // The wait above has room for a busy machine, what the sidecar measured itself has none.
+    let silence = wait_until_some(|| gang.silence(0, 2));
+    assert!(silence < NAMED_SILENT_WITHIN, "{silence:?}");
     for (client, ticket) in clients.iter().zip(tickets) {
         let (_, text) = failure(client.wait(ticket, PATIENCE));
         assert!(

@@ -215,13 +215,4 @@ fn now() -> MicroTime {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_leaders_address_is_in_its_identity() {
-        let identity = identity("fireflyer-operator-7d_x", "10.98.0.3".parse().unwrap());
-        assert_eq!(address(&identity, 9443), "10.98.0.3:9443".parse().ok());
-        assert_eq!(address("nobody", 9443), None);
-    }
-}
+mod tests;

@@ -66,6 +66,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     }
     let started = Instant::now();
     println!("Fire-Flyer: from an empty machine to a trained model\n\nPrerequisites");
+    cluster::announce_engine();
     packages::install(&prerequisites::missing_for_cluster())?;
     println!("\nPrograms of the cluster");
     tools::Tools::build(&tools::of_demo(Engine::here()), &report::step)?;

@@ -7,12 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use hfreduce_sidecar::node;
 use rustix::process::{Pid, Signal, kill_process};
 use wire::client::Client;
 
 use super::{PATIENCE, wait_until};
+
+/// A node that is silent for this long has been named.
+pub(crate) const NAMED_SILENT_WITHIN: Duration = Duration::from_secs(2);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hfreduce-sidecar");
 pub(crate) const METRICS_PORT: u16 = 9402;
@@ -128,6 +132,21 @@ impl Sidecars {
     /// What a sidecar has logged so far.
     pub(crate) fn log(&self, rank: usize) -> String {
         fs::read_to_string(self.log_file(rank)).unwrap()
+    }
+
+    /// How long a node had been silent, by a sidecar's own clock, when it warned of it; none before.
+    pub(crate) fn silence(&self, by: usize, suspect: usize) -> Option<Duration> {
+        let log = self.log(by);
+        let mut lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let silent = lines.find_map(|line: serde_json::Value| {
+            let named = line["name"] == format!("worker-{suspect}");
+            line["silent"].as_str().filter(|_| named).map(str::to_owned)
+        })?;
+        // A suspect has been silent for more than a second, which is how it is written.
+        let seconds = silent.strip_suffix('s')?.parse().ok()?;
+        Some(Duration::from_secs_f64(seconds))
     }
 
     /// Where a sidecar tells its metrics.

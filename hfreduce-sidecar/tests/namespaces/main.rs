@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::DoubleTree;
-use gang::processes::{Seat, Sidecars, suspects};
+use gang::processes::{NAMED_SILENT_WITHIN, Seat, Sidecars, suspects};
 use gang::{PATIENCE, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use network::{Network, address, missing};
 use rustix::process::Signal;
@@ -272,9 +272,11 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
     });
     for neighbour in neighbours {
         wait_until(|| !fabric.suspects(neighbour, STOPPED));
-        let log = fabric.sidecars.log(neighbour);
-        let named = |line: &str| line.contains("suspect") && line.contains("worker-3");
-        assert!(log.lines().any(named), "{log}");
+        let silence = fabric.sidecars.silence(neighbour, STOPPED).unwrap();
+        assert!(
+            silence < NAMED_SILENT_WITHIN,
+            "node {neighbour}: {silence:?}"
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use cluster::image::{Config, forget_others, images_folder, reference, short_key, write_archive};
 use cluster::{Outcome, command, digest, paths};
 
@@ -216,6 +216,7 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
         .flatten()
         .next();
     let built = built.context("maturin built no wheel")?.path();
+    fits_every_python(&built)?;
     // A folder of its own for each wheel: one that is in use does not change.
     let mut digest = digest::file(&built)?;
     digest.truncate(16);
@@ -235,6 +236,16 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     };
     report::line("python wheel", outcome, start.elapsed());
     Ok(site)
+}
+
+/// A wheel for one version of Python would install nowhere else, though its tests pass here.
+fn fits_every_python(wheel: &Path) -> anyhow::Result<()> {
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+    ensure!(
+        name.contains("-abi3-"),
+        "maturin built {name} for one version of Python only: pyo3 needs its abi3 feature in Cargo.toml"
+    );
+    Ok(())
 }
 
 fn maturin() -> anyhow::Result<PathBuf> {
@@ -305,7 +316,9 @@ fn tar(target: &Path) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::mirror_in;
+    use std::path::Path;
+
+    use super::{fits_every_python, mirror_in};
 
     #[test]
     fn the_mirror_is_the_first_debian_archive_and_not_its_security_updates() {
@@ -318,5 +331,16 @@ mod tests {
         let list = "# deb http://no.example/debian x main\ndeb [signed-by=/k] http://c.example/debian x main\n";
         assert_eq!(mirror_in(list).as_deref(), Some("http://c.example/debian"));
         assert_eq!(mirror_in("deb https://other.example/apt x main\n"), None);
+    }
+
+    #[test]
+    fn a_wheel_for_one_python_only_is_refused_by_its_name() {
+        let wheel = |python| format!("wheel/fireflyer-0.1.0-{python}-manylinux_2_34_x86_64.whl");
+        assert!(fits_every_python(Path::new(&wheel("cp311-abi3"))).is_ok());
+        let refused = fits_every_python(Path::new(&wheel("cp313-cp313"))).unwrap_err();
+        assert!(
+            refused.to_string().contains("fireflyer-0.1.0-cp313-cp313"),
+            "{refused}"
+        );
     }
 }

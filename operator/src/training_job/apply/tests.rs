@@ -9,7 +9,7 @@ use daemon::Registry;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use scheduler::{NewAttempt, Phase, Place, Status, Timestamp};
+use scheduler::{Event, NewAttempt, Phase, Place, Status, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,6 +23,8 @@ type Script = fn(&str) -> (u16, Value);
 struct World {
     applier: Applier,
     asked: Arc<Mutex<Vec<String>>>,
+    /// Content types of the requests that had one.
+    content_types: Arc<Mutex<Vec<String>>>,
     job: Arc<TrainingJob>,
     key: JobKey,
 }
@@ -30,11 +32,16 @@ struct World {
 /// A world with one job, `team/digits`, whose listed version is 5.
 fn world(script: Script) -> World {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = Arc::clone(&asked);
+    let content_types: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (noted, noted_types) = (Arc::clone(&asked), Arc::clone(&content_types));
     let service = tower::service_fn(move |request: Request<Body>| {
         let line = format!("{} {}", request.method(), request.uri());
         let (code, body) = script(&line);
         noted.lock().unwrap().push(line);
+        if let Some(content_type) = request.headers().get(http::header::CONTENT_TYPE) {
+            let content_type = content_type.to_str().unwrap().to_owned();
+            noted_types.lock().unwrap().push(content_type);
+        }
         let answer = Response::builder()
             .status(code)
             .body(Body::from(body.to_string().into_bytes()));
@@ -67,6 +74,7 @@ fn world(script: Script) -> World {
     World {
         applier,
         asked,
+        content_types,
         job,
         key,
     }
@@ -124,6 +132,28 @@ impl World {
             let view: PodView = serde_json::from_value(pod_json(rank, "u-1", 10)).unwrap();
             self.applier.saw_pod(view);
         }
+        self
+    }
+
+    /// The first attempt's ConfigMap, seen.
+    fn with_attempt(self) -> Self {
+        let attempt = scheduler::Attempt {
+            job: self.key.clone(),
+            number: 1,
+            nodes: Vec::new(),
+            crossing: false,
+            created: Timestamp::default(),
+        };
+        let attempt = translate::Attempt {
+            attempt,
+            resume: None,
+        };
+        let at = ("team".to_owned(), "digits-1".to_owned());
+        self.applier
+            .cluster
+            .mirrors()
+            .attempts
+            .created(at, 5, attempt, Instant::now());
         self
     }
 
@@ -228,6 +258,66 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
         .clone()
         .unwrap();
     assert_eq!(status.attempt, 1);
+}
+
+#[tokio::test]
+async fn a_status_is_written_by_server_side_apply_with_our_field_manager() {
+    let world = world(|_| (200, job_json(6)));
+    world.apply(vec![record(Phase::Assigned)]).await.unwrap();
+    assert_eq!(
+        *world.content_types.lock().unwrap(),
+        ["application/apply-patch+yaml"]
+    );
+    let asked = world.asked();
+    let [line] = &asked[..] else {
+        panic!("not one request: {asked:?}")
+    };
+    let (path, parameters) = line.split_once('?').unwrap();
+    assert_eq!(
+        path,
+        "PATCH /apis/fireflyer.dev/v1alpha1/namespaces/team/trainingjobs/digits/status"
+    );
+    let parameters: Vec<&str> = parameters.split('&').collect();
+    for expected in ["fieldManager=fireflyer-operator", "force=true"] {
+        assert!(parameters.contains(&expected), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_created_or_patched_carries_our_field_manager() {
+    let world = world(|line| match line {
+        line if line.contains("/configmaps") => (201, config_map(Some("u-1"))),
+        line if line.contains("/pods") => (201, pod_json(1, "u-1", 10)),
+        line if line.contains("/trainingjobs") => (200, job_json(6)),
+        _ => (201, json!({})),
+    })
+    .with_attempt();
+    let told = Event {
+        warning: false,
+        reason: "Assigned",
+        message: "3 nodes".to_owned(),
+    };
+    let actions = vec![
+        Action::AddFinalizer,
+        Action::Record {
+            status: Box::default(),
+            event: Some(told),
+        },
+        new_attempt(),
+        Action::CreateKey { attempt: 1 },
+        Action::CreatePod {
+            attempt: 1,
+            rank: 1,
+            node: "n1".into(),
+        },
+    ];
+    world.apply(actions).await.unwrap();
+    let asked = world.asked();
+    let count = |verb: &str| asked.iter().filter(|line| line.starts_with(verb)).count();
+    assert_eq!((count("PATCH"), count("POST")), (2, 4), "{asked:?}");
+    for line in &asked {
+        assert!(line.contains("fieldManager=fireflyer-operator"), "{line}");
+    }
 }
 
 fn config_map(owner: Option<&str>) -> Value {
@@ -383,38 +473,18 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
         rank: 1,
         node: "n1".into(),
     };
-    let attempt = |world: &World| {
-        let attempt = scheduler::Attempt {
-            job: world.key.clone(),
-            number: 1,
-            nodes: Vec::new(),
-            crossing: false,
-            created: Timestamp::default(),
-        };
-        let attempt = translate::Attempt {
-            attempt,
-            resume: None,
-        };
-        let at = ("team".to_owned(), "digits-1".to_owned());
-        world
-            .applier
-            .cluster
-            .mirrors()
-            .attempts
-            .created(at, 5, attempt, Instant::now());
-    };
     let ours = world(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         _ => (200, pod_json(1, "u-1", 10)),
-    });
-    attempt(&ours);
+    })
+    .with_attempt();
     ours.apply(vec![create()]).await.unwrap();
     let theirs = world(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         line if line.contains("trainingjobs") => (200, job_json(5)),
         _ => (200, pod_json(1, "u-0", 10)),
-    });
-    attempt(&theirs);
+    })
+    .with_attempt();
     assert_eq!(
         theirs.apply(vec![create()]).await.unwrap_err().wait,
         Wait::Retry
@@ -427,8 +497,8 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
             pod["metadata"]["ownerReferences"] = json!([]);
             (200, pod)
         }
-    });
-    attempt(&strangers);
+    })
+    .with_attempt();
     let wait = strangers.apply(vec![create()]).await.unwrap_err().wait;
     assert!(matches!(wait, Wait::Refused(why) if why.contains("pod digits-1-1")));
 }
