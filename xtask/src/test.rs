@@ -75,7 +75,8 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
     // What it measures is worth seeing.
     let shown = ["--", "--ignored", "--show-output"];
     let smoke = [&["test"][..], &lifecycle, &shown].concat();
-    let run = ["run", "--package", "scenarios", "--", "run"];
+    // Not by package: the workspace's features are those that the unit tests were built with.
+    let run = ["run", "--bin", "scenarios", "--", "run"];
     let options = ["--cluster", SCENARIOS, "--filter", filter];
     Ok(vec![
         verb(PACKAGES, &["test", "--packages"]),
