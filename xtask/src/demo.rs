@@ -215,9 +215,14 @@ fn show(lines: &Receiver<String>, started: Instant, told: &mut Told) {
     }
 }
 
-/// Where in the code an error came up: the line below it says which error it was, `kubectl logs` has it all.
+/// Where in the code an error came up: the line below it says which error it was, `kubectl logs` has it all. PyTorch
+/// puts `[rank0]: ` before each line.
 fn is_traceback(line: &str) -> bool {
-    line.is_empty() || line.starts_with(' ') || line.starts_with("Traceback ")
+    let line = match line.split_once("]: ") {
+        Some((rank, rest)) if rank.starts_with("[rank") => rest,
+        Some(_) | None => line,
+    };
+    line.is_empty() || line.starts_with(' ') || line.starts_with("Traceback ") || line == "At:"
 }
 
 /// What the status says, without what a person would not read.
@@ -340,4 +345,24 @@ fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> String {
         cluster.programs().display(),
         ended.attempt,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_traceback_only_the_error_is_shown() {
+        let printed = [
+            "step=20 loss=2.1808",
+            "[rank1]: Traceback (most recent call last):",
+            "[rank1]:   File \"digits.py\", line 166, in <module>",
+            "[rank1]: RuntimeError: HFReduceError: node 1 was lost",
+            "[rank1]: At:",
+            "[rank1]:   group.py(293): finish",
+            "",
+        ];
+        let shown: Vec<_> = printed.iter().filter(|line| !is_traceback(line)).collect();
+        assert_eq!(shown, [&printed[0], &printed[3]]);
+    }
 }
