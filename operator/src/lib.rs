@@ -10,6 +10,8 @@ pub mod metrics;
 pub mod mirror;
 pub mod rendezvous;
 pub mod run;
+#[cfg(test)]
+mod testing;
 pub mod training_job;
 pub mod views;
 pub mod watch;

@@ -90,9 +90,9 @@ fn check() -> anyhow::Result<Findings> {
     invariants::check(&files, &mut findings);
     map::check(&files, &mut findings);
     edges::check(&edges::packages()?, &mut findings);
-    let licences = licences::licences()?;
-    licences::check(&licences, &licences::allowed()?, &mut findings);
     let deny = fs::read_to_string(root().join("deny.toml")).context("failed to read deny.toml")?;
+    let licences = licences::licences()?;
+    licences::check(&licences, &licences::allowed(&deny)?, &mut findings);
     let packages = licences.iter().map(|(name, _)| name.as_str());
     bans::check(packages, &bans::banned(&deny), &mut findings);
     for (field, version) in crate::chart::versions()? {

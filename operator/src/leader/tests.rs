@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::testing::{failure, response};
 
 const PORT: u16 = 9443;
 /// Longer than anything here takes.
@@ -79,12 +80,6 @@ impl Stored {
     }
 }
 
-fn failure(code: u16, reason: &str) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "reason": reason, "message": reason, "code": code});
-    (code, status)
-}
-
 /// A Lease by a holder whose clock is 26 years slow, and which promises less than ours do.
 fn held_by(identity: &str) -> Value {
     json!({
@@ -148,7 +143,7 @@ impl Server {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
-        let (code, answer) = match link {
+        let answer = match link {
             Link::Silent => pending().await,
             Link::Refused => failure(500, "InternalError"),
             Link::Good | Link::Late(_) => self.stored().answer(&parts.method, body),
@@ -158,8 +153,7 @@ impl Server {
         {
             sleep(delay).await;
         }
-        let answer = Body::from(answer.to_string().into_bytes());
-        Response::builder().status(code).body(answer).unwrap()
+        response(answer)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crds::training_job::TrainingJob;
 use daemon::Registry;
-use http::{Request, Response};
+use http::Request;
 use kube::Client;
 use kube::client::Body;
 use scheduler::{Event, NewAttempt, Phase, Place, Status, Timestamp};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::metrics::Metrics;
+use crate::testing::{failure, response};
 use crate::training_job::translate;
 use crate::views::PodView;
 
@@ -36,16 +37,13 @@ fn world(script: Script) -> World {
     let (noted, noted_types) = (Arc::clone(&asked), Arc::clone(&content_types));
     let service = tower::service_fn(move |request: Request<Body>| {
         let line = format!("{} {}", request.method(), request.uri());
-        let (code, body) = script(&line);
+        let answer = response(script(&line));
         noted.lock().unwrap().push(line);
         if let Some(content_type) = request.headers().get(http::header::CONTENT_TYPE) {
             let content_type = content_type.to_str().unwrap().to_owned();
             noted_types.lock().unwrap().push(content_type);
         }
-        let answer = Response::builder()
-            .status(code)
-            .body(Body::from(body.to_string().into_bytes()));
-        async move { Ok::<_, Infallible>(answer.unwrap()) }
+        async move { Ok::<_, Infallible>(answer) }
     });
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let job: TrainingJob = serde_json::from_value(job_json(5)).unwrap();
@@ -103,12 +101,6 @@ fn pod_json(rank: u32, owner: &str, version: u64) -> Value {
         "spec": {"nodeName": format!("n{rank}")},
         "status": {"phase": "Running"},
     })
-}
-
-fn failure(code: u16, reason: &str) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "reason": reason, "message": reason, "code": code});
-    (code, status)
 }
 
 impl World {

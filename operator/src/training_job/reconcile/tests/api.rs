@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::mirror::Mirror;
+use crate::testing::{failure, response};
 use crate::training_job::translate;
 use crate::watch as watches;
 
@@ -118,12 +119,6 @@ fn path_of(method: &Method, path: &str, body: &Value) -> String {
     }
 }
 
-fn failure(code: u16, reason: &str) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "reason": reason, "message": reason, "code": code});
-    (code, status)
-}
-
 #[derive(Clone)]
 pub(super) struct Api {
     state: Arc<Mutex<State>>,
@@ -185,19 +180,18 @@ impl Api {
         let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let path = parts.uri.path().to_owned();
         self.pass(&path_of(&parts.method, &path, &body)).await;
-        let (code, answer) = self.change(|state| {
-            let (code, answer) = state.answer(&parts.method, &path, &body);
-            if parts.method != Method::GET && code < 300 {
+        let answer = self.change(|state| {
+            let answer = state.answer(&parts.method, &path, &body);
+            if parts.method != Method::GET && answer.0 < 300 {
                 let line = format!("{} {}", parts.method, path_of(&parts.method, &path, &body));
                 state.writes.push(line);
             }
-            (code, answer)
+            answer
         });
         if self.state().is_dead() {
             pending::<()>().await;
         }
-        let answer = Body::from(answer.to_string().into_bytes());
-        Response::builder().status(code).body(answer).unwrap()
+        response(answer)
     }
 
     /// Waits as long as the path is held back; for ever when the server is dead.
