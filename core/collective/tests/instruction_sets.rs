@@ -1,19 +1,16 @@
 //! Every vector instruction set against the scalar reference, bit by bit. Its own runner: what this processor lacks
 //! counts as ignored, with the reason, and not as passed.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "test harness, and its own runner"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
-use std::panic::catch_unwind;
+mod combine;
+
 use std::process::ExitCode;
 
 use collective::kernels::{Isa, Kernels};
 use collective::{DType, Divide, ReduceOp};
-use sim::{Rng, for_each_seed};
+use combine::{bytes_of, combined};
+use sim::{Rng, for_each_seed, run_tests};
 
 struct Test {
     name: &'static str,
@@ -53,57 +50,21 @@ const TESTS: [Test; 5] = [
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a runner is told what to run by its arguments"
+    reason = "as with cargo's own runner, a flag picks the slow ones"
 )]
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let slow = arguments.iter().any(|argument| argument == "--ignored");
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
-    for isa in Isa::ALL.into_iter().filter(|&isa| isa != Isa::Scalar) {
-        for test in &TESTS {
-            let name = format!("{isa:?}::{}", test.name);
-            let wanted = filter.is_none_or(|filter| name.contains(filter.as_str()));
-            if !wanted || (slow && !test.slow) {
-                continue;
-            }
-            let (count, outcome) = match Kernels::of(isa) {
-                None => (
-                    &mut ignored,
-                    format!("ignored, this processor has no {isa:?}"),
-                ),
-                Some(_) if test.slow && !slow => {
-                    (&mut ignored, "ignored, takes minutes".to_owned())
-                }
-                Some(kernels) if catch_unwind(|| (test.run)(&kernels)).is_ok() => {
-                    (&mut passed, "ok".to_owned())
-                }
-                Some(_) => (&mut failed, "FAILED".to_owned()),
-            };
-            *count += 1;
-            println!("test {name} ... {outcome}");
-        }
-    }
-    // As cargo's own runner says it, for those who count.
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored\n");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
-fn combined(
-    kernels: &Kernels,
-    dtype: DType,
-    op: ReduceOp,
-    sources: &[&[u8]],
-    divide: Divide,
-) -> Vec<u8> {
-    let mut destination = vec![0xa5; sources[0].len()];
-    kernels.reduce(dtype, op, &mut destination, sources, divide);
-    destination
+    let slow = std::env::args().any(|argument| argument == "--ignored");
+    let sets = Isa::ALL.into_iter().filter(|&isa| isa != Isa::Scalar);
+    let tests = sets.flat_map(|isa| TESTS.map(|test| (isa, test)));
+    let wanted = tests.filter(|(_, test)| test.slow || !slow);
+    run_tests(wanted.map(|(isa, test)| {
+        let run = match Kernels::of(isa) {
+            None => Err(format!("this processor has no {isa:?}")),
+            Some(_) if test.slow && !slow => Err("takes minutes".to_owned()),
+            Some(kernels) => Ok(move || (test.run)(&kernels)),
+        };
+        (format!("{isa:?}::{}", test.name), run)
+    }))
 }
 
 fn check(kernels: &Kernels, dtype: DType, op: ReduceOp, sources: &[&[u8]], divide: Divide) {
@@ -123,10 +84,6 @@ fn check(kernels: &Kernels, dtype: DType, op: ReduceOp, sources: &[&[u8]], divid
             &expected[element]
         );
     }
-}
-
-fn bytes_of(values: impl IntoIterator<Item = u16>) -> Vec<u8> {
-    values.into_iter().flat_map(u16::to_ne_bytes).collect()
 }
 
 fn random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference(kernels: &Kernels) {

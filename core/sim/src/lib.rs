@@ -21,10 +21,12 @@ mod crash;
 mod network;
 mod queue;
 mod rng;
+mod runner;
 mod seeds;
 
 pub use crash::CrashPoint;
 pub use network::{Conditions, Network};
 pub use queue::Queue;
 pub use rng::Rng;
+pub use runner::run_tests;
 pub use seeds::{explore, for_each_seed};

@@ -12,7 +12,6 @@ mod gang;
 mod network;
 
 use std::collections::BTreeMap;
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
@@ -23,6 +22,7 @@ use gang::processes::{NAMED_SILENT_WITHIN, Seat, Sidecars, suspects};
 use gang::{PATIENCE, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use network::{Network, address, missing};
 use rustix::process::Signal;
+use sim::run_tests;
 use wire::client::{Client, Output};
 use wire::entry::FailureKind;
 
@@ -64,29 +64,11 @@ fn main() -> ExitCode {
     {
         return rank(Path::new(socket), local_rank.parse().unwrap());
     }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let wanted = |(name, _): &Test| filter.is_none_or(|filter| name.contains(filter.as_str()));
-    let tests: Vec<Test> = TESTS.into_iter().filter(wanted).collect();
-    println!("\nrunning {} tests", tests.len());
     let missing = missing();
-    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
-    for (name, test) in tests {
-        let (count, outcome) = match &missing {
-            Some(why) => (&mut ignored, format!("ignored, {why}")),
-            None if catch_unwind(test).is_ok() => (&mut passed, "ok".to_owned()),
-            None => (&mut failed, "FAILED".to_owned()),
-        };
-        *count += 1;
-        println!("test {name} ... {outcome}");
-    }
-    // As cargo's own runner says it, for those who count.
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored\n");
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    run_tests(TESTS.map(|(name, test)| {
+        let run = missing.clone().map_or(Ok(test), Err);
+        (name.to_owned(), run)
+    }))
 }
 
 /// Two zones of two nodes with two ranks each. The sidecars end before their network does.

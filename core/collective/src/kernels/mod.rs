@@ -171,6 +171,3 @@ pub fn reduce(
 ) {
     Kernels::best().reduce(dtype, op, destination, sources, divide);
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,24 +1,11 @@
-//! The kernels against plain arithmetic. Each instruction set against the scalar reference: `tests/instruction_sets`.
+//! The kernels against plain arithmetic. Each instruction set against the scalar reference: `instruction_sets`.
 
+mod combine;
+
+use collective::kernels::{Isa, Kernels};
+use collective::{DType, Divide, ReduceOp};
+use combine::{bytes_of, combined};
 use half::{bf16, f16};
-
-use super::*;
-
-fn combined(
-    kernels: &Kernels,
-    dtype: DType,
-    op: ReduceOp,
-    sources: &[&[u8]],
-    divide: Divide,
-) -> Vec<u8> {
-    let mut destination = vec![0xa5; sources[0].len()];
-    kernels.reduce(dtype, op, &mut destination, sources, divide);
-    destination
-}
-
-fn bytes_of(values: impl IntoIterator<Item = u16>) -> Vec<u8> {
-    values.into_iter().flat_map(u16::to_ne_bytes).collect()
-}
 
 #[test]
 fn small_addends_are_not_lost_within_a_node() {

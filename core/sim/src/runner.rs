@@ -1,0 +1,38 @@
+//! A runner for tests that not every machine can run: what cannot counts as ignored, with the reason, and not as passed.
+
+use std::panic::{UnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+/// Runs tests by name, one after the other, and tells of them as cargo's own runner does. In the place of a test that
+/// cannot run here stands why. The first argument of the process that is no flag picks those whose names contain it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a runner is told what to run by its arguments"
+)]
+#[expect(clippy::print_stdout, reason = "the outcomes are the result")]
+pub fn run_tests<T>(tests: impl IntoIterator<Item = (String, Result<T, String>)>) -> ExitCode
+where
+    T: FnOnce() + UnwindSafe,
+{
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
+    let tests: Vec<_> = tests.into_iter().filter(|(name, _)| wanted(name)).collect();
+    println!("\nrunning {} tests", tests.len());
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    for (name, test) in tests {
+        let (count, outcome) = match test.map(catch_unwind) {
+            Err(why) => (&mut ignored, format!("ignored, {why}")),
+            Ok(Ok(())) => (&mut passed, "ok".to_owned()),
+            Ok(Err(_)) => (&mut failed, "FAILED".to_owned()),
+        };
+        *count += 1;
+        println!("test {name} ... {outcome}");
+    }
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored\n");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
