@@ -3,6 +3,7 @@
 //! it started.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,11 +21,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// Removes every trace of a cluster; false when there was none.
 pub(crate) fn down(name: &Name) -> Result<bool> {
     let clusters = paths::clusters()?;
-    let found = take_down(name, &clusters)?;
-    let logs = kept_logs(&clusters, name);
-    if logs.exists() {
-        remove_all(&logs)?;
-    }
+    let found = take_down(name, &clusters, None)?;
+    remove_all(&kept_logs(&clusters, name))?;
     // Only the last cluster takes the folders of all with it.
     let _ = fs::remove_dir(&clusters);
     if let Some(ours) = clusters.parent() {
@@ -37,18 +35,8 @@ pub(crate) fn down(name: &Name) -> Result<bool> {
 /// was no cluster.
 pub(crate) fn down_but_logs(name: &Name) -> Result<Option<PathBuf>> {
     let clusters = paths::clusters()?;
-    let logs = clusters.join(name.as_str()).join("logs");
     let kept = kept_logs(&clusters, name);
-    if logs.exists() {
-        if kept.exists() {
-            remove_all(&kept)?;
-        }
-        // Who still writes goes on writing there.
-        fs::create_dir_all(&kept)
-            .and_then(|()| fs::rename(&logs, kept.join("logs")))
-            .context(|| format!("failed to move {} away", logs.display()))?;
-    }
-    let found = take_down(name, &clusters)?;
+    let found = take_down(name, &clusters, Some(&kept))?;
     Ok(found.then(|| kept.join("logs")))
 }
 
@@ -57,7 +45,8 @@ fn kept_logs(clusters: &Path, name: &Name) -> PathBuf {
     clusters.join(name.as_str()).with_extension("ended")
 }
 
-fn take_down(name: &Name, clusters: &Path) -> Result<bool> {
+/// Kills and removes all of a cluster that nobody brings up; its logs go to `kept` first, if that is given.
+fn take_down(name: &Name, clusters: &Path, kept: Option<&Path>) -> Result<bool> {
     let ours = clusters.parent().unwrap_or(clusters);
     if !ours.exists() && network::namespaces(name).is_empty() && !kind::available() {
         // Even the lock would leave a folder.
@@ -68,6 +57,14 @@ fn take_down(name: &Name, clusters: &Path) -> Result<bool> {
     let state = read(&folder)?;
     refuse_while_owned(name, state.as_ref())?;
     let found = folder.exists() || !network::namespaces(name).is_empty();
+    let logs = folder.join("logs");
+    if let Some(kept) = kept.filter(|_| logs.exists()) {
+        remove_all(kept)?;
+        // Who still writes goes on writing there.
+        fs::create_dir_all(kept)
+            .and_then(|()| fs::rename(&logs, kept.join("logs")))
+            .context(|| format!("failed to move {} away", logs.display()))?;
+    }
     remove(name, &folder, state.as_ref())?;
     Ok(found)
 }
@@ -133,9 +130,7 @@ pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Resul
 fn remove_folder(folder: &Path) -> Result<()> {
     // Names have no dots, so this is no cluster's.
     let gone = folder.with_extension("removed");
-    if gone.exists() {
-        remove_all(&gone)?;
-    }
+    remove_all(&gone)?;
     if folder.exists() {
         fs::rename(folder, &gone)
             .context(|| format!("failed to move {} away", folder.display()))?;
@@ -144,8 +139,12 @@ fn remove_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What is not there is removed already.
 fn remove_all(folder: &Path) -> Result<()> {
-    fs::remove_dir_all(folder).context(|| format!("failed to remove {}", folder.display()))
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.context(|| format!("failed to remove {}", folder.display())),
+    }
 }
 
 #[cfg(test)]

@@ -165,6 +165,24 @@ impl Context {
         Ok(said)
     }
 
+    /// Runs a shell script in the trainer's container of a pod.
+    pub async fn exec(&self, pod: &str, script: &str) -> Result<String> {
+        let namespace = self.namespace.as_str();
+        let container = ["-c", crds::names::CONTAINER_TRAINER];
+        let shell = ["--", "/bin/sh", "-c", script];
+        let words = [&["exec", "-n", namespace, pod][..], &container, &shell].concat();
+        self.kubectl(&words).await
+    }
+
+    /// Waits until no pod is left in the namespace.
+    pub async fn no_pods_are_left(&self, limit: Duration) -> Result<()> {
+        self.eventually("all pods are gone", limit, || async {
+            let left = self.pod_api().list(&ListParams::default()).await?.items;
+            Ok(left.is_empty().then_some(()))
+        })
+        .await
+    }
+
     /// Pods of a job, by name.
     pub async fn pods(&self, job: &str) -> Result<Vec<Pod>> {
         let selector = ListParams::default().labels(&format!("{}={job}", crds::names::LABEL_JOB));

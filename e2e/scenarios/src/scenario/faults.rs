@@ -18,24 +18,8 @@ const SURVIVORS: Duration = Duration::from_secs(50);
 pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
     starts_and_saves(&context, "fragile").await?;
     // Pid 1 is the launcher; the trainer's rank is its child.
-    let kill = [
-        "exec",
-        "-n",
-        &context.namespace,
-        "fragile-1-1",
-        "-c",
-        "trainer",
-        "--",
-        "/bin/sh",
-    ];
-    let mut command = context.cluster.kubectl(kill)?;
-    command.args(["-c", "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p -gt 1 ] && [ $p -ne $$ ] && kill -9 $p; done; true"]);
-    let killed = command.output().context("failed to run kubectl exec")?;
-    ensure!(
-        killed.status.success(),
-        "kill: {}",
-        String::from_utf8_lossy(&killed.stderr)
-    );
+    let kill = "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p -gt 1 ] && [ $p -ne $$ ] && kill -9 $p; done; true";
+    context.exec("fragile-1-1", kill).await?;
 
     let ended = context
         .reaches("fragile", Phase::Succeeded, START * 2)
@@ -85,22 +69,11 @@ pub async fn survivors_that_cannot_save_are_removed_at_once(context: Context) ->
         .with("procsPerNode", json!(2))
         .with("interruption", json!({"saveSeconds": 300}));
     context.start(&job).await?;
-    let kill = [
-        "exec",
-        "-n",
-        &context.namespace,
-        "stubborn-1-1",
-        "-c",
-        "trainer",
-        "--",
-        "/bin/sh",
-        "-c",
-        "kill -9 $(cat /dev/shm/rank-1)",
-    ];
     let killed = context
         .eventually("a rank is killed", START, || async {
             let before = Instant::now();
-            context.kubectl(&kill).await?;
+            let kill = "kill -9 $(cat /dev/shm/rank-1)";
+            context.exec("stubborn-1-1", kill).await?;
             Ok(Some(before))
         })
         .await?;

@@ -102,16 +102,7 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
     for index in 0..100 {
         context.delete(&format!("many-{index}")).await?;
     }
-    context
-        .eventually("all pods are gone", ALL_FINISH, || async {
-            Ok(pods
-                .list(&ListParams::default())
-                .await?
-                .items
-                .is_empty()
-                .then_some(()))
-        })
-        .await?;
+    context.no_pods_are_left(ALL_FINISH).await?;
     let writes = audit::writes_since(&log, start)?;
     let nodes: Vec<_> = writes
         .iter()
@@ -236,16 +227,7 @@ pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
             "{name} reported step {first} before the quiet minute and only step {last} after it"
         );
     }
-    context
-        .eventually("all pods are gone", ALL_FINISH, || async {
-            for name in &names {
-                if !context.pods(name).await?.is_empty() {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(()))
-        })
-        .await?;
+    context.no_pods_are_left(ALL_FINISH).await?;
     let writes = audit::writes_since(&log, born)?;
     let per_pod = writes_per_pod(&writes, &context.namespace, JOBS * NODES)?;
     eprintln!("    {per_pod:.2} writes on a pod that was suspended");
