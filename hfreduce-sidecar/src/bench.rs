@@ -130,6 +130,7 @@ impl Gang {
             };
             let options = Options {
                 chunk_bytes: args.chunk_bytes,
+                transport: args.transport,
                 ..Options::new(folder.clone())
             };
             let stop = Stop::new()?;

@@ -4,6 +4,7 @@
 mod gang;
 
 use gang::{Gang, PATIENCE, encode, f32s, filled, run, to_f32s};
+use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
 use wire::{Call, DType, OpKind, ReduceOp};
 
@@ -51,9 +52,12 @@ fn expected(op: ReduceOp, world: u32, at: u64) -> i64 {
 
 #[test]
 fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
-    for (nodes, procs) in [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1)] {
+    let shared = [(1, 1), (1, 3), (3, 2), (5, 1)].map(|size| (size, Preference::Auto));
+    let tcp = [(2, 1), (3, 2)].map(|size| (size, Preference::Tcp));
+    for ((nodes, procs), transport) in shared.into_iter().chain(tcp) {
         let gang = Gang::with(nodes, procs, |options| Options {
             chunk_bytes: CHUNK_BYTES,
+            transport,
             ..options
         });
         let world = gang.world();

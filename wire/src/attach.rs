@@ -214,6 +214,11 @@ impl Channel {
         Ok(Self(fd))
     }
 
+    /// Nothing is sent or received any more; the other side sees the end.
+    pub fn shutdown(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
+    }
+
     /// Sends a message with its descriptors.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let packet = serde_json::to_vec(message).map_err(Error::Parse)?;

@@ -139,6 +139,21 @@ impl Body {
 }
 
 impl Header {
+    /// A header with zeros for what most frames do not say.
+    #[must_use]
+    pub const fn empty(attempt: u32, epoch: u32, body: Body) -> Self {
+        Self {
+            attempt,
+            epoch,
+            operation: 0,
+            tree: 0,
+            slot: 0,
+            chunk: 0,
+            payload: 0,
+            body,
+        }
+    }
+
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut writer = Writer {

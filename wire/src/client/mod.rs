@@ -106,6 +106,7 @@ impl Client {
                 standing,
                 channel,
                 bell: Bell::from_fd(bell),
+                outcomes: completions.bed(),
                 state: Mutex::new(State::new(submissions, completions)),
                 looked: Condvar::new(),
                 asking: Mutex::new(()),
@@ -165,7 +166,7 @@ impl Client {
                         waited,
                     });
                 }
-                state = shared.sleep(state, timeout - waited);
+                state = shared.sleep_on_socket(state, timeout - waited);
             };
             match answer {
                 Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
