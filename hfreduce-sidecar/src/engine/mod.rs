@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use collective::machine::{Cause, Config, Effect, Input, Machine, OpId};
 use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
+use wire::doorbell;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::ring::Bed;
 use wire::segment;
@@ -27,8 +28,6 @@ use crate::session::Session;
 use crate::stop::Stop;
 use park::Park;
 
-/// How long the engine looks before it sleeps while operations are in flight: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
 /// How long farewells may take before the sidecar leaves without.
 pub const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -114,6 +113,8 @@ pub struct Engine {
     stop: Stop,
     start: Instant,
     active: Instant,
+    /// How long it looks before it sleeps while operations are in flight.
+    spin: Duration,
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
@@ -189,6 +190,7 @@ impl Engine {
             stop,
             start: Instant::now(),
             active: Instant::now(),
+            spin: doorbell::patience(local),
             left: None,
             metrics,
             reporter,
@@ -253,7 +255,7 @@ impl Engine {
         if busy {
             self.active = Instant::now();
         }
-        if busy || !self.uses.is_empty() && self.active.elapsed() < SPIN {
+        if busy || !self.uses.is_empty() && self.active.elapsed() < self.spin {
             return self.park.look(events);
         }
         let slept = match self.lie_down() {

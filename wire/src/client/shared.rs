@@ -12,9 +12,6 @@ use super::state::State;
 use crate::attach::{Channel, Standing, ToSidecar};
 use crate::ring::{Bed, Bell};
 
-/// How long a waiting thread looks before it sleeps: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
-
 /// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a thread that waits for an answer looks whether another one has it.
@@ -25,6 +22,8 @@ pub(super) struct Shared {
     pub(super) owner: u32,
     pub(super) socket: PathBuf,
     pub(super) standing: Standing,
+    /// How long a waiting thread looks before it sleeps.
+    pub(super) spin: Duration,
     pub(super) channel: Channel,
     /// The sidecar's bell, for when it sleeps on that.
     pub(super) bell: Bell,
@@ -59,7 +58,7 @@ impl Shared {
         limit: Duration,
     ) -> MutexGuard<'a, State> {
         let start = Instant::now();
-        while start.elapsed() < SPIN.min(limit) {
+        while start.elapsed() < self.spin.min(limit) {
             if state.look() {
                 return state;
             }
