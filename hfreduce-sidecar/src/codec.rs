@@ -133,6 +133,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
     let mut header = Header {
         attempt: fence.attempt,
         epoch: fence.epoch,
+        group: 0,
         operation: 0,
         tree: 0,
         slot: 0,
@@ -142,6 +143,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
     };
     match frame {
         Frame::Up {
+            group,
             tree,
             op,
             chunk,
@@ -150,7 +152,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             call,
             rank,
         } => {
-            (header.tree, header.slot) = (*tree, *slot);
+            (header.group, header.tree, header.slot) = (*group, *tree, *slot);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
             header.body = Body::Up {
                 claim: wire::frame::Claim {
@@ -159,34 +161,35 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
                 },
             };
         }
-        Frame::Refuse { op, verdict } => {
-            header.operation = *op;
+        Frame::Refuse { group, op, verdict } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Refuse {
                 verdict: verdict_to_wire(verdict),
             };
         }
         Frame::Down {
+            group,
             tree,
             op,
             chunk,
             bytes,
         } => {
-            header.tree = *tree;
+            (header.group, header.tree) = (*group, *tree);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
             header.body = Body::Down;
         }
-        Frame::Fail { op, verdict } => {
-            header.operation = *op;
+        Frame::Fail { group, op, verdict } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Fail {
                 verdict: verdict_to_wire(verdict),
             };
         }
-        Frame::Credit { tree, slot } => {
-            (header.tree, header.slot) = (*tree, *slot);
+        Frame::Credit { group, tree, slot } => {
+            (header.group, header.tree, header.slot) = (*group, *tree, *slot);
             header.body = Body::Credit;
         }
-        Frame::Awaiting { op } => {
-            header.operation = *op;
+        Frame::Awaiting { group, op } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Awaiting;
         }
         Frame::Abort { broken } => {
@@ -209,9 +212,11 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
         attempt: header.attempt,
         epoch: header.epoch,
     };
-    let (op, tree, slot) = (header.operation, header.tree, header.slot);
+    let (group, op) = (header.group, header.operation);
+    let (tree, slot) = (header.tree, header.slot);
     let frame = match &header.body {
         Body::Up { claim } => Frame::Up {
+            group,
             tree,
             op,
             chunk: header.chunk,
@@ -221,21 +226,24 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             rank: claim.rank,
         },
         Body::Refuse { verdict } => Frame::Refuse {
+            group,
             op,
             verdict: verdict_from_wire(verdict)?,
         },
         Body::Down => Frame::Down {
+            group,
             tree,
             op,
             chunk: header.chunk,
             bytes: header.payload,
         },
         Body::Fail { verdict } => Frame::Fail {
+            group,
             op,
             verdict: verdict_from_wire(verdict)?,
         },
-        Body::Credit => Frame::Credit { tree, slot },
-        Body::Awaiting => Frame::Awaiting { op },
+        Body::Credit => Frame::Credit { group, tree, slot },
+        Body::Awaiting => Frame::Awaiting { group, op },
         Body::Abort { notice } => Frame::Abort {
             broken: broken(notice, op)?,
         },
@@ -263,6 +271,7 @@ fn notice(broken: &Broken) -> (Notice, u64) {
                 Violation::Chunk => 3,
                 Violation::Tree => 4,
                 Violation::Operation => 5,
+                Violation::Group => 6,
             };
             (6, detail, node as u32, by, 0)
         }
@@ -295,6 +304,7 @@ fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
                 3 => Violation::Chunk,
                 4 => Violation::Tree,
                 5 => Violation::Operation,
+                6 => Violation::Group,
                 _ => return Err(Unknown("violation")),
             },
         },
@@ -375,10 +385,17 @@ mod tests {
                 by,
                 violation: Violation::Chunk,
             },
+            Broken::Protocol {
+                node,
+                by,
+                violation: Violation::Group,
+            },
             Broken::Revoked,
         ];
+        let group = 9;
         let mut frames = vec![
             Frame::Up {
+                group,
                 tree: 1,
                 op,
                 chunk: 3,
@@ -388,21 +405,26 @@ mod tests {
                 rank,
             },
             Frame::Down {
+                group,
                 tree: 1,
                 op,
                 chunk: 3,
                 bytes: 17,
             },
-            Frame::Credit { tree: 1, slot: 3 },
-            Frame::Awaiting { op },
+            Frame::Credit {
+                group,
+                tree: 1,
+                slot: 3,
+            },
+            Frame::Awaiting { group, op },
             Frame::Heartbeat,
             Frame::Bye { ended: 12 },
         ];
         frames.extend(causes.map(|broken| Frame::Abort { broken }));
         let verdicts = refusals.map(Verdict::from);
         for verdict in verdicts.into_iter().chain([mismatch.into()]) {
-            frames.push(Frame::Refuse { op, verdict });
-            frames.push(Frame::Fail { op, verdict });
+            frames.push(Frame::Refuse { group, op, verdict });
+            frames.push(Frame::Fail { group, op, verdict });
         }
         for frame in frames {
             let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();

@@ -10,7 +10,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
 const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
@@ -93,7 +93,9 @@ pub struct Header {
     pub attempt: u32,
     /// The sender's epoch.
     pub epoch: u32,
-    /// The operation, by its number in the epoch.
+    /// The group of ranks, 0 for all of them.
+    pub group: u32,
+    /// The operation, by its number in the group.
     pub operation: u64,
     /// Which of the two trees.
     pub tree: u8,
@@ -149,6 +151,7 @@ impl Header {
         writer.put(&[VERSION, self.body.code(), self.tree, self.slot]);
         writer.put(&self.attempt.to_le_bytes());
         writer.put(&self.epoch.to_le_bytes());
+        writer.put(&self.group.to_le_bytes());
         writer.put(&self.operation.to_le_bytes());
         writer.put(&self.chunk.to_le_bytes());
         writer.put(&self.payload.to_le_bytes());
@@ -194,6 +197,7 @@ impl Header {
         let mut header = Self {
             attempt: reader.u32(),
             epoch: reader.u32(),
+            group: reader.u32(),
             operation: reader.u64(),
             tree,
             slot,
@@ -272,7 +276,7 @@ impl Writer {
 }
 
 /// The fields of all kinds together are shorter than a header, so taking always succeeds.
-const _: () = assert!(32 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 32 + 10 + 4 <= HEADER_BYTES);
+const _: () = assert!(36 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 36 + 10 + 4 <= HEADER_BYTES);
 
 struct Reader<'a>(&'a [u8]);
 
@@ -382,12 +386,13 @@ mod tests {
     }
 
     fn header() -> impl Strategy<Value = Header> {
-        let numbers = any::<(u32, u32, u64, u8, u8, u32)>();
+        let numbers = any::<(u32, u32, u32, u64, u8, u8, u32)>();
         (numbers, 0..=PAYLOAD_LIMIT_BYTES, body()).prop_map(|(numbers, payload, body)| {
-            let (attempt, epoch, operation, tree, slot, chunk) = numbers;
+            let (attempt, epoch, group, operation, tree, slot, chunk) = numbers;
             Header {
                 attempt,
                 epoch,
+                group,
                 operation,
                 tree,
                 slot,

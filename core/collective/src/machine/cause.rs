@@ -127,6 +127,9 @@ pub enum Violation {
     /// The operation is further ahead than this node allows.
     #[error("frame for an operation too far ahead")]
     Operation,
+    /// There is no such group.
+    #[error("frame for a group that does not exist")]
+    Group,
     /// The tree index is not 0 or 1.
     #[error("frame for a tree that does not exist")]
     Tree,

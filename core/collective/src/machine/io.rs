@@ -10,6 +10,12 @@ use crate::op::{Call, Divide, ReduceOp};
 /// An operation: the k-th call of every rank of the group is operation k, counted from 0 in each epoch.
 pub type OpId = u64;
 
+/// A group of ranks with an order of operations of its own.
+pub type GroupId = u32;
+
+/// The group of all ranks.
+pub const WORLD: GroupId = 0;
+
 /// Names one piece of work given to the shell, until the shell reports it with [`Input::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
@@ -53,6 +59,7 @@ pub enum Frame {
     /// Child to parent: this subtree's part of a chunk, with the call it belongs to. `slot` is the
     /// parent's receive slot, taken until the parent returns it with `Credit`.
     Up {
+        group: GroupId,
         tree: u8,
         op: OpId,
         chunk: u32,
@@ -62,20 +69,29 @@ pub enum Frame {
         rank: u32,
     },
     /// Child to parent in tree 0, instead of the first `Up` of an operation: it cannot be carried out.
-    Refuse { op: OpId, verdict: Verdict },
+    Refuse {
+        group: GroupId,
+        op: OpId,
+        verdict: Verdict,
+    },
     /// Parent to child: a chunk of the result.
     Down {
+        group: GroupId,
         tree: u8,
         op: OpId,
         chunk: u32,
         bytes: u32,
     },
     /// Parent to child in tree 0, instead of every `Down` of an operation: it failed for all.
-    Fail { op: OpId, verdict: Verdict },
+    Fail {
+        group: GroupId,
+        op: OpId,
+        verdict: Verdict,
+    },
     /// Parent to child: a receive slot is free again.
-    Credit { tree: u8, slot: u8 },
+    Credit { group: GroupId, tree: u8, slot: u8 },
     /// To neighbours in tree 0, passed on once: we have waited long for this operation; who is missing?
-    Awaiting { op: OpId },
+    Awaiting { group: GroupId, op: OpId },
     /// To all neighbours, passed on once: the epoch is over.
     Abort { broken: Broken },
     /// Nothing to say, still here.

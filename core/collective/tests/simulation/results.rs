@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::machine::{Cause, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict};
+use collective::machine::{Cause, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict, WORLD};
 use collective::{Call, DType, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
@@ -329,6 +329,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
         ];
         for fence in stale {
             let up = Frame::Up {
+                group: WORLD,
                 tree: 0,
                 op: 0,
                 chunk: 0,
@@ -344,6 +345,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
                 up,
                 abort,
                 Frame::Down {
+                    group: WORLD,
                     tree: 1,
                     op: 0,
                     chunk: 1,
