@@ -2,7 +2,7 @@
 //! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
 
 use collective::machine::{
-    Broken, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict, Violation,
+    Broken, Claim, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
 };
 use collective::{DType, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
@@ -89,6 +89,16 @@ fn claim_to_wire(claim: &Claim) -> wire::frame::Claim {
     }
 }
 
+fn mark_from_wire(mark: &wire::frame::Mark) -> Mark {
+    let wire::frame::Mark { done, told } = *mark;
+    Mark { done, told }
+}
+
+fn mark_to_wire(mark: &Mark) -> wire::frame::Mark {
+    let Mark { done, told } = *mark;
+    wire::frame::Mark { done, told }
+}
+
 fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown> {
     Ok(match verdict {
         wire::frame::Verdict::Mismatch { one, other } => Verdict::Mismatch(Mismatch {
@@ -103,6 +113,9 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
                 3 => Reason::Input,
                 4 => Reason::Limit,
                 5 => Reason::Memory,
+                6 => Reason::RootLost,
+                7 => Reason::RanksLost,
+                8 => Reason::NotReplicated,
                 _ => return Err(Unknown("reason of a refusal")),
             },
         }),
@@ -123,6 +136,9 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
                 Reason::Input => 3,
                 Reason::Limit => 4,
                 Reason::Memory => 5,
+                Reason::RootLost => 6,
+                Reason::RanksLost => 7,
+                Reason::NotReplicated => 8,
             },
         },
     }
@@ -151,6 +167,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             bytes,
             call,
             rank,
+            mark,
         } => {
             (header.group, header.tree, header.slot) = (*group, *tree, *slot);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
@@ -159,6 +176,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
                     rank: *rank,
                     call: call_to_wire(call),
                 },
+                mark: mark_to_wire(mark),
             };
         }
         Frame::Refuse { group, op, verdict } => {
@@ -173,10 +191,13 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             op,
             chunk,
             bytes,
+            mark,
         } => {
             (header.group, header.tree) = (*group, *tree);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
-            header.body = Body::Down;
+            header.body = Body::Down {
+                mark: mark_to_wire(mark),
+            };
         }
         Frame::Fail { group, op, verdict } => {
             (header.group, header.operation) = (*group, *op);
@@ -197,6 +218,12 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             header.operation = op;
             header.body = Body::Abort { notice };
         }
+        Frame::Mark { group, mark } => {
+            header.group = *group;
+            header.body = Body::Mark {
+                mark: mark_to_wire(mark),
+            };
+        }
         Frame::Heartbeat => {}
         Frame::Bye { ended } => {
             header.operation = *ended;
@@ -215,7 +242,7 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
     let (group, op) = (header.group, header.operation);
     let (tree, slot) = (header.tree, header.slot);
     let frame = match &header.body {
-        Body::Up { claim } => Frame::Up {
+        Body::Up { claim, mark } => Frame::Up {
             group,
             tree,
             op,
@@ -224,18 +251,20 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             bytes: header.payload,
             call: call_from_wire(&claim.call),
             rank: claim.rank,
+            mark: mark_from_wire(mark),
         },
         Body::Refuse { verdict } => Frame::Refuse {
             group,
             op,
             verdict: verdict_from_wire(verdict)?,
         },
-        Body::Down => Frame::Down {
+        Body::Down { mark } => Frame::Down {
             group,
             tree,
             op,
             chunk: header.chunk,
             bytes: header.payload,
+            mark: mark_from_wire(mark),
         },
         Body::Fail { verdict } => Frame::Fail {
             group,
@@ -246,6 +275,10 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
         Body::Awaiting => Frame::Awaiting { group, op },
         Body::Abort { notice } => Frame::Abort {
             broken: broken(notice, op)?,
+        },
+        Body::Mark { mark } => Frame::Mark {
+            group,
+            mark: mark_from_wire(mark),
         },
         Body::Heartbeat => Frame::Heartbeat,
         Body::Bye => Frame::Bye { ended: op },
@@ -368,6 +401,9 @@ mod tests {
             Reason::Input,
             Reason::Limit,
             Reason::Memory,
+            Reason::RootLost,
+            Reason::RanksLost,
+            Reason::NotReplicated,
         ];
         let refusals = refusals.map(|reason| Refusal {
             claim: mismatch.one,
@@ -393,6 +429,7 @@ mod tests {
             Broken::Revoked,
         ];
         let group = 9;
+        let mark = Mark { done: 5, told: 4 };
         let mut frames = vec![
             Frame::Up {
                 group,
@@ -403,6 +440,7 @@ mod tests {
                 bytes: 4096,
                 call: calls()[7],
                 rank,
+                mark,
             },
             Frame::Down {
                 group,
@@ -410,6 +448,7 @@ mod tests {
                 op,
                 chunk: 3,
                 bytes: 17,
+                mark,
             },
             Frame::Credit {
                 group,
@@ -417,6 +456,7 @@ mod tests {
                 slot: 3,
             },
             Frame::Awaiting { group, op },
+            Frame::Mark { group, mark },
             Frame::Heartbeat,
             Frame::Bye { ended: 12 },
         ];

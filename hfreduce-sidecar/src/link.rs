@@ -303,6 +303,7 @@ fn payload_bytes(frame: &Frame) -> u64 {
         | Frame::Credit { .. }
         | Frame::Awaiting { .. }
         | Frame::Abort { .. }
+        | Frame::Mark { .. }
         | Frame::Heartbeat
         | Frame::Bye { .. } => 0,
     }

@@ -63,15 +63,24 @@ pub enum Verdict {
     Refusal { claim: Claim, reason: u8 },
 }
 
+/// How far somebody is: operations below it are final, or all ranks were told their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The first operation that is not final.
+    pub done: u64,
+    /// The first operation whose end not every rank was told.
+    pub told: u64,
+}
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A part of a chunk, to the parent; `claim` is the call it belongs to.
-    Up { claim: Claim },
+    Up { claim: Claim, mark: Mark },
     /// The operation cannot be carried out, to the parent.
     Refuse { verdict: Verdict },
     /// A chunk of the result, to a child.
-    Down,
+    Down { mark: Mark },
     /// The operation failed, to a child.
     Fail { verdict: Verdict },
     /// A receive slot is free again, to a child.
@@ -80,6 +89,8 @@ pub enum Body {
     Awaiting,
     /// The epoch is over.
     Abort { notice: Notice },
+    /// How far the sender's subtree is, to the parent, or all are, to a child.
+    Mark { mark: Mark },
     /// Still here.
     Heartbeat,
     /// Leaving in good order; `operation` counts those that ended.
@@ -116,7 +127,7 @@ impl Body {
             Self::Refuse {
                 verdict: Verdict::Mismatch { .. },
             } => 2,
-            Self::Down => 3,
+            Self::Down { .. } => 3,
             Self::Fail {
                 verdict: Verdict::Mismatch { .. },
             } => 4,
@@ -125,6 +136,7 @@ impl Body {
             Self::Abort { .. } => 7,
             Self::Heartbeat => 8,
             Self::Bye => 9,
+            Self::Mark { .. } => 12,
             Self::Refuse {
                 verdict: Verdict::Refusal { .. },
             } => 10,
@@ -136,7 +148,7 @@ impl Body {
 
     /// Whether payload may follow.
     pub const fn carries_payload(&self) -> bool {
-        matches!(self, Self::Up { .. } | Self::Down)
+        matches!(self, Self::Up { .. } | Self::Down { .. })
     }
 }
 
@@ -156,7 +168,11 @@ impl Header {
         writer.put(&self.chunk.to_le_bytes());
         writer.put(&self.payload.to_le_bytes());
         match &self.body {
-            Body::Up { claim } => writer.claim(claim),
+            Body::Up { claim, mark } => {
+                writer.claim(claim);
+                writer.mark(mark);
+            }
+            Body::Down { mark } | Body::Mark { mark } => writer.mark(mark),
             Body::Refuse { verdict } | Body::Fail { verdict } => match verdict {
                 Verdict::Mismatch { one, other } => {
                     writer.claim(one);
@@ -172,7 +188,7 @@ impl Header {
                 writer.put(&notice.subject.to_le_bytes());
                 writer.put(&notice.by.to_le_bytes());
             }
-            Body::Down | Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
+            Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
         }
         let Writer { mut bytes, .. } = writer;
         let sum = checksum(&bytes[..HEADER_BYTES - 4]);
@@ -208,11 +224,14 @@ impl Header {
         header.body = match code {
             1 => Body::Up {
                 claim: reader.claim()?,
+                mark: reader.mark(),
             },
             2 => Body::Refuse {
                 verdict: reader.mismatch()?,
             },
-            3 => Body::Down,
+            3 => Body::Down {
+                mark: reader.mark(),
+            },
             4 => Body::Fail {
                 verdict: reader.mismatch()?,
             },
@@ -237,6 +256,9 @@ impl Header {
             },
             11 => Body::Fail {
                 verdict: reader.refusal()?,
+            },
+            12 => Body::Mark {
+                mark: reader.mark(),
             },
             _ => return Err(Error::Field("kind")),
         };
@@ -273,6 +295,11 @@ impl Writer {
             self.put(&word.to_le_bytes());
         }
     }
+
+    fn mark(&mut self, mark: &Mark) {
+        self.put(&mark.done.to_le_bytes());
+        self.put(&mark.told.to_le_bytes());
+    }
 }
 
 /// The fields of all kinds together are shorter than a header, so taking always succeeds.
@@ -302,6 +329,13 @@ impl Reader<'_> {
         let words = std::array::from_fn(|_| self.u64());
         let call = Call::decode(&words).ok_or(Error::Field("call"))?;
         Ok(Claim { rank, call })
+    }
+
+    fn mark(&mut self) -> Mark {
+        Mark {
+            done: self.u64(),
+            told: self.u64(),
+        }
     }
 
     fn mismatch(&mut self) -> Result<Verdict, Error> {
@@ -362,9 +396,15 @@ mod tests {
         ]
     }
 
+    fn mark() -> impl Strategy<Value = Mark> {
+        any::<(u64, u64)>().prop_map(|(done, told)| Mark { done, told })
+    }
+
     fn body() -> impl Strategy<Value = Body> {
         prop_oneof![
-            claim().prop_map(|claim| Body::Up { claim }),
+            (claim(), mark()).prop_map(|(claim, mark)| Body::Up { claim, mark }),
+            mark().prop_map(|mark| Body::Down { mark }),
+            mark().prop_map(|mark| Body::Mark { mark }),
             verdict().prop_map(|verdict| Body::Refuse { verdict }),
             verdict().prop_map(|verdict| Body::Fail { verdict }),
             any::<(u8, u8, u32, u32)>().prop_map(|(code, detail, subject, by)| Body::Abort {
@@ -376,7 +416,6 @@ mod tests {
                 }
             }),
             prop::sample::select(vec![
-                Body::Down,
                 Body::Credit,
                 Body::Awaiting,
                 Body::Heartbeat,

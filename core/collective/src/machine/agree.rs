@@ -7,7 +7,7 @@ use super::cause::{Claim, Mismatch, Verdict, Violation};
 use super::group::Group;
 use super::node::Node;
 use super::operation::Stage;
-use super::{Effect, Frame, MAX_IN_FLIGHT, OpId};
+use super::{Frame, MAX_IN_FLIGHT, OpId};
 
 /// The tree that carries verdicts: every operation has a chunk in it.
 const VERDICTS: usize = 0;
@@ -41,7 +41,7 @@ impl Group {
         let operation = self
             .ops
             .get(&id)
-            .filter(|operation| operation.stage == Stage::Open)?;
+            .filter(|operation| operation.stage == Stage::Open && operation.served.is_none())?;
         if operation.halves[VERDICTS].started > 0 || !operation.complete_here() {
             return None;
         }
@@ -108,7 +108,7 @@ impl Group {
         let operation = self
             .ops
             .get(&id)
-            .filter(|operation| operation.stage != Stage::Ended);
+            .filter(|operation| !operation.stage.is_over());
         if operation.is_none_or(|operation| !operation.complete_here()) {
             return Err(Violation::Operation);
         }
@@ -118,17 +118,7 @@ impl Group {
 
     /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
     fn fail_operation(&mut self, node: &mut Node, id: OpId, verdict: Verdict) {
-        let Some(operation) = self.ops.get_mut(&id) else {
-            return;
-        };
-        operation.stage = Stage::Ended;
-        for rank in 0..operation.brought.len() {
-            node.out.push(Effect::End {
-                op: id,
-                rank,
-                outcome: Err(verdict.into()),
-            });
-        }
+        self.finish(node, id, Some(verdict));
         for (peer, tree) in self.receives() {
             if usize::from(tree) == VERDICTS {
                 let group = self.id;

@@ -57,6 +57,7 @@ impl Group {
                 op: id,
                 chunk: index,
                 bytes,
+                mark: self.mark_down(peer, tree),
             },
             payload,
         );

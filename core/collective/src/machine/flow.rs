@@ -4,8 +4,9 @@
 use super::group::Group;
 use super::node::Node;
 use super::operation::Stage;
-use super::{Buffer, Effect, OpId, Region};
-use crate::schedule::{self, Chunk, Step};
+use super::{Buffer, Effect, OnPeerLoss, OpId, Region, Verdict};
+use crate::recovery::Held;
+use crate::schedule::{self, Chunk, Plan, Step};
 
 impl Group {
     /// Does everything that has become possible.
@@ -38,23 +39,101 @@ impl Group {
         Some((chunk, step))
     }
 
+    /// The outcome of an operation is final here.
+    pub(super) fn finish(&mut self, node: &Node, id: OpId, verdict: Option<Verdict>) {
+        let Some(operation) = self.ops.get_mut(&id) else {
+            return;
+        };
+        operation.stage = Stage::Final;
+        if self.history.kept(id).is_some() {
+            return; // It was here before.
+        }
+        let Some(call) = operation.call() else {
+            return;
+        };
+        let plan = operation.plan.as_ref();
+        self.history.keep(Held {
+            op: id,
+            epoch: operation.epoch.unwrap_or(node.config.fence.epoch),
+            call,
+            bytes: plan.map_or(0, Plan::bytes),
+            complete: plan.is_some_and(|plan| plan.completes(&self.trees.trees, self.node)),
+            verdict,
+        });
+    }
+
     fn end_and_release(&mut self, node: &mut Node) {
-        for (&id, operation) in &mut self.ops {
-            if operation.stage == Stage::Open && operation.is_done() {
+        if node.holds() {
+            return;
+        }
+        let done: Vec<OpId> = self
+            .ops
+            .iter()
+            .filter(|(_, operation)| operation.stage == Stage::Open && operation.is_done())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in done {
+            self.finish(node, id, None);
+        }
+        if node.broken.is_none() {
+            // What is told may be news to others, and at the root what they say may let more be told.
+            self.pass_marks(node);
+            self.tell(node);
+            self.pass_marks(node);
+        }
+        self.release_kept(node);
+        self.release(node);
+    }
+
+    /// Tells ranks the outcomes that may be told.
+    fn tell(&mut self, node: &mut Node) {
+        let recovery = node.config.recovery;
+        let first = self.layout.ranks(self.node).start;
+        for (&op, operation) in &mut self.ops {
+            let may = || {
+                let history = &self.history;
+                history.may_tell(op, recovery.handover, recovery.on_peer_loss)
+            };
+            if operation.stage != Stage::Final || !may() {
+                continue;
+            }
+            let Some(held) = self.history.kept(op).copied() else {
+                continue;
+            };
+            for rank in 0..operation.brought.len() {
+                let Some(brought) = operation.brought[rank].filter(|_| !operation.told[rank])
+                else {
+                    continue;
+                };
+                operation.told[rank] = true;
+                self.history.tell(rank, op);
+                let global = first + rank as u32;
+                let outcome = match held.verdict {
+                    None => operation.success(global, brought.call, held.epoch),
+                    Some(verdict) => Err(verdict.into()),
+                };
+                node.out.push(Effect::End { op, rank, outcome });
+            }
+            if operation.told.iter().all(|&told| told) {
                 operation.stage = Stage::Ended;
-                let ends = (0..operation.brought.len()).map(|rank| Effect::End {
-                    op: id,
-                    rank,
-                    outcome: Ok(()),
-                });
-                node.out.extend(ends);
             }
         }
-        let out = &mut node.out;
+    }
+
+    /// Lets go of what is over and used by nobody here.
+    fn release(&mut self, node: &mut Node) {
+        let released = match node.config.recovery.on_peer_loss {
+            OnPeerLoss::Fail => OpId::MAX,
+            OnPeerLoss::Hold => self.history.released(),
+        };
         self.ops.retain(|&op, operation| {
             let in_use = operation.stage != Stage::Ended || !operation.is_idle();
-            if !in_use && operation.brought.iter().any(Option::is_some) {
-                out.push(Effect::Release { op });
+            let was_called = operation.brought.iter().any(Option::is_some);
+            if !in_use && (was_called || operation.served.is_some()) {
+                node.out.push(Effect::FreeInputs { op });
+                if op < released {
+                    node.out.push(Effect::Release { op });
+                }
             }
             in_use
         });

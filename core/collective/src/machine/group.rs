@@ -2,13 +2,16 @@
 //! the only group. How operations move on is in `up`, `down`, `agree`, `receive` and `flow`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::edge::{Child, Edge, Parent};
+use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
-use super::{Broken, Config, Effect, GroupId, MAX_IN_FLIGHT, OpId, Reason, Ticket};
+use super::{Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OpId, Reason, Start, Ticket};
 use crate::layout::Layout;
-use crate::op::Call;
+use crate::op::{Call, OpKind};
+use crate::recovery::{Held, MAX_HELD};
 use crate::schedule::Plan;
 use crate::tree::DoubleTree;
 
@@ -22,37 +25,107 @@ pub(super) struct Group {
     pub(super) trees: DoubleTree,
     pub(super) chunk_bytes: u32,
     pub(super) slots: u8,
+    /// Whether its ranks do the same work, so that some can go on without others.
+    replicated: bool,
     pub(super) edges: BTreeMap<usize, Edge>,
     /// The send slots of each tree in which this node has a parent.
     pub(super) parents: [Option<(usize, Parent)>; 2],
     pub(super) ops: BTreeMap<OpId, Operation>,
     /// How many operations each local rank has called.
     pub(super) called: Vec<u64>,
+    pub(super) history: History,
     /// Local ranks that closed their session.
     gone: Vec<bool>,
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, config: &Config) -> Self {
+    pub(super) fn new(id: GroupId, config: &Config, start: Option<&Start>) -> Self {
         let node = config.node;
         let trees = &config.trees.trees;
         let edge =
             |peer: usize| Edge::new([0, 1].map(|tree| trees[tree].parent[peer] == Some(node)));
         let neighbours = config.trees.neighbours(node).into_iter();
         let local = config.layout.local(node);
-        Self {
+        let called = start.map_or_else(|| vec![0; local], |start| start.told.clone());
+        let base = start.map_or(0, |start| start.resume.base);
+        let mut group = Self {
             id,
             node,
             edges: neighbours.map(|peer| (peer, edge(peer))).collect(),
             parents: [0, 1]
                 .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
             ops: BTreeMap::new(),
-            called: vec![0; local],
+            history: History::new(base, called.clone(), &trees[0].children[node]),
+            called,
             gone: vec![false; local],
             layout: config.layout.clone(),
             trees: config.trees.clone(),
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
+            replicated: config.recovery.replicated,
+        };
+        if let Some(start) = start {
+            group.take_over(start);
+        }
+        group
+    }
+
+    /// Begins with what was reported: operations that are served need nothing of the ranks here.
+    fn take_over(&mut self, start: &Start) {
+        let mine = |op: OpId| start.held.iter().find(|held| held.op == op).copied();
+        for held in &start.held {
+            if held.op < start.resume.base {
+                self.history.keep(*held); // To be released.
+            }
+        }
+        for served in &start.resume.served {
+            let op = served.held.op;
+            let told: Vec<bool> = start.told.iter().map(|&first| first > op).collect();
+            if let Some(held) = mine(op) {
+                self.history.keep(held);
+            } else if !served.spread {
+                let complete = false;
+                self.history.keep(Held {
+                    complete,
+                    ..served.held
+                });
+            }
+            if !served.spread && !told.contains(&false) {
+                continue;
+            }
+            // When it began matters for what waits for ranks only.
+            let mut operation = Operation::new(told.len(), Duration::ZERO);
+            operation.told = told;
+            operation.epoch = Some(served.held.epoch);
+            operation.served = Some(Claim {
+                rank: self.layout.ranks(served.holder).start,
+                call: served.held.call,
+            });
+            if served.spread {
+                let (call, bytes) = (served.held.call, served.held.bytes);
+                let plan = Plan::served(call, bytes, served.holder, self.chunk_bytes);
+                operation.plan(plan, &self.trees, self.node);
+            } else {
+                operation.stage = Stage::Final;
+            }
+            self.ops.insert(op, operation);
+        }
+    }
+
+    /// Why a call cannot run any more since ranks were lost.
+    fn lost_for(&self, call: &Call) -> Option<Reason> {
+        if self.layout.is_whole() {
+            return None;
+        }
+        if !self.replicated {
+            return Some(Reason::NotReplicated);
+        }
+        match call.kind {
+            OpKind::Reduce { root, .. } | OpKind::Broadcast { root } => {
+                (!self.layout.has_rank(root)).then_some(Reason::RootLost)
+            }
+            OpKind::AllGather => Some(Reason::RanksLost),
+            OpKind::AllReduce { .. } | OpKind::Barrier => None,
         }
     }
 
@@ -79,7 +152,8 @@ impl Group {
     }
 
     pub(super) fn may_submit(&self, rank: usize) -> bool {
-        self.called[rank] < self.oldest() + MAX_IN_FLIGHT
+        let kept = self.history.released() + MAX_HELD;
+        self.called[rank] < (self.oldest() + MAX_IN_FLIGHT).min(kept)
     }
 
     pub(super) fn global(&self, rank: usize) -> u32 {
@@ -99,6 +173,9 @@ impl Group {
         call: Call,
         ready: Result<u64, Reason>,
     ) {
+        if node.holds() {
+            return; // The shell hands it to the next machine.
+        }
         let id = self.called[rank];
         self.called[rank] += 1;
         if node.farewell != Farewell::No {
@@ -119,6 +196,7 @@ impl Group {
             return;
         }
         let first = self.global(0);
+        let refused = ready.err().or_else(|| self.lost_for(&call));
         let operation = self
             .ops
             .entry(id)
@@ -126,8 +204,11 @@ impl Group {
         operation.brought[rank] = Some(Brought {
             call,
             ready: ready.unwrap_or(0),
-            refused: ready.err(),
+            refused,
         });
+        if operation.served.is_some() {
+            return;
+        }
         if operation.complete_here() && operation.verdict(first).is_none() {
             let plan = Plan::new(call, &self.layout, self.chunk_bytes);
             operation.plan(plan, &self.trees, self.node);
@@ -199,6 +280,7 @@ impl Group {
 
     /// The epoch is over: what is in flight ends with the cause.
     pub(super) fn close(&mut self, node: &mut Node, broken: Broken) {
+        let holds = node.holds();
         for (&op, operation) in &mut self.ops {
             operation.queued = 0;
             if operation.stage == Stage::Ended {
@@ -206,7 +288,7 @@ impl Group {
             }
             operation.stage = Stage::Ended;
             for (rank, brought) in operation.brought.iter().enumerate() {
-                if brought.is_some() {
+                if brought.is_some() && !operation.told[rank] && !holds {
                     node.out.push(Effect::End {
                         op,
                         rank,
@@ -231,7 +313,7 @@ impl Group {
         let open = self
             .ops
             .iter()
-            .filter(|(_, operation)| operation.stage != Stage::Ended);
+            .filter(|(_, operation)| !operation.stage.is_over());
         for id in open.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.check_departures(node, id);
         }

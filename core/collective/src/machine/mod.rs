@@ -23,6 +23,7 @@ mod down;
 mod edge;
 mod flow;
 mod group;
+mod history;
 mod io;
 mod node;
 mod operation;
@@ -35,12 +36,14 @@ use std::time::Duration;
 
 pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
 pub use config::{
-    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, MAX_SLOTS, MIN_CHUNK_BYTES, Timing,
+    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_SLOTS, MIN_CHUNK_BYTES,
+    OnPeerLoss, Recovery, Start, Timing,
 };
 pub use io::{
-    Buffer, Effect, Fence, Frame, GroupId, Input, OpId, Placement, Region, Ticket, WORLD,
+    Buffer, Effect, Fence, Frame, GroupId, Input, Mark, OpId, Placement, Region, Ticket, WORLD,
 };
 
+use crate::recovery::Report;
 use group::Group;
 use node::{Farewell, Node};
 
@@ -70,7 +73,19 @@ impl Machine {
     /// passes [`Config::check`].
     #[must_use]
     pub fn new(config: Config, now: Duration) -> Self {
-        let world = Group::new(WORLD, &config);
+        let world = Group::new(WORLD, &config, None);
+        Self::with_world(config, world, now)
+    }
+
+    /// The machine of an epoch that goes on with the operations of the one before. Each rank then calls again what it
+    /// was not told the end of. Needs a configuration of the members only.
+    #[must_use]
+    pub fn resume(config: Config, start: &Start, now: Duration) -> Self {
+        let world = Group::new(WORLD, &config, Some(start));
+        Self::with_world(config, world, now)
+    }
+
+    fn with_world(config: Config, world: Group, now: Duration) -> Self {
         Self {
             node: Node::new(config, now),
             groups: BTreeMap::from([(WORLD, world)]),
@@ -108,6 +123,18 @@ impl Machine {
         self.node.broken
     }
 
+    /// Whether the shell works on nothing for it any more.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.node.work.is_empty()
+    }
+
+    /// How far this node is.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.groups.values().map(Group::report).collect()
+    }
+
     /// What was dropped so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -118,7 +145,15 @@ impl Machine {
     pub fn handle(&mut self, now: Duration, input: Input, effects: &mut Vec<Effect>) {
         self.node.pass_time(now);
         self.take(input);
-        self.node.watch();
+        for peer in self.node.watch() {
+            let mut news = false;
+            for group in self.groups.values_mut() {
+                news |= group.beat(&mut self.node, peer);
+            }
+            if !news {
+                self.node.send(peer, Frame::Heartbeat, None);
+            }
+        }
         for group in self.groups.values_mut() {
             group.watch(&mut self.node);
         }
@@ -165,8 +200,12 @@ impl Machine {
             return;
         };
         self.closed = true;
+        let report = self.report();
         for group in self.groups.values_mut() {
             group.close(&mut self.node, broken);
+        }
+        if self.node.holds() {
+            self.node.out.push(Effect::Stopped { report });
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Broken, Config, Counters, Effect, Frame, GroupId, OpId, Region, Ticket};
+use super::{Broken, Config, Counters, Effect, Frame, GroupId, OnPeerLoss, OpId, Region, Ticket};
 
 /// A neighbour.
 #[derive(Clone, Debug)]
@@ -87,6 +87,11 @@ impl Node {
 
     pub(super) fn peers(&self) -> Vec<usize> {
         self.links.keys().copied().collect()
+    }
+
+    /// Whether operations wait for the next epoch: this one has stopped.
+    pub(super) fn holds(&self) -> bool {
+        self.broken.is_some() && self.config.recovery.on_peer_loss == OnPeerLoss::Hold
     }
 
     pub(super) fn ticket(&mut self, group: GroupId, work: Work) -> Ticket {

@@ -4,6 +4,7 @@
 use super::cause::Violation;
 use super::edge::Arrival;
 use super::group::Group;
+use super::history::MARKS;
 use super::node::Node;
 use super::operation::{Operation, Stage};
 use super::{Broken, Buffer, Fence, Frame, MAX_IN_FLIGHT, Machine, OpId, Placement, Region};
@@ -26,6 +27,7 @@ impl Machine {
             | Frame::Fail { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
+            | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
             | Frame::Bye { .. } => Placement::Discard,
@@ -60,7 +62,8 @@ impl Machine {
             | Frame::Down { group, .. }
             | Frame::Fail { group, .. }
             | Frame::Credit { group, .. }
-            | Frame::Awaiting { group, .. } => group,
+            | Frame::Awaiting { group, .. }
+            | Frame::Mark { group, .. } => group,
             Frame::Abort { broken } => {
                 node.break_with(broken, Some(peer));
                 return Ok(());
@@ -80,7 +83,9 @@ impl Machine {
         if let Some(link) = self.node.links.get_mut(&peer) {
             link.bye = Some(ended);
         }
+        let handover = self.node.config.recovery.handover;
         for group in self.groups.values_mut() {
+            group.marked_by_farewell(peer, ended, handover);
             group.check_departures_of_open(&mut self.node);
         }
     }
@@ -100,6 +105,8 @@ impl Group {
                     bytes,
                 })
             }
+            // What is final here may be in use by our ranks: it is not written again.
+            Frame::Down { op, .. } if self.history.kept(op).is_some() => return Placement::Discard,
             Frame::Down {
                 tree,
                 op,
@@ -117,6 +124,7 @@ impl Group {
             | Frame::Fail { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
+            | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
             | Frame::Bye { .. } => return Placement::Discard,
@@ -134,6 +142,7 @@ impl Group {
                 bytes,
                 call,
                 rank,
+                mark,
                 ..
             } => {
                 let arrival = Arrival {
@@ -142,19 +151,31 @@ impl Group {
                     call,
                     rank,
                 };
-                self.up(node, peer, tree, op, chunk, arrival)
+                self.up(node, peer, tree, op, chunk, arrival)?;
+                if usize::from(tree) == MARKS {
+                    self.marked(peer, mark)?;
+                }
+                Ok(())
             }
             Frame::Down {
                 tree,
                 op,
                 chunk,
                 bytes,
+                mark,
                 ..
-            } => self.down(peer, tree, op, chunk, bytes),
+            } => {
+                self.down(peer, tree, op, chunk, bytes)?;
+                if usize::from(tree) == MARKS {
+                    self.marked(peer, mark)?;
+                }
+                Ok(())
+            }
             Frame::Refuse { op, verdict, .. } => self.refused(node, peer, op, verdict),
             Frame::Fail { op, verdict, .. } => self.failed(node, peer, op, verdict),
             Frame::Credit { tree, slot, .. } => self.credit(peer, tree, slot),
             Frame::Awaiting { op, .. } => self.awaiting(node, peer, op),
+            Frame::Mark { mark, .. } => self.marked(peer, mark),
             Frame::Abort { .. } | Frame::Heartbeat | Frame::Bye { .. } => Ok(()),
         }
     }
@@ -327,7 +348,7 @@ impl Group {
     /// have in flight beyond what we have called.
     pub(super) fn is_live(&self, id: OpId) -> Result<bool, Violation> {
         if let Some(operation) = self.ops.get(&id) {
-            return Ok(operation.stage != Stage::Ended);
+            return Ok(!operation.stage.is_over());
         }
         if id > self.oldest() + 2 * MAX_IN_FLIGHT {
             return Err(Violation::Operation);

@@ -175,6 +175,8 @@ impl Group {
                 });
                 1
             }
+            // Where the result is already, nothing is written to it.
+            Flow::Spread { .. } if self.history.kept(id).is_some() => 0,
             Flow::Spread { .. } => {
                 let copies = received
                     .into_iter()
@@ -300,6 +302,7 @@ impl Group {
             bytes,
             call,
             rank,
+            mark: self.mark_up(tree),
         };
         node.send(peer, frame, payload);
     }

@@ -58,33 +58,33 @@ impl Node {
         }
     }
 
-    pub(super) fn watch(&mut self) {
+    /// Looks after every link. Returns the peers that should hear something.
+    pub(super) fn watch(&mut self) -> Vec<usize> {
         if self.broken.is_some() || self.farewell == Farewell::Said {
-            return;
+            return Vec::new();
         }
-        for peer in self.peers() {
-            self.watch_link(peer);
-        }
+        let peers = self.peers().into_iter();
+        let due: Vec<usize> = peers.filter(|&peer| self.watch_link(peer)).collect();
+        let goes_on = self.broken.is_none();
+        due.into_iter().filter(|_| goes_on).collect()
     }
 
-    fn watch_link(&mut self, peer: usize) {
+    fn watch_link(&mut self, peer: usize) -> bool {
         let (now, timing) = (self.now, self.config.timing);
         let Some(link) = self.links.get_mut(&peer).filter(|link| link.bye.is_none()) else {
-            return;
+            return false;
         };
         let silent = now.saturating_sub(link.heard);
         if silent >= timing.lost {
             let by = self.config.node;
             self.break_with(Broken::NodeSilent { node: peer, by }, None);
-            return;
+            return false;
         }
         if silent >= timing.suspect && !link.suspect {
             link.suspect = true;
             self.out.push(Effect::Suspect { peer, silent });
         }
-        if now >= link.sent + timing.heartbeat && self.broken.is_none() {
-            self.send(peer, Frame::Heartbeat, None);
-        }
+        now >= link.sent + timing.heartbeat
     }
 }
 
@@ -110,7 +110,7 @@ impl Group {
             .iter()
             .find(|(_, operation)| operation.stage == Stage::Open)?;
         let waits = |(_, operation): &(&OpId, &Operation)| {
-            !operation.asked && operation.halves[0].started == 0
+            !operation.asked && operation.served.is_none() && operation.halves[0].started == 0
         };
         Some(oldest)
             .filter(waits)

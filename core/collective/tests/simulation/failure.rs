@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::machine::{Broken, Cause, Frame, Input, Violation, WORLD};
+use collective::machine::{Broken, Cause, Frame, Input, Mark, Violation, WORLD};
 use sim::{CrashPoint, Rng, for_each_seed};
 
 use crate::cluster::{Cluster, FENCE};
@@ -325,6 +325,7 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
         bytes: 0,
         call: sum(9),
         rank: 0,
+        mark: Mark::default(),
     };
     let cases = [
         (
@@ -350,6 +351,7 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
                 op: 0,
                 chunk: 0,
                 bytes: 4,
+                mark: Mark::default(),
             },
             Violation::Chunk,
         ),
