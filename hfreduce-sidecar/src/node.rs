@@ -11,7 +11,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use collective::Layout;
-use collective::machine::{Config, Fence};
+use collective::machine::{Config, Fence, Recovery};
 use daemon::{Gate, Readiness};
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
@@ -266,6 +266,7 @@ impl Node {
             chunk_bytes: self.options.chunk_bytes,
             slots: self.options.slots,
             timing: self.options.timing,
+            recovery: Recovery::default(),
         };
         let setup = engine::Setup {
             config,

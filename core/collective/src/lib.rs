@@ -9,6 +9,7 @@ pub mod layout;
 pub mod machine;
 pub mod membership;
 pub mod op;
+pub mod recovery;
 pub mod schedule;
 pub mod tree;
 

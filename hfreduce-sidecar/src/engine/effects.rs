@@ -230,8 +230,8 @@ impl Engine {
                 self.handle(Input::Done { ticket });
             }
             Effect::End { op, rank, outcome } => self.end(op, rank, outcome),
+            Effect::FreeInputs { op } => self.memory.forget_inputs(op),
             Effect::Release { op } => {
-                self.memory.forget_inputs(op);
                 self.uses.entry(op).or_default().released = true;
                 self.forget_if_unused(op);
             }
@@ -275,6 +275,8 @@ impl Engine {
                 }
             }
             Effect::Broken { broken } => self.broken(broken),
+            // Operations do not wait for a next epoch yet: see `node`.
+            Effect::Stopped { .. } => {}
         }
         Ok(())
     }
@@ -285,7 +287,7 @@ impl Engine {
         frame: &Frame,
         payload: Option<(Ticket, Region)>,
     ) -> Result<(), OutOfBounds> {
-        if let Frame::Credit { tree, slot } = *frame {
+        if let Frame::Credit { tree, slot, .. } = *frame {
             self.memory.let_go(peer, tree, slot);
         }
         let header = codec::frame_to_wire(self.config.fence, frame);
@@ -315,7 +317,7 @@ impl Engine {
             .inc_by(destination.bytes * (sources as u64 + 1));
     }
 
-    fn end(&mut self, op: OpId, rank: usize, outcome: Result<(), Cause>) {
+    fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let text = outcome.err().map(|cause| self.text(&cause));
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
@@ -333,7 +335,7 @@ impl Engine {
                 };
                 session.fail(called.ticket, kind, text)
             }
-            (Ok(()), _) | (Err(_), None) => {
+            (Ok(_), _) | (Err(_), None) => {
                 self.metrics.succeeded(&called.call, called.since.elapsed());
                 let bytes = result_bytes(&called, session.standing());
                 let result = self.memory.result(op).filter(|_| bytes > 0);

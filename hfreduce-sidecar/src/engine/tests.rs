@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Timing};
+use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing};
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
 
@@ -33,6 +33,7 @@ fn setup() -> (Setup, TcpStream) {
             chunk_bytes: MIN_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
+            recovery: Recovery::default(),
         },
         epoch: 1,
         names: vec![String::new(); 2],

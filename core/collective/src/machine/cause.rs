@@ -43,6 +43,15 @@ pub enum Reason {
     /// The node's kernel has no memory for the result.
     #[error("its node has no memory for the result")]
     Memory,
+    /// The root has left the group.
+    #[error("its root was lost")]
+    RootLost,
+    /// The result has a place for every rank, and some have left the group.
+    #[error("every rank of the group is needed for it and some were lost")]
+    RanksLost,
+    /// Some have left a group whose ranks do not do the same work.
+    #[error("ranks of the group were lost and it cannot go on without them")]
+    NotReplicated,
 }
 
 /// A rank's call that its node cannot carry out. It keeps its place in the order of operations and fails on
@@ -127,6 +136,9 @@ pub enum Violation {
     /// The operation is further ahead than this node allows.
     #[error("frame for an operation too far ahead")]
     Operation,
+    /// There is no such group.
+    #[error("frame for a group that does not exist")]
+    Group,
     /// The tree index is not 0 or 1.
     #[error("frame for a tree that does not exist")]
     Tree,
