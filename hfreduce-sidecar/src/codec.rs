@@ -4,7 +4,7 @@
 use collective::machine::{
     Broken, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict, Violation,
 };
-use collective::{DType, OpKind, ReduceOp};
+use collective::{DType, Factor, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
 /// A frame of ours that no machine can have sent.
@@ -19,6 +19,7 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::ReduceOp::Avg => ReduceOp::Avg,
         wire::ReduceOp::Max => ReduceOp::Max,
         wire::ReduceOp::Min => ReduceOp::Min,
+        wire::ReduceOp::PremulSum => ReduceOp::PremulSum(Factor::from_bits(call.factor_bits)),
     };
     let root = call.root;
     let kind = match call.kind {
@@ -32,6 +33,8 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::DType::F32 => DType::F32,
         wire::DType::F16 => DType::F16,
         wire::DType::BF16 => DType::Bf16,
+        wire::DType::E4M3 => DType::E4m3,
+        wire::DType::E5M2 => DType::E5m2,
         wire::DType::U8 => DType::U8,
         wire::DType::I32 => DType::I32,
         wire::DType::I64 => DType::I64,
@@ -59,6 +62,8 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             DType::F32 => wire::DType::F32,
             DType::F16 => wire::DType::F16,
             DType::Bf16 => wire::DType::BF16,
+            DType::E4m3 => wire::DType::E4M3,
+            DType::E5m2 => wire::DType::E5M2,
             DType::U8 => wire::DType::U8,
             DType::I32 => wire::DType::I32,
             DType::I64 => wire::DType::I64,
@@ -68,6 +73,11 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             ReduceOp::Avg => wire::ReduceOp::Avg,
             ReduceOp::Max => wire::ReduceOp::Max,
             ReduceOp::Min => wire::ReduceOp::Min,
+            ReduceOp::PremulSum(_) => wire::ReduceOp::PremulSum,
+        },
+        factor_bits: match reduce {
+            ReduceOp::PremulSum(factor) => factor.to_bits(),
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => 0,
         },
         root,
         count: call.count,
@@ -103,6 +113,7 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
                 3 => Reason::Input,
                 4 => Reason::Limit,
                 5 => Reason::Memory,
+                6 => Reason::Factor,
                 _ => return Err(Unknown("reason of a refusal")),
             },
         }),
@@ -123,6 +134,7 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
                 Reason::Input => 3,
                 Reason::Limit => 4,
                 Reason::Memory => 5,
+                Reason::Factor => 6,
             },
         },
     }
@@ -310,6 +322,9 @@ mod tests {
     fn calls() -> Vec<collective::Call> {
         let kinds = [
             OpKind::AllReduce { op: ReduceOp::Avg },
+            OpKind::AllReduce {
+                op: ReduceOp::PremulSum(Factor::new(-0.0)),
+            },
             OpKind::Reduce {
                 op: ReduceOp::Min,
                 root: 7,
@@ -358,6 +373,7 @@ mod tests {
             Reason::Input,
             Reason::Limit,
             Reason::Memory,
+            Reason::Factor,
         ];
         let refusals = refusals.map(|reason| Refusal {
             claim: mismatch.one,

@@ -10,7 +10,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
 const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
@@ -334,19 +334,24 @@ mod tests {
 
     fn claim() -> impl Strategy<Value = Claim> {
         let call = (
-            0usize..5,
-            0usize..6,
-            0usize..4,
-            any::<u32>(),
+            0..OpKind::ALL.len(),
+            0..DType::ALL.len(),
+            0..ReduceOp::ALL.len(),
+            any::<[u32; 2]>(),
             any::<[u64; 2]>(),
         )
-            .prop_map(|(kind, dtype, reduce, root, [count, tag])| Call {
-                kind: OpKind::ALL[kind],
-                dtype: DType::ALL[dtype],
-                reduce: ReduceOp::ALL[reduce],
-                root,
-                count,
-                tag,
+            .prop_map(|(kind, dtype, reduce, [root, factor], [count, tag])| {
+                let reduce = ReduceOp::ALL[reduce];
+                let has_factor = reduce == ReduceOp::PremulSum;
+                Call {
+                    kind: OpKind::ALL[kind],
+                    dtype: DType::ALL[dtype],
+                    reduce,
+                    factor_bits: if has_factor { factor } else { 0 },
+                    root,
+                    count,
+                    tag,
+                }
             });
         (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
     }

@@ -1,6 +1,6 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
-use collective::kernels;
+use collective::kernels::{self, Store};
 use collective::machine::{Broken, Cause, Effect, Input, OpId, Region, Ticket, Verdict};
 use rustix::event::epoll;
 use tracing::{error, info, warn};
@@ -153,7 +153,7 @@ impl Engine {
                 ticket,
                 op,
                 dtype,
-                divide,
+                scale,
                 sources,
                 destination,
             } => {
@@ -162,7 +162,7 @@ impl Engine {
                         .iter()
                         .map(|source| memory.read(source))
                         .collect::<Result<_, _>>()?;
-                    kernels::reduce(dtype, op, into, &sources, divide);
+                    kernels::reduce(dtype, op, into, &sources, scale, Store::Cached);
                     Ok::<(), OutOfBounds>(())
                 })??;
                 self.moved(&destination, sources.len());
