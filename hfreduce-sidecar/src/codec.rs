@@ -4,7 +4,7 @@
 use collective::machine::{
     Broken, Claim, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
 };
-use collective::{DType, OpKind, ReduceOp};
+use collective::{DType, Factor, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
 /// A frame of ours that no machine can have sent.
@@ -19,6 +19,7 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::ReduceOp::Avg => ReduceOp::Avg,
         wire::ReduceOp::Max => ReduceOp::Max,
         wire::ReduceOp::Min => ReduceOp::Min,
+        wire::ReduceOp::PremulSum => ReduceOp::PremulSum(Factor::from_bits(call.factor_bits)),
     };
     let root = call.root;
     let kind = match call.kind {
@@ -32,6 +33,8 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::DType::F32 => DType::F32,
         wire::DType::F16 => DType::F16,
         wire::DType::BF16 => DType::Bf16,
+        wire::DType::E4M3 => DType::E4m3,
+        wire::DType::E5M2 => DType::E5m2,
         wire::DType::U8 => DType::U8,
         wire::DType::I32 => DType::I32,
         wire::DType::I64 => DType::I64,
@@ -59,6 +62,8 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             DType::F32 => wire::DType::F32,
             DType::F16 => wire::DType::F16,
             DType::Bf16 => wire::DType::BF16,
+            DType::E4m3 => wire::DType::E4M3,
+            DType::E5m2 => wire::DType::E5M2,
             DType::U8 => wire::DType::U8,
             DType::I32 => wire::DType::I32,
             DType::I64 => wire::DType::I64,
@@ -68,6 +73,11 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             ReduceOp::Avg => wire::ReduceOp::Avg,
             ReduceOp::Max => wire::ReduceOp::Max,
             ReduceOp::Min => wire::ReduceOp::Min,
+            ReduceOp::PremulSum(_) => wire::ReduceOp::PremulSum,
+        },
+        factor_bits: match reduce {
+            ReduceOp::PremulSum(factor) => factor.to_bits(),
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => 0,
         },
         root,
         count: call.count,
@@ -116,6 +126,7 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
                 6 => Reason::RootLost,
                 7 => Reason::RanksLost,
                 8 => Reason::NotReplicated,
+                9 => Reason::Factor,
                 _ => return Err(Unknown("reason of a refusal")),
             },
         }),
@@ -139,6 +150,7 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
                 Reason::RootLost => 6,
                 Reason::RanksLost => 7,
                 Reason::NotReplicated => 8,
+                Reason::Factor => 9,
             },
         },
     }
@@ -353,6 +365,9 @@ mod tests {
     fn calls() -> Vec<collective::Call> {
         let kinds = [
             OpKind::AllReduce { op: ReduceOp::Avg },
+            OpKind::AllReduce {
+                op: ReduceOp::PremulSum(Factor::new(-0.0)),
+            },
             OpKind::Reduce {
                 op: ReduceOp::Min,
                 root: 7,
@@ -404,6 +419,7 @@ mod tests {
             Reason::RootLost,
             Reason::RanksLost,
             Reason::NotReplicated,
+            Reason::Factor,
         ];
         let refusals = refusals.map(|reason| Refusal {
             claim: mismatch.one,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest packet; the longest text in one is a reason.
 const PACKET_LIMIT_BYTES: usize = 2 << 10;
 /// Most descriptors in one packet: the control segment and the client's end of the bell.

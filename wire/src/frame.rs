@@ -388,19 +388,24 @@ mod tests {
 
     fn claim() -> impl Strategy<Value = Claim> {
         let call = (
-            0usize..5,
-            0usize..6,
-            0usize..4,
-            any::<u32>(),
+            0..OpKind::ALL.len(),
+            0..DType::ALL.len(),
+            0..ReduceOp::ALL.len(),
+            any::<[u32; 2]>(),
             any::<[u64; 2]>(),
         )
-            .prop_map(|(kind, dtype, reduce, root, [count, tag])| Call {
-                kind: OpKind::ALL[kind],
-                dtype: DType::ALL[dtype],
-                reduce: ReduceOp::ALL[reduce],
-                root,
-                count,
-                tag,
+            .prop_map(|(kind, dtype, reduce, [root, factor], [count, tag])| {
+                let reduce = ReduceOp::ALL[reduce];
+                let has_factor = reduce == ReduceOp::PremulSum;
+                Call {
+                    kind: OpKind::ALL[kind],
+                    dtype: DType::ALL[dtype],
+                    reduce,
+                    factor_bits: if has_factor { factor } else { 0 },
+                    root,
+                    count,
+                    tag,
+                }
             });
         (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
     }

@@ -15,5 +15,5 @@ pub mod tree;
 
 pub use dtype::DType;
 pub use layout::Layout;
-pub use op::{Call, CallError, Divide, OpKind, ReduceOp};
+pub use op::{Call, CallError, Factor, OpKind, ReduceOp, Scale};
 pub use tree::DoubleTree;

@@ -1,6 +1,6 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
-use collective::kernels;
+use collective::kernels::{self, Store};
 use collective::machine::{
     Broken, Cause, Effect, Frame, Input, OpId, Placement, Region, Ticket, Verdict,
 };
@@ -201,7 +201,7 @@ impl Engine {
                 ticket,
                 op,
                 dtype,
-                divide,
+                scale,
                 sources,
                 destination,
             } => {
@@ -209,7 +209,7 @@ impl Engine {
                 let read = |source| self.memory.read(source);
                 let from: Vec<Reading> = sources.iter().map(read).collect::<Result<_, _>>()?;
                 let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
-                kernels::reduce(dtype, op, &mut into, &slices, divide);
+                kernels::reduce(dtype, op, &mut into, &slices, scale, Store::Cached);
                 drop((into, from));
                 self.moved(&destination, sources.len());
                 self.handle(Input::Done { ticket });

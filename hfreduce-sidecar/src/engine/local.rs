@@ -222,7 +222,7 @@ impl Engine {
         let op = session.next_op;
         let call = codec::call_from_wire(&waiting.called.call);
         let mut refused = match (call.check(self.standing.world), &waiting.input) {
-            (Err(error), _) => Some((root_or_size(error), error.to_string())),
+            (Err(error), _) => Some((reason_of(&error), error.to_string())),
             (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
             (Ok(()), Ok(_)) => None,
         };
@@ -318,9 +318,10 @@ impl Engine {
     }
 }
 
-fn root_or_size(error: CallError) -> Reason {
+fn reason_of(error: &CallError) -> Reason {
     match error {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,
+        CallError::Factor { .. } => Reason::Factor,
     }
 }

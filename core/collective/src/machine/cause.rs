@@ -31,6 +31,9 @@ pub enum Reason {
     /// [`crate::CallError::Size`].
     #[error("its result is larger than any result may be")]
     Size,
+    /// [`crate::CallError::Factor`].
+    #[error("its elements are integers, and its factor multiplies floats only")]
+    Factor,
     /// The rank brought no input, or one that is not where it says.
     #[error("its input does not lie in memory that was lent for inputs")]
     Input,

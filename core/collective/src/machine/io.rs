@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cause::{Broken, Cause, Reason, Verdict};
 use crate::dtype::DType;
-use crate::op::{Call, Divide, ReduceOp};
+use crate::op::{Call, ReduceOp, Scale};
 use crate::recovery::Report;
 
 /// An operation: the k-th call of every rank of the group is operation k, counted from 0 in the attempt.
@@ -163,13 +163,13 @@ pub enum Effect {
         frame: Frame,
         payload: Option<(Ticket, Region)>,
     },
-    /// Combine the sources, in this order and with a division on the way, into the destination; all have the
+    /// Combine the sources, in this order and scaled on the way, into the destination; all have the
     /// same length. Report `ticket`.
     Reduce {
         ticket: Ticket,
         op: ReduceOp,
         dtype: DType,
-        divide: Divide,
+        scale: Scale,
         sources: Vec<Region>,
         destination: Region,
     },

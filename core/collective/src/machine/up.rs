@@ -8,7 +8,7 @@ use super::group::Group;
 use super::node::{Node, Work};
 use super::operation::{Operation, Part, Stage};
 use super::{Buffer, Effect, Frame, OpId, Region};
-use crate::op::{Call, Divide, ReduceOp};
+use crate::op::{Call, ReduceOp};
 use crate::schedule::{Carry, Chunk, Flow, Step};
 
 impl Group {
@@ -151,16 +151,8 @@ impl Group {
                 let Some((call, op)) = self.arithmetic(id) else {
                     return 0;
                 };
-                let by = self.layout.world();
-                let divide = match (op, slot) {
-                    (ReduceOp::Avg, _) if call.divides_inputs() => Divide { first: own, by },
-                    // The last reduction is at the root; only it divides.
-                    (ReduceOp::Avg, None) => Divide {
-                        first: sources.len(),
-                        by,
-                    },
-                    _ => Divide::NOT,
-                };
+                let (is_root, world) = (slot.is_none(), self.layout.world());
+                let scale = call.scale(own, sources.len(), is_root, world);
                 let destination = match slot {
                     Some(slot) => self.staged(chunk, slot),
                     None => result(id, chunk),
@@ -169,7 +161,7 @@ impl Group {
                     ticket,
                     op,
                     dtype: call.dtype,
-                    divide,
+                    scale,
                     sources,
                     destination,
                 });
@@ -207,13 +199,13 @@ impl Group {
         Some((call, call.reduce_op()?))
     }
 
-    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is divided.
+    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is scaled.
     fn sends_input(&self, id: OpId, chunk: &Chunk, slot: Option<u8>) -> bool {
         let children = &self.trees.trees[chunk.tree()].children[self.node];
-        let divides = self
+        let scales = self
             .arithmetic(id)
-            .is_some_and(|(call, _)| call.divides_inputs());
-        slot.is_some() && children.is_empty() && self.called.len() == 1 && !divides
+            .is_some_and(|(call, _)| call.scales_inputs());
+        slot.is_some() && children.is_empty() && self.called.len() == 1 && !scales
     }
 
     fn staged(&self, chunk: &Chunk, slot: u8) -> Region {

@@ -7,7 +7,7 @@ use collective::machine::{
     Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, OnPeerLoss, Reason, Recovery, Refusal,
     Verdict, WORLD,
 };
-use collective::{Call, DType, OpKind, ReduceOp};
+use collective::{Call, DType, Factor, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
 use crate::cluster::{Cluster, FENCE, Outcome};
@@ -140,6 +140,7 @@ fn any_calls_on_larger_groups_give_the_reference_result() {
 fn every_type_and_operator_gives_the_reference_result() {
     for_each_seed(1, |rng| {
         let mut cluster = Cluster::new(rng, Group::new(&[3, 1, 2], &[0, 1, 1]));
+        let world = cluster.group.layout.world();
         let calls = DType::ALL.into_iter().flat_map(|dtype| {
             let kind = |op| OpKind::AllReduce { op };
             ReduceOp::ALL.into_iter().map(move |op| Call {
@@ -149,7 +150,8 @@ fn every_type_and_operator_gives_the_reference_result() {
                 tag: 0,
             })
         });
-        cluster.program(&calls.collect::<Vec<_>>());
+        let legal = calls.filter(|call| call.check(world).is_ok());
+        cluster.program(&legal.collect::<Vec<_>>());
         cluster.start();
         cluster.run(LIMIT);
         all_ok(&cluster);
@@ -245,6 +247,12 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
         count: 700,
         tag: 5,
     };
+    let scaled = |factor| Call {
+        kind: OpKind::AllReduce {
+            op: ReduceOp::PremulSum(Factor::new(factor)),
+        },
+        ..base
+    };
     let reduce = |root| Call {
         kind: OpKind::Reduce {
             op: ReduceOp::Sum,
@@ -275,6 +283,8 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
             },
         ),
         (base, Call::barrier()),
+        (scaled(0.5), base),
+        (scaled(0.5), scaled(0.25)),
         (base, broadcast(0)),
         (
             base,

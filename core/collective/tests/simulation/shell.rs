@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use collective::kernels;
+use collective::kernels::{self, Store};
 use collective::machine::{Buffer, Cause, Effect, Frame, Input, OpId, Region, Ticket};
 
 use crate::cluster::{Cluster, Event, FENCE};
@@ -30,7 +30,7 @@ impl Cluster {
                 ticket,
                 op,
                 dtype,
-                divide,
+                scale,
                 sources,
                 destination,
             } => {
@@ -40,7 +40,7 @@ impl Cluster {
                     .collect();
                 let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                 let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, divide);
+                kernels::reduce(dtype, op, &mut result, &slices, scale, Store::Cached);
                 self.work(node, ticket, reads, Some((destination, result)));
             }
             Effect::Copy {
