@@ -125,6 +125,7 @@ async fn operate(
     let serving = tokio::spawn(rendezvous::serve(
         listener,
         Arc::new(directory),
+        Arc::new(rendezvous::InMemory::default()),
         role.clone(),
         reports_sender,
         metrics.clone(),

@@ -65,12 +65,35 @@ pub struct Assignment {
     pub crossing: bool,
     /// The port rank 0 offers to the training framework.
     pub master_port: u16,
+    /// What becomes of the others when a node is lost.
+    #[serde(default)]
+    pub on_peer_loss: OnPeerLoss,
+    /// How long a node may be gone before it is lost, in seconds.
+    #[serde(default = "peer_loss_seconds")]
+    pub peer_loss_seconds: u32,
     /// Where checkpoints go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPlace>,
     /// The checkpoint this attempt resumes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<CheckpointRef>,
+}
+
+/// What becomes of the nodes that are left when one is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnPeerLoss {
+    /// The attempt ends and another one starts.
+    #[default]
+    Restart,
+    /// They go on.
+    Shrink,
+}
+
+/// Until a node counts as lost, unless something else is said: longer than a sidecar takes to start again.
+pub const PEER_LOSS_SECONDS: u32 = 10;
+
+const fn peer_loss_seconds() -> u32 {
+    PEER_LOSS_SECONDS
 }
 
 /// A job, by name and for ever.
@@ -219,6 +242,8 @@ mod tests {
                 .collect(),
             crossing: nodes > 1,
             master_port: 29_400,
+            on_peer_loss: OnPeerLoss::Restart,
+            peer_loss_seconds: PEER_LOSS_SECONDS,
             checkpoint: None,
             resume: None,
         }

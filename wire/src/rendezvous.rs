@@ -99,6 +99,20 @@ pub enum ToOperator {
         /// Its node rank.
         rank: u32,
     },
+    /// It has stopped in this epoch and all before, and waits for the next. Said again on every connection, and when
+    /// whom it reaches changes.
+    Stopped {
+        /// The epoch.
+        epoch: u64,
+        /// How far it is, in the words of `collective::recovery`.
+        report: serde_json::Value,
+        /// Members that answered it.
+        reached: Vec<u32>,
+        /// Members that did not.
+        unreached: Vec<u32>,
+    },
+    /// A process of its trainer is gone. Said again on every connection.
+    RankLost,
     /// Leaving on purpose.
     Bye,
 }
@@ -127,6 +141,22 @@ pub enum ToSidecar {
     Go {
         /// The epoch.
         epoch: u64,
+    },
+    /// Stop in this epoch and all before, and say how far it is.
+    Revoke {
+        /// The epoch.
+        epoch: u64,
+        /// The members that are known, by rank.
+        members: Vec<Peer>,
+    },
+    /// Who goes on together: connect along the tree edges.
+    Next {
+        /// The epoch these are the members of.
+        epoch: u64,
+        /// The members, by rank.
+        members: Vec<Peer>,
+        /// What they begin with, in the words of `collective::recovery`.
+        resume: serde_json::Value,
     },
     /// This sidecar is not wanted.
     Refused {

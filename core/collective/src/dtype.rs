@@ -1,9 +1,10 @@
 //! Element types the collectives understand. Owns their sizes; arithmetic on them lives in `kernels`.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The type of one element of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DType {
     /// IEEE 754 binary32.
     F32,

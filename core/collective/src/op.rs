@@ -1,12 +1,13 @@
 //! What a rank asks for: the collective, its arithmetic and its size, with the checks a single call allows, and what
 //! that makes of the contributions at each node. Whether the calls of different ranks agree is decided by `machine`.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::dtype::DType;
 
 /// How contributions are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
     /// Sum; integers wrap.
     Sum,
@@ -60,7 +61,7 @@ impl fmt::Display for ReduceOp {
 }
 
 /// A factor by its bits: calls are fingerprints, which compare as nothing but bits do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Factor(u32);
 
 impl Factor {
@@ -111,7 +112,7 @@ pub enum Scale {
 }
 
 /// Which collective, with the arguments that only it has. `root` is a global rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OpKind {
     /// Every rank gets the combination of all inputs.
     AllReduce { op: ReduceOp },
@@ -127,7 +128,7 @@ pub enum OpKind {
 
 /// One collective as one rank calls it. All ranks of a group must make equal calls in the same order;
 /// the whole value is the fingerprint that travels along the trees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Call {
     /// Which collective.
     pub kind: OpKind,

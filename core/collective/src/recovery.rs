@@ -2,6 +2,7 @@
 //! the next epoch begins with. An operation that a survivor has completed is served to those who lack it, so that the
 //! contribution of those who are gone is in it for everybody; every other one is run again by the survivors.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::machine::{GroupId, MAX_IN_FLIGHT, OpId, Verdict};
@@ -11,7 +12,7 @@ use crate::op::{Call, OpKind};
 pub const MAX_HELD: u64 = 2 * MAX_IN_FLIGHT;
 
 /// An operation whose outcome is final on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Which.
     pub op: OpId,
@@ -28,7 +29,7 @@ pub struct Held {
 }
 
 /// How far one node is with one group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupReport {
     /// Which group.
     pub group: GroupId,
@@ -80,7 +81,7 @@ impl GroupReport {
 }
 
 /// An operation that is not run again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// The operation as its holder has it.
     pub held: Held,
@@ -91,7 +92,7 @@ pub struct Served {
 }
 
 /// What one group begins an epoch with; the same on all members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupResume {
     /// Which group.
     pub group: GroupId,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use collective::membership::Policy;
 use crds::training_job::{Phase, TrainingJob};
 use scheduler::JobKey;
 use topology::NodeName;
@@ -21,6 +22,10 @@ pub struct Gang {
     pub attempt: u32,
     /// The attempt's nodes in rank order.
     pub nodes: Vec<NodeName>,
+    /// Processes on each of them.
+    pub procs_per_node: u32,
+    /// What becomes of the others when one is lost.
+    pub policy: Policy,
 }
 
 /// Knows the gangs.
@@ -95,6 +100,9 @@ impl Directory for ClusterDirectory {
                 nodes: kept.attempt.nodes.clone(),
                 attempt,
                 job: key,
+                procs_per_node: job.spec.procs_per_node.unwrap_or(1),
+                // Going on without lost nodes needs pods that may go missing.
+                policy: Policy::default(),
             }),
             None => Err(format!(
                 "the assignment of attempt {attempt} is not known yet"

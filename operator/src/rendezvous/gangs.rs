@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use collective::Layout;
 use collective::membership::{
-    Checkpoint, Connection, Effect, Event, Membership, Message, Progress, View,
+    Checkpoint, Commit, Connection, Effect, Endpoint, Event, Membership, Message, Progress, View,
 };
 use scheduler::{JobKey, Report, Timestamp};
 use tokio::sync::{mpsc, watch};
@@ -20,6 +21,7 @@ use wire::rendezvous::{Peer, ToSidecar};
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::store::Store;
 use crate::training_job::observe::Reports;
 
 /// Inputs that wait for their turn: one heartbeat of each of 10,000 nodes, and room.
@@ -28,7 +30,7 @@ const INPUTS: usize = 16_384;
 /// every kubelet that died has been noticed.
 const SUSPICION: Duration = Duration::from_secs(60);
 /// How often the gangs look at who has fallen silent.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(250);
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -64,6 +66,19 @@ impl Handle {
         Connection(self.connections.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Asks the store to keep a commit, and hands in what it says.
+    fn commit(&self, store: &dyn Store, gang: Gang, commit: Commit, after: Option<u64>) {
+        let (handle, epoch) = (self.clone(), commit.epoch);
+        let kept = store.commit(gang.clone(), commit, after);
+        tokio::spawn(async move {
+            let event = match kept.await {
+                Ok(()) => Event::Committed { epoch },
+                Err(current) => Event::CommitFailed { current },
+            };
+            handle.send(Input::Event { gang, event }).await;
+        });
+    }
+
     /// Passes an input on. When the gangs are gone the process is ending.
     pub(super) async fn send(&self, input: Input) {
         let _ending = self.inputs.send(input).await;
@@ -85,6 +100,7 @@ pub(super) fn progress(progress: &wire::run_dir::Progress) -> Progress {
 /// Makes the handle and the task behind it.
 pub(super) fn start(
     directory: Arc<dyn Directory>,
+    store: Arc<dyn Store>,
     role: watch::Receiver<Role>,
     reports: watch::Sender<Reports>,
     metrics: Metrics,
@@ -96,6 +112,8 @@ pub(super) fn start(
     };
     let gangs = Gangs {
         directory,
+        store,
+        handle: handle.clone(),
         reports,
         metrics,
         started: Instant::now(),
@@ -113,6 +131,9 @@ struct Meeting {
 
 struct Gangs {
     directory: Arc<dyn Directory>,
+    store: Arc<dyn Store>,
+    /// For what the store answers.
+    handle: Handle,
     reports: watch::Sender<Reports>,
     metrics: Metrics,
     started: Instant,
@@ -161,17 +182,11 @@ impl Gangs {
                 outbox,
                 hello,
             } => {
+                let (now, store) = (self.started.elapsed(), &self.store);
                 let meeting = self
                     .gangs
                     .entry((gang.job.clone(), gang.attempt))
-                    .or_insert_with(|| {
-                        let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
-                        Meeting {
-                            membership: Membership::new(nodes),
-                            outboxes: BTreeMap::new(),
-                            gang: gang.clone(),
-                        }
-                    });
+                    .or_insert_with(|| Meeting::new(&gang, store.last(&gang), now));
                 meeting.outboxes.insert(connection, outbox);
                 self.handle(&(gang.job, gang.attempt), hello);
             }
@@ -239,8 +254,14 @@ impl Gangs {
                     message,
                 } => meeting.send(connection, message),
                 Effect::Changed => changed = true,
-                // Every attempt restarts after a loss: nothing is committed.
-                Effect::Commit { .. } => {}
+                Effect::Commit { commit, after } => {
+                    info!(
+                        job = %key.0, attempt = key.1, epoch = commit.epoch,
+                        members = ?commit.members, "committing an epoch"
+                    );
+                    self.handle
+                        .commit(&*self.store, meeting.gang.clone(), commit, after);
+                }
             }
         }
         if changed {
@@ -321,23 +342,45 @@ impl Gangs {
 }
 
 impl Meeting {
+    fn new(gang: &Gang, last: Option<Commit>, now: Duration) -> Self {
+        let layout = Layout::uniform(gang.nodes.len(), gang.procs_per_node);
+        let membership = match layout {
+            Some(layout) => Membership::resume(layout, gang.policy, last, now),
+            // Without nodes or processes nobody ever meets.
+            None => Membership::new(0),
+        };
+        Self {
+            membership,
+            outboxes: BTreeMap::new(),
+            gang: gang.clone(),
+        }
+    }
+
     fn send(&mut self, connection: Connection, message: Message) {
         let refused = matches!(message, Message::Refused(_));
         let message = match message {
             Message::Roster { epoch, endpoints } => {
-                let nodes = endpoints.iter().zip(0..).map(|(endpoint, rank)| Peer {
-                    rank,
-                    address: endpoint.address,
-                    port: endpoint.port,
-                });
+                let nodes = endpoints.into_iter().zip(0..);
+                let nodes = nodes.map(|(endpoint, rank)| peer(&(rank, endpoint)));
                 ToSidecar::Roster {
                     epoch,
                     nodes: nodes.collect(),
                 }
             }
             Message::Go { epoch } => ToSidecar::Go { epoch },
-            // Every attempt restarts after a loss: nobody is told to stop or to go on.
-            Message::Revoke { .. } | Message::Next { .. } => return,
+            Message::Revoke { epoch, members } => ToSidecar::Revoke {
+                epoch,
+                members: members.iter().map(peer).collect(),
+            },
+            Message::Next {
+                epoch,
+                members,
+                resume,
+            } => ToSidecar::Next {
+                epoch,
+                members: members.iter().map(peer).collect(),
+                resume: serde_json::to_value(resume).unwrap_or_default(),
+            },
             Message::Refused(refusal) => ToSidecar::Refused {
                 reason: refusal.to_string(),
             },
@@ -350,6 +393,14 @@ impl Meeting {
             // Without its outbox the session ends: the sidecar was told, or does not read.
             self.outboxes.remove(&connection);
         }
+    }
+}
+
+fn peer((rank, endpoint): &(u32, Endpoint)) -> Peer {
+    Peer {
+        rank: *rank,
+        address: endpoint.address,
+        port: endpoint.port,
     }
 }
 

@@ -1,12 +1,13 @@
 //! The rendezvous service: where the sidecars of an attempt find each other. It authenticates them,
 //! keeps one [`collective::membership::Membership`] for each attempt, and tells the planner what the
-//! gangs report. Only the leader serves; a standby sends sidecars to it. Nothing here is durable: a
-//! new leader learns everything from sidecars that dial again.
+//! gangs report. Only the leader serves; a standby sends sidecars to it. Nothing here is durable but
+//! who goes on after a loss, see `store`: a new leader learns the rest from sidecars that dial again.
 
 mod directory;
 mod gangs;
 mod session;
 mod standalone;
+mod store;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 
 pub use directory::{ClusterDirectory, Directory, Gang};
 pub use standalone::{Error as StandaloneError, serve as serve_standalone};
+pub use store::{InMemory, Store};
 
 use crate::leader::Role;
 use crate::metrics::Metrics;
@@ -41,6 +43,7 @@ pub(crate) struct Service {
 pub async fn serve(
     listener: TcpListener,
     directory: Arc<dyn Directory>,
+    store: Arc<dyn Store>,
     role: watch::Receiver<Role>,
     reports: watch::Sender<Reports>,
     metrics: Metrics,
@@ -51,6 +54,7 @@ pub async fn serve(
     }
     let (gangs, actor) = gangs::start(
         Arc::clone(&directory),
+        store,
         role.clone(),
         reports,
         metrics.clone(),

@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use collective::membership::{Connection, Endpoint, Event};
+use collective::membership::{Connection, Endpoint, Event, Reach};
+use collective::recovery::Report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use wire::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
 };
@@ -271,6 +272,34 @@ fn inputs(gang: &Gang, connection: Connection, message: ToOperator) -> Vec<Input
                 epoch,
                 rank,
             })]
+        }
+        ToOperator::Stopped {
+            epoch,
+            report,
+            reached,
+            unreached,
+        } => match serde_json::from_value::<Report>(report) {
+            Ok(report) => {
+                info!(job = %gang.job, attempt = gang.attempt, epoch, ?unreached, "a node has stopped");
+                let reach = Reach {
+                    reached: reached.into_iter().collect(),
+                    unreached: unreached.into_iter().collect(),
+                };
+                vec![event(Event::Stopped {
+                    connection,
+                    epoch,
+                    report,
+                    reach,
+                })]
+            }
+            Err(error) => {
+                warn!(job = %gang.job, %error, "a node's report makes no sense: it is not counted");
+                Vec::new()
+            }
+        },
+        ToOperator::RankLost => {
+            info!(job = %gang.job, attempt = gang.attempt, "a process of the trainer is gone");
+            vec![event(Event::RankLost { connection })]
         }
         ToOperator::Bye => vec![event(Event::Bye { connection })],
         // A second hello on one connection says nothing new.

@@ -4,7 +4,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use collective::membership::{OnPeerLoss, Policy};
 use scheduler::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -16,6 +18,7 @@ use crate::args::StandaloneArgs;
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::store::InMemory;
 use crate::training_job::observe::Reports;
 
 /// Why the attempt could not be served.
@@ -97,6 +100,15 @@ impl OneGang {
                     .into_iter()
                     .map(|node| node.name.into())
                     .collect(),
+                procs_per_node: assignment.procs_per_node,
+                policy: Policy {
+                    on_peer_loss: match assignment.on_peer_loss {
+                        assignment::OnPeerLoss::Restart => OnPeerLoss::Restart,
+                        assignment::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
+                    },
+                    peer_loss: Duration::from_secs(assignment.peer_loss_seconds.into()),
+                    ..Policy::default()
+                },
             },
             key: Key::new(key),
         })
@@ -116,6 +128,7 @@ pub async fn serve(
         .map_err(|source| Error::Listen { address, source })?;
     let (_leading, role) = watch::channel(Role::Leading);
     let (reports, _nobody_plans) = watch::channel(Reports::default());
-    super::serve(listener, directory, role, reports, metrics, shutdown).await;
+    let store = Arc::new(InMemory::default());
+    super::serve(listener, directory, store, role, reports, metrics, shutdown).await;
     Ok(())
 }

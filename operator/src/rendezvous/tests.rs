@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use collective::membership::Policy;
 use daemon::Registry;
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +48,8 @@ fn gang(attempt: u32, nodes: usize) -> OneGang {
             job,
             attempt,
             nodes,
+            procs_per_node: 1,
+            policy: Policy::default(),
         },
         key: Key::new(KEY),
     }
@@ -72,6 +75,7 @@ async fn start(role: Role, address: Option<SocketAddr>) -> Running {
     let task = tokio::spawn(serve(
         listener,
         Arc::clone(&directory) as Arc<dyn Directory>,
+        Arc::new(InMemory::default()),
         role_receiver,
         reports_sender,
         Metrics::new(&Registry::new("0").unwrap()).unwrap(),

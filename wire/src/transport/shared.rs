@@ -399,11 +399,13 @@ mod tests {
 
     use super::*;
     use crate::attach::Listener;
-    use crate::frame::Claim;
+    use crate::frame::{Claim, Mark};
     use crate::op::Call;
     use crate::segment::Writers;
 
-    /// Two links to each other, and their mailboxes.
+    const MARK: Mark = Mark { done: 0, told: 0 };
+
+    /// Two links to each other.
     fn pair() -> (Shared, Shared) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -426,18 +428,18 @@ mod tests {
 
     fn up(slot: u8, payload: u32) -> Header {
         let call = Call::barrier();
-        let claim = Claim { rank: 0, call };
+        let (claim, mark) = (Claim { rank: 0, call }, MARK);
         Header {
             slot,
             payload,
-            ..Header::empty(1, 1, Body::Up { claim })
+            ..Header::empty(1, 1, Body::Up { claim, mark })
         }
     }
 
     fn down(payload: u32) -> Header {
         Header {
             payload,
-            ..Header::empty(1, 1, Body::Down)
+            ..Header::empty(1, 1, Body::Down { mark: MARK })
         }
     }
 

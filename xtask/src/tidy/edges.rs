@@ -52,7 +52,7 @@ const TEST_EDGES: [(&str, &[&str]); 4] = [
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
 const PURE: [&str; 4] = ["topology", "scheduler", "collective", "sim"];
-const PURE_MAY_USE: [&str; 2] = ["half", "thiserror"];
+const PURE_MAY_USE: [&str; 3] = ["half", "serde", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 
 /// Crates that stay light on purpose, and all that they may use from outside.

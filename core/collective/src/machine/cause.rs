@@ -1,9 +1,10 @@
 //! Why a collective failed, in words that name who has to be looked at. The same value reaches every rank.
 
 use crate::op::Call;
+use serde::{Deserialize, Serialize};
 
 /// What one rank called as the operation in question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("rank {rank} called {call}")]
 pub struct Claim {
     /// Global rank.
@@ -13,7 +14,7 @@ pub struct Claim {
 }
 
 /// Two ranks made different calls. The group is usable afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("ranks disagree: {one}, {other}")]
 pub struct Mismatch {
     /// One side.
@@ -23,7 +24,19 @@ pub struct Mismatch {
 }
 
 /// Why a node cannot carry out a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    thiserror::Error,
+    Serialize,
+    Deserialize,
+)]
 pub enum Reason {
     /// [`crate::CallError::Root`].
     #[error("its root is not a rank of the group")]
@@ -59,7 +72,7 @@ pub enum Reason {
 
 /// A rank's call that its node cannot carry out. It keeps its place in the order of operations and fails on
 /// every rank, so that the calls behind it still meet those of the other ranks. The group is usable afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{claim}, which cannot run: {reason}")]
 pub struct Refusal {
     /// Whose call.
@@ -69,7 +82,7 @@ pub struct Refusal {
 }
 
 /// Why one operation fails on every rank while the group goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Verdict {
     /// Two ranks made different calls.
     #[error(transparent)]

@@ -1,9 +1,10 @@
 //! Who can go on together: the largest set of nodes that reach each other, from what each says it reached.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whom a node has reached when it had stopped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// Answered.
     pub reached: BTreeSet<u32>,

@@ -174,6 +174,8 @@ fn assignment(
         nodes: nodes.collect(),
         crossing: new.crossing,
         master_port: MASTER_PORT,
+        on_peer_loss: wire::assignment::OnPeerLoss::Restart,
+        peer_loss_seconds: wire::assignment::PEER_LOSS_SECONDS,
         checkpoint: job
             .spec
             .checkpoint
