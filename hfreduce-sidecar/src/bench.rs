@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use collective::machine::OnPeerLoss;
 use daemon::Readiness;
 use wire::client::{Buffer, Client};
 use wire::handshake::{JobId, Key};
@@ -127,6 +128,7 @@ impl Gang {
                 procs_per_node: args.procs,
                 nodes: vec![Place::default(); args.nodes],
                 master_port: 0,
+                on_peer_loss: OnPeerLoss::Fail,
             };
             let options = Options {
                 chunk_bytes: args.chunk_bytes,

@@ -204,6 +204,10 @@ impl Knock {
             Err(error @ (Error::Unwanted(_) | Error::Epoch { .. })) => {
                 debug!(%error, "refused a connection for now");
             }
+            // Somebody asked whether this node is reached.
+            Err(Error::Exchange(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                debug!(%error, "a connection that said nothing");
+            }
             Err(error) => {
                 self.metrics.refused_connections.inc();
                 let from = from.map_or_else(|_| "?".to_owned(), |a| a.to_string());

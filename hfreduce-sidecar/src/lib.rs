@@ -7,6 +7,7 @@ pub mod bench;
 pub mod codec;
 mod dial;
 pub mod engine;
+mod follow;
 pub mod introduce;
 pub mod join;
 pub mod meet;

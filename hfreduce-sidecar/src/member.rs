@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use collective::DoubleTree;
-use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, OnPeerLoss, Timing};
 use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 
@@ -31,6 +31,8 @@ pub struct Member {
     pub nodes: Vec<Place>,
     /// The port that rank 0 offers to the training framework.
     pub master_port: u16,
+    /// What becomes of the operations in flight when a node is lost.
+    pub on_peer_loss: OnPeerLoss,
 }
 
 impl Member {
@@ -46,9 +48,13 @@ impl Member {
         }
     }
 
-    /// The trees over the zones of its nodes.
-    pub fn trees(&self) -> DoubleTree {
-        let zones: Vec<&str> = self.nodes.iter().map(|node| node.zone.as_str()).collect();
+    /// The trees over the zones of these of its nodes.
+    pub fn trees(&self, members: &[u32]) -> DoubleTree {
+        let zone = |rank: &u32| {
+            let place = self.nodes.get(*rank as usize);
+            place.map_or("", |place| place.zone.as_str())
+        };
+        let zones: Vec<&str> = members.iter().map(zone).collect();
         DoubleTree::build(&zones)
     }
 }

@@ -54,8 +54,6 @@ pub struct Sizes {
     pub slots: u8,
     /// Bytes of a slot.
     pub chunk_bytes: u32,
-    /// Most bytes of results.
-    pub limit_bytes: usize,
 }
 
 /// All buffers of the node.
@@ -70,8 +68,21 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory of these sizes.
-    pub fn new(sizes: &Sizes) -> Result<Self, segment::Error> {
+    /// Memory for at most `limit_bytes` of results, without slots.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            chunk_bytes: 0,
+            inputs: BTreeMap::new(),
+            results: BTreeMap::new(),
+            receive: BTreeMap::new(),
+            send: [None, None],
+            pool: Pool::new(limit_bytes),
+        }
+    }
+
+    /// Slots for the edges of an epoch, in place of those of the one before.
+    pub fn set_edges(&mut self, sizes: &Sizes) -> Result<(), segment::Error> {
         let slots = usize::from(sizes.slots);
         let chunk_bytes = sizes.chunk_bytes as usize;
         let empty = || Slots {
@@ -95,19 +106,19 @@ impl Memory {
         for tree in &sizes.sends {
             send[usize::from(*tree & 1)] = Some(edge()?);
         }
-        Ok(Self {
-            chunk_bytes,
-            inputs: BTreeMap::new(),
-            results: BTreeMap::new(),
-            receive,
-            send,
-            pool: Pool::new(sizes.limit_bytes),
-        })
+        (self.chunk_bytes, self.receive, self.send) = (chunk_bytes, receive, send);
+        Ok(())
     }
 
     /// Takes a local rank's contribution to an operation.
     pub fn bring(&mut self, op: OpId, rank: usize, input: Input) {
         self.inputs.insert((op, rank), input);
+    }
+
+    /// Bytes that a local rank has brought to an operation.
+    pub fn brought(&self, op: OpId, rank: usize) -> u64 {
+        let input = self.inputs.get(&(op, rank));
+        input.map_or(0, |input| input.bytes as u64)
     }
 
     /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
@@ -243,9 +254,10 @@ mod tests {
             sends: vec![1],
             slots: 2,
             chunk_bytes: CHUNK,
-            limit_bytes,
         };
-        Memory::new(&sizes).unwrap()
+        let mut memory = Memory::new(limit_bytes);
+        memory.set_edges(&sizes).unwrap();
+        memory
     }
 
     fn region(buffer: Buffer, offset: u64, bytes: u64) -> Region {

@@ -2,16 +2,15 @@
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use collective::Layout;
-use collective::machine::{Config, Fence, Recovery};
+use collective::machine::{Config, Fence, Recovery, WORLD};
+use collective::recovery::Resume;
 use daemon::{Gate, Readiness};
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
@@ -19,19 +18,32 @@ use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
 use wire::transport::Transport;
 
-use crate::engine::{self, Engine};
+use crate::engine::{self, Command, Engine, Epoch, Notice};
+use crate::follow::Follower;
 use crate::join::Door;
 use crate::meet::{self, Meeting};
-use crate::member::{Member, Options, Place, Source};
+use crate::member::{Member, Options, Source};
 use crate::metrics::Metrics;
-use crate::rendezvous::{GOODBYE, Order, Rendezvous, Report, Reporter, Setup};
+use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
 use crate::stop::Stop;
 
-/// The links to the neighbours.
-type Links = BTreeMap<usize, Box<dyn Transport>>;
+/// An epoch whose links stand.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) epoch: u64,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) of: Epoch,
+}
+
+/// How a running engine is spoken to.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) commands: Sender<Command>,
+    pub(crate) notices: Receiver<Notice>,
+}
 
 /// How often a node that waits looks whether it still should.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Told to leave, a sidecar is gone within a second: its pod ends no sooner.
 const _: () =
     assert!((LOOK.as_millis() + engine::FAREWELL.as_millis() + GOODBYE.as_millis()) < 1000);
@@ -66,12 +78,12 @@ pub enum Error {
 /// A node that is ready to join.
 #[derive(Debug)]
 pub struct Node {
-    member: Member,
+    pub(crate) member: Member,
     options: Options,
     door: Door,
     joined: Gate,
     metrics: Metrics,
-    stop: Stop,
+    pub(crate) stop: Stop,
 }
 
 impl Node {
@@ -124,10 +136,11 @@ impl Node {
                     doing: "create a bell",
                     source,
                 })?;
-                match self.join(1, &peers, || false)? {
-                    Some(links) => self.run(1, &peers, links, reporter),
-                    None => Ok(()),
-                }
+                let Some(joined) = self.join(1, peers, None, || false)? else {
+                    return Ok(());
+                };
+                let (engine, _running) = self.engine(joined, reporter)?;
+                Ok(engine.run()?)
             }
             Source::Operator { service, address } => {
                 let setup = Setup {
@@ -144,140 +157,111 @@ impl Node {
                             source,
                         }
                     })?;
-                let served = self.follow(&rendezvous);
+                let served = Follower::new(&self, &rendezvous).follow();
                 rendezvous.leave();
                 served
             }
         }
     }
 
-    /// Follows the operator's orders up to the start, then serves.
-    fn follow(self, rendezvous: &Rendezvous) -> Result<(), Error> {
-        let mut joined: Option<(u64, Vec<Peer>, Links)> = None;
-        // Orders heard while connecting.
-        let heard = RefCell::new(VecDeque::new());
-        while !self.stop.is_asked() {
-            let earlier = heard.borrow_mut().pop_front();
-            let order = match earlier {
-                Some(order) => order,
-                None => match rendezvous.orders.recv_timeout(LOOK) {
-                    Ok(order) => order,
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => break,
-                },
-            };
-            match (order, joined.take()) {
-                // Said again after a reconnection: the links stand.
-                (Order::Roster { epoch, nodes }, Some((of, members, links)))
-                    if of == epoch && members == nodes =>
-                {
-                    rendezvous.reporter.send(Report::Joined { epoch });
-                    joined = Some((of, members, links));
-                }
-                // The links of an earlier roster, if there are any, end here.
-                (Order::Roster { epoch, nodes }, _earlier) => {
-                    info!(epoch, nodes = nodes.len(), "connecting to the neighbours");
-                    // A later roster replaces this one, also while neighbours are missing. The same
-                    // one, said again by a new leader, does not: who is done would not connect again.
-                    let other = |order: &Order| match order {
-                        Order::Roster {
-                            epoch: of,
-                            nodes: members,
-                        } => *of != epoch || *members != nodes,
-                        Order::Go { .. } => false,
-                    };
-                    let replaced = || {
-                        let mut heard = heard.borrow_mut();
-                        heard.extend(rendezvous.orders.try_iter());
-                        heard.iter().any(other)
-                    };
-                    if let Some(links) = self.join(epoch, &nodes, replaced)? {
-                        rendezvous.reporter.send(Report::Joined { epoch });
-                        joined = Some((epoch, nodes, links));
-                    }
-                }
-                (Order::Go { epoch }, Some((of, nodes, links))) if of == epoch => {
-                    return self.run(epoch, &nodes, links, rendezvous.reporter.clone());
-                }
-                (Order::Go { epoch }, other) => {
-                    warn!(epoch, "start of an epoch that this node has not joined");
-                    joined = other;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Connects to the neighbours among `peers`. None when it was given up.
-    fn join(
+    /// Connects to the neighbours among these members, whom `peers` lists by rank. None when it was given up.
+    pub(crate) fn join(
         &self,
         epoch: u64,
-        peers: &[Peer],
+        peers: Vec<Peer>,
+        resume: Option<Resume>,
         replaced: impl Fn() -> bool,
-    ) -> Result<Option<Links>, Error> {
+    ) -> Result<Option<Joined>, Error> {
         let nodes = self.member.nodes.len();
-        let in_order = peers
-            .iter()
-            .zip(0u32..)
-            .all(|(peer, rank)| peer.rank == rank);
-        if peers.len() != nodes || !in_order {
+        let members: Vec<u32> = peers.iter().map(|peer| peer.rank).collect();
+        let ascend = members.windows(2).all(|pair| pair[0] < pair[1]);
+        let in_range = members.last().is_some_and(|last| (*last as usize) < nodes);
+        // Before anybody was lost all are members.
+        let complete = resume.is_some() || members.len() == nodes;
+        let own = members.binary_search(&self.member.rank);
+        let (true, true, true, Ok(own)) = (ascend, in_range, complete, own) else {
             return Err(Error::Roster(format!(
-                "it lists {} nodes, in order: {in_order}; the attempt has {nodes}",
-                peers.len()
+                "it lists the nodes {members:?}; the attempt has {nodes}, and this is node {}",
+                self.member.rank
             )));
-        }
-        let neighbours = self
-            .member
-            .trees()
-            .neighbours(self.member.rank as usize)
+        };
+        let trees = self.member.trees(&members);
+        let neighbours = trees
+            .neighbours(own)
             .into_iter()
             .filter_map(|node| {
                 let peer = peers.get(node)?;
-                Some((node, SocketAddr::new(peer.address, peer.port)))
+                Some((peer.rank as usize, SocketAddr::new(peer.address, peer.port)))
             })
             .collect();
         let cancelled = || self.stop.is_asked() || replaced();
-        let links = self.door.connect(epoch, &neighbours, cancelled);
-        for (node, link) in links.iter().flatten() {
-            info!(node, transport = link.name(), "linked to a neighbour");
+        let Some(links) = self.door.connect(epoch, &neighbours, cancelled) else {
+            return Ok(None);
+        };
+        for (rank, link) in &links {
+            info!(
+                node = rank,
+                transport = link.name(),
+                "linked to a neighbour"
+            );
         }
-        Ok(links)
-    }
-
-    /// The gang is there: opens the socket, says so in the run directory, and serves.
-    fn run(
-        &self,
-        epoch: u64,
-        peers: &[Peer],
-        links: Links,
-        reporter: Reporter,
-    ) -> Result<(), Error> {
-        let member = &self.member;
-        let layout = Layout::uniform(member.nodes.len(), member.procs_per_node)
+        let place = |(rank, link): (usize, Box<dyn Transport>)| {
+            Some((members.binary_search(&(rank as u32)).ok()?, link))
+        };
+        let links = links.into_iter().filter_map(place).collect();
+        let all: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
+        let layout = Layout::uniform(nodes, self.member.procs_per_node)
+            .and_then(|layout| layout.of_members(&all))
             .ok_or_else(|| Error::Roster("no nodes, or no processes on them".to_owned()))?;
         let config = Config {
-            node: member.rank as usize,
+            node: own,
             layout,
-            trees: self.member.trees(),
+            trees,
             fence: Fence {
-                attempt: member.attempt,
+                attempt: self.member.attempt,
                 epoch: epoch as u32,
             },
             chunk_bytes: self.options.chunk_bytes,
             slots: self.options.slots,
             timing: self.options.timing,
-            recovery: Recovery::default(),
+            recovery: Recovery {
+                on_peer_loss: self.member.on_peer_loss,
+                ..Recovery::default()
+            },
         };
-        let setup = engine::Setup {
-            config,
+        let world = resume.and_then(|groups| groups.into_iter().find(|one| one.group == WORLD));
+        Ok(Some(Joined {
             epoch,
+            peers,
+            of: Epoch {
+                config,
+                members,
+                links,
+                resume: world,
+            },
+        }))
+    }
+
+    /// The gang is there: opens the socket, says so in the run directory, and prepares to serve.
+    pub(crate) fn engine(
+        &self,
+        joined: Joined,
+        reporter: Reporter,
+    ) -> Result<(Engine, Running), Error> {
+        let member = &self.member;
+        let Joined { epoch, peers, of } = joined;
+        let (commands, orders) = channel();
+        let (said, notices) = channel();
+        let setup = engine::Setup {
+            epoch: of,
             names: member.nodes.iter().map(|node| node.name.clone()).collect(),
             listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
-            links,
             limit_bytes: self.options.limit_bytes,
+            commands: orders,
+            notices: said,
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
-        self.roster(epoch, peers).write(&self.options.run_dir)?;
+        self.roster(epoch, &peers).write(&self.options.run_dir)?;
         self.joined.open();
         info!(
             epoch,
@@ -285,21 +269,32 @@ impl Node {
             nodes = peers.len(),
             "the gang has joined"
         );
-        Ok(engine.run()?)
+        Ok((engine, Running { commands, notices }))
+    }
+
+    /// Writes who is there for the trainer to read.
+    pub(crate) fn note_roster(&self, epoch: u64, peers: &[Peer]) {
+        if let Err(error) = self.roster(epoch, peers).write(&self.options.run_dir) {
+            warn!(%error, "the trainer cannot read who the members are");
+        }
     }
 
     fn roster(&self, epoch: u64, peers: &[Peer]) -> Roster {
-        let node = |(peer, place): (&Peer, &Place)| RosterNode {
-            rank: peer.rank,
-            name: place.name.clone(),
-            zone: place.zone.clone(),
-            address: peer.address,
-            port: peer.port,
+        let node = |peer: &Peer| {
+            let place = self.member.nodes.get(peer.rank as usize);
+            let place = place.cloned().unwrap_or_default();
+            RosterNode {
+                rank: peer.rank,
+                name: place.name,
+                zone: place.zone,
+                address: peer.address,
+                port: peer.port,
+            }
         };
         Roster {
             attempt: self.member.attempt,
             epoch,
-            nodes: peers.iter().zip(&self.member.nodes).map(node).collect(),
+            nodes: peers.iter().map(node).collect(),
             master_port: self.member.master_port,
         }
     }

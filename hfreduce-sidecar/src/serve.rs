@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use collective::machine::OnPeerLoss;
 use daemon::endpoints::Endpoints;
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
@@ -155,6 +156,10 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: assignment.master_port,
+        on_peer_loss: match assignment.on_peer_loss {
+            assignment::OnPeerLoss::Restart => OnPeerLoss::Fail,
+            assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
+        },
     };
     let source = Source::Operator { service, address };
     Ok((member, source, args.listen(address)))
@@ -198,6 +203,7 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: 29_400,
+        on_peer_loss: OnPeerLoss::Fail,
     };
     Ok((member, source, listen))
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use collective::machine::OpId;
+use collective::machine::{OpId, Reason};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
@@ -66,6 +66,8 @@ pub struct Called {
     pub call: wire::Call,
     /// When it came.
     pub since: Instant,
+    /// Why this node cannot carry it out, if so.
+    pub refused: Option<Reason>,
 }
 
 /// What the socket brought.
@@ -238,6 +240,7 @@ impl Session {
                         ticket,
                         call,
                         since,
+                        refused: None,
                     },
                     input,
                 });
@@ -290,12 +293,20 @@ impl Session {
     }
 
     /// The call whose turn is next takes its place in the order of operations.
-    pub fn accept(&mut self) -> Option<Waiting> {
-        let waiting = self.waiting.pop_front()?;
+    pub fn accept(&mut self, refused: Option<Reason>) -> Option<Waiting> {
+        let mut waiting = self.waiting.pop_front()?;
+        waiting.called.refused = refused;
         self.stalled = false;
         self.in_flight.insert(self.next_op, waiting.called);
         self.next_op += 1;
         Some(waiting)
+    }
+
+    /// The calls from this operation on that are not over, in their order.
+    pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
+        self.in_flight
+            .range(first..)
+            .map(|(op, called)| (*op, *called))
     }
 
     /// An operation is over: what was called.

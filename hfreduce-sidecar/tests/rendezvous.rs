@@ -5,54 +5,32 @@
 mod gang;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 
-use gang::processes::{METRICS_PORT, Seat, get, loopback};
-use gang::{PATIENCE, f32s, run, wait_until};
+use gang::pods::{Pods, Streams, sum};
+use gang::processes::get;
+use gang::{PATIENCE, wait_until};
 use hfreduce_sidecar::node::not_ready;
-use rustix::process::{Pid, Signal, kill_process};
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
+use rustix::process::Signal;
+use wire::assignment::OnPeerLoss;
 use wire::client::Client;
-use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
-use wire::rendezvous::{Decoder, Peer, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
 use wire::run_dir::{CheckpointRef, Progress, Roster};
-use wire::{Call, DType, ReduceOp};
-
-const UID: &str = "2c1f2a6e-test";
-
-fn key() -> Key {
-    Key::derive(b"master", UID, 3)
-}
 
 /// A connection of a sidecar: what it says comes out of `heard` with its rank.
 struct Operator {
     address: SocketAddr,
-    connections: Receiver<(u32, TcpStream)>,
-    heard: Receiver<(u32, ToOperator)>,
+    told: Streams,
     streams: BTreeMap<u32, TcpStream>,
 }
 
 impl Operator {
     fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        let (connected, connections) = channel();
-        let (hear, heard) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (connected, hear) = (connected.clone(), hear.clone());
-                thread::spawn(move || listen(stream.unwrap(), &connected, &hear));
-            }
-        });
+        let streams = Streams::start();
         Self {
-            address,
-            connections,
-            heard,
+            address: streams.address,
+            told: streams,
             streams: BTreeMap::new(),
         }
     }
@@ -62,11 +40,11 @@ impl Operator {
         let asked = std::time::Instant::now();
         loop {
             assert!(asked.elapsed() < PATIENCE, "nothing but heartbeats");
-            let (rank, message) = self.heard.recv_timeout(PATIENCE).unwrap();
-            while let Ok((rank, stream)) = self.connections.try_recv() {
+            let (rank, message) = self.told.heard.recv_timeout(PATIENCE).unwrap();
+            while let Ok((rank, stream)) = self.told.connections.try_recv() {
                 self.streams.insert(rank, stream);
             }
-            if wanted(&message) {
+            if let Some(message) = message.filter(&wanted) {
                 return (rank, message);
             }
         }
@@ -134,7 +112,7 @@ impl Operator {
 
     /// The same, where nodes reach each other at this address.
     fn run_gang_at(&mut self, address: IpAddr, nodes: u32) -> (Pods, Vec<Client>) {
-        let pods = Pods::start_at(address, nodes, self.address);
+        let pods = Pods::start_at(address, nodes, self.address, OnPeerLoss::Restart, "auto");
         self.introduce(nodes);
         self.await_joined(nodes);
         self.go(nodes);
@@ -158,160 +136,6 @@ impl Operator {
         let name = format!("worker-{rank}");
         assert!(by != rank && detail.contains(&name), "{detail}");
         (epoch, rank, reason)
-    }
-}
-
-fn listen(
-    mut stream: TcpStream,
-    connected: &Sender<(u32, TcpStream)>,
-    hear: &Sender<(u32, ToOperator)>,
-) {
-    let mut hello = [0; handshake::HELLO_BYTES];
-    if stream.read_exact(&mut hello).is_err() {
-        return;
-    }
-    let responder = Responder::new(&hello).unwrap();
-    let own = Identity {
-        job: JobId::new(UID),
-        attempt: 3,
-        party: Party::Operator,
-    };
-    let (challenged, challenge) = responder.challenge(key(), own, [9; 32]).unwrap();
-    stream.write_all(&challenge).unwrap();
-    let mut proof = [0; handshake::PROOF_BYTES];
-    stream.read_exact(&mut proof).unwrap();
-    let Party::Sidecar { rank } = challenged.finish(&proof).unwrap().party else {
-        return;
-    };
-    connected.send((rank, stream.try_clone().unwrap())).ok();
-    let mut decoder = Decoder::default();
-    let mut bytes = [0; 4096];
-    while let Ok(count @ 1..) = stream.read(&mut bytes) {
-        decoder.push(&bytes[..count]);
-        while let Some(message) = decoder.next().unwrap() {
-            hear.send((rank, message)).ok();
-        }
-    }
-}
-
-/// Pods without a cluster: processes with the files that the operator mounts.
-struct Pods {
-    dir: tempfile::TempDir,
-    address: IpAddr,
-    seats: Vec<Seat>,
-    children: Vec<Child>,
-}
-
-impl Pods {
-    fn start(nodes: u32, rendezvous: SocketAddr) -> Self {
-        Self::start_at(Ipv4Addr::LOCALHOST.into(), nodes, rendezvous)
-    }
-
-    fn start_at(address: IpAddr, nodes: u32, rendezvous: SocketAddr) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let assignment = Assignment {
-            version: VERSION,
-            job: JobRef {
-                namespace: "default".to_owned(),
-                name: "digits".to_owned(),
-                uid: UID.to_owned(),
-            },
-            attempt: 3,
-            algorithm: ALGORITHM,
-            procs_per_node: 1,
-            nodes: (0..nodes)
-                .map(|rank| AssignedNode {
-                    name: format!("worker-{rank}"),
-                    zone: "a".to_owned(),
-                    leaf: String::new(),
-                })
-                .collect(),
-            crossing: false,
-            master_port: 29_400,
-            checkpoint: None,
-            resume: None,
-        };
-        let packed = assignment.to_gz().unwrap();
-        std::fs::write(dir.path().join("assignment.json.gz"), packed).unwrap();
-        std::fs::write(dir.path().join("key"), key().as_bytes()).unwrap();
-        std::fs::write(dir.path().join("launcher"), "#!/bin/sh\n").unwrap();
-        let mut pods = Self {
-            dir,
-            address,
-            seats: loopback(nodes as u8),
-            children: Vec::new(),
-        };
-        for rank in 0..nodes {
-            std::fs::create_dir(pods.run_dir(rank)).unwrap();
-            let child = pods.spawn(rank, rendezvous);
-            pods.children.push(child);
-        }
-        pods
-    }
-
-    fn spawn(&self, rank: u32, rendezvous: SocketAddr) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
-            .current_dir(self.dir.path())
-            .env("POD_IP", self.address.to_string())
-            .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
-            .env("FIREFLYER_NODE_RANK", rank.to_string())
-            .args([
-                "--assignment",
-                "assignment.json.gz",
-                "--key",
-                "key",
-                "--launcher",
-                "launcher",
-            ])
-            .args(["--port", "0", "--metrics-listen"])
-            .arg(self.metrics_address(rank).to_string())
-            .arg("--run-dir")
-            .arg(self.run_dir(rank))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    fn metrics_address(&self, rank: u32) -> SocketAddr {
-        SocketAddr::from((self.seats[rank as usize].address, METRICS_PORT))
-    }
-
-    fn run_dir(&self, rank: u32) -> PathBuf {
-        self.dir.path().join(rank.to_string())
-    }
-
-    fn client(&self, rank: u32) -> Client {
-        Client::attach(&self.run_dir(rank).join(wire::run_dir::SOCKET), 0, PATIENCE).unwrap()
-    }
-
-    fn sum(&self, nodes: u32) {
-        let clients: Vec<Client> = (0..nodes).map(|rank| self.client(rank)).collect();
-        sum(&clients);
-    }
-
-    fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
-    }
-}
-
-fn sum(clients: &[Client]) {
-    thread::scope(|scope| {
-        for client in clients {
-            scope.spawn(move || {
-                let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 1);
-                let output = run(client, call, &f32s(&[1.0])).unwrap();
-                assert_eq!(output.result[..], f32s(&[clients.len() as f32]));
-            });
-        }
-    });
-}
-
-impl Drop for Pods {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            child.kill().ok();
-            child.wait().ok();
-        }
     }
 }
 

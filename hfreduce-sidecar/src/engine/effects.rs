@@ -137,7 +137,7 @@ impl Engine {
     /// Nothing can be sent over a link any more. It is lost when all that came over it has been read: a peer
     /// that is gone has often said why before.
     fn stop_sending(&mut self, peer: usize, error: &link::Error) {
-        info!(node = peer, name = self.name(peer), %error, "link takes nothing more");
+        info!(node = self.rank_of(peer), name = self.name(peer), %error, "link takes nothing more");
         let mut left = Vec::new();
         if let Some(link) = self.links.get_mut(&peer) {
             link.abandon(&mut left);
@@ -145,17 +145,23 @@ impl Engine {
         self.done(left);
     }
 
+    /// Closes a link for good, whatever is still to be said over it.
+    pub(super) fn drop_link(&mut self, peer: usize) {
+        if let Some(mut link) = self.links.remove(&peer) {
+            epoll::delete(self.park.poll(), link.socket()).ok();
+            let mut left = Vec::new();
+            link.abandon(&mut left);
+            self.metrics.peers.set(self.links.len() as i64);
+            self.done(left);
+        }
+    }
+
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
-        let Some(mut link) = self.links.remove(&peer) else {
-            return;
-        };
-        info!(node = peer, name = self.name(peer), %error, "link ended");
-        epoll::delete(self.park.poll(), link.socket()).ok();
-        let mut left = Vec::new();
-        link.abandon(&mut left);
-        self.metrics.peers.set(self.links.len() as i64);
-        self.done(left);
-        self.handle(Input::PeerLost { peer });
+        if self.links.contains_key(&peer) {
+            info!(node = self.rank_of(peer), name = self.name(peer), %error, "link ended");
+            self.drop_link(peer);
+            self.handle(Input::PeerLost { peer });
+        }
     }
 
     pub(super) fn count_traffic(&mut self) {
@@ -238,9 +244,10 @@ impl Engine {
             Effect::Suspect { peer, silent } => {
                 let name = self.name(peer).to_owned();
                 self.metrics.suspects.inc();
-                self.metrics.suspect(peer, &name, true);
+                let rank = self.rank_of(peer);
+                self.metrics.suspect(rank, &name, true);
                 warn!(
-                    node = peer,
+                    node = rank,
                     name,
                     ?silent,
                     "suspect: nothing is heard from it"
@@ -248,17 +255,18 @@ impl Engine {
                 self.suspect(
                     peer,
                     SuspectReason::Frozen,
-                    format!("node {peer} ({name}) has been silent for {silent:?}"),
+                    format!("node {rank} ({name}) has been silent for {silent:?}"),
                 );
             }
             Effect::Recovered { peer } => {
+                let rank = self.rank_of(peer);
                 info!(
-                    node = peer,
+                    node = rank,
                     name = self.name(peer),
                     "a suspect was heard again"
                 );
-                self.metrics.suspect(peer, self.name(peer), false);
-                self.reporter.send(Report::Recovered { node: peer as u32 });
+                self.metrics.suspect(rank, self.name(peer), false);
+                self.reporter.send(Report::Recovered { node: rank as u32 });
             }
             Effect::Late { op, ranks } => {
                 for rank in ranks {
@@ -275,8 +283,7 @@ impl Engine {
                 }
             }
             Effect::Broken { broken } => self.broken(broken),
-            // Operations do not wait for a next epoch yet: see `node`.
-            Effect::Stopped { .. } => {}
+            Effect::Stopped { report } => self.begin_stop(report),
         }
         Ok(())
     }
@@ -319,6 +326,7 @@ impl Engine {
 
     fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let text = outcome.err().map(|cause| self.text(&cause));
+        self.told[rank] = self.told[rank].max(op + 1);
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
@@ -367,7 +375,7 @@ impl Engine {
     }
 
     fn suspect(&self, node: usize, reason: SuspectReason, detail: String) {
-        let node = node as u32;
+        let node = self.rank_of(node) as u32;
         self.reporter.send(Report::Suspect {
             node,
             reason,

@@ -6,9 +6,10 @@ use collective::machine::{Input, OpId, Reason};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use wire::entry::FailureKind;
 use wire::ring;
 
-use super::{CLIENT, CLIENT_BELL, Engine, KIND, Seat, Use, VISITOR};
+use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
 use crate::session::{self, Heard, Session, Taken};
@@ -148,6 +149,7 @@ impl Engine {
             warn!(%error, local_rank = rank, "process lost");
             self.close_session(rank);
             self.seats[rank] = Seat::Left;
+            self.notices.send(Notice::RankLost).ok();
             self.handle(Input::RankLost { rank });
         }
     }
@@ -168,7 +170,7 @@ impl Engine {
 
     pub(super) fn may_submit(&self, rank: usize) -> bool {
         // A broken epoch answers every call at once.
-        self.machine.broken().is_some() || self.machine.may_submit(rank)
+        self.is_over() || self.machine.may_submit(rank)
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {
@@ -239,10 +241,16 @@ impl Engine {
             };
             refused = Some((reason, error.to_string()));
         }
-        let Some(waiting) = self.sessions.get_mut(&rank).and_then(Session::accept) else {
+        let reason = refused.as_ref().map(|(reason, _)| *reason);
+        let session = self.sessions.get_mut(&rank);
+        let Some(waiting) = session.and_then(|session| session.accept(reason)) else {
             return false;
         };
-        if self.machine.broken().is_none() {
+        if let Some(over) = self.over.clone() {
+            self.fail(rank, op, over);
+            return true;
+        }
+        if !self.is_over() {
             self.uses.entry(op).or_default();
         }
         if let Some((reason, detail)) = refused {
@@ -252,11 +260,25 @@ impl Engine {
         }
         let input = waiting.input.ok().flatten();
         let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
-        if let Some(input) = input.filter(|_| self.machine.broken().is_none()) {
+        if let Some(input) = input.filter(|_| !self.is_over()) {
             self.memory.bring(op, rank, input);
         }
         self.handle(Input::Submit { rank, call, ready });
         true
+    }
+
+    /// Tells a process that its call has failed.
+    fn fail(&mut self, rank: usize, op: OpId, text: String) {
+        let Some(session) = self.sessions.get_mut(&rank) else {
+            return;
+        };
+        let Some(called) = session.ended(op) else {
+            return;
+        };
+        self.metrics.failed(&called.call);
+        if let Err(error) = session.fail(called.ticket, FailureKind::Broken, text) {
+            self.lose_session(rank, &error);
+        }
     }
 
     fn stall(&mut self, rank: usize, op: OpId, full: &PoolError) {
@@ -276,7 +298,7 @@ impl Engine {
     /// needs it too, or has called something else, and then it has no result: it must not wait for memory
     /// that is given back only when it has called.
     fn provide(&mut self, op: OpId, call: &collective::Call) -> Result<(), PoolError> {
-        if self.machine.broken().is_some() || self.uses.contains_key(&op) {
+        if self.is_over() || self.uses.contains_key(&op) {
             return Ok(());
         }
         let bytes = call.result_bytes(self.standing.world);

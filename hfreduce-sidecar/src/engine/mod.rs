@@ -3,6 +3,7 @@
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
 mod effects;
+mod epoch;
 mod local;
 mod park;
 #[cfg(test)]
@@ -10,9 +11,11 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::machine::{Cause, Config, Effect, Input, Machine, OpId};
+use collective::machine::{Cause, Config, Effect, Input, Machine, OnPeerLoss, OpId};
+use collective::recovery::Report;
 use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
 use wire::doorbell;
@@ -21,11 +24,13 @@ use wire::ring::Bed;
 use wire::segment;
 use wire::transport::Transport;
 
-use crate::memory::{Memory, Sizes};
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
+use epoch::Stopping;
+pub use epoch::{Command, Epoch, Notice};
 use park::Park;
 
 /// How long farewells may take before the sidecar leaves without.
@@ -59,21 +64,21 @@ pub enum Error {
     Chunk(u32),
 }
 
-/// What the engine needs to run an epoch.
+/// What the engine needs.
 #[derive(Debug)]
 pub struct Setup {
-    /// Node, layout, trees, limits.
-    pub config: Config,
-    /// The membership as the operator counts it.
-    pub epoch: u64,
-    /// Names of the nodes, for errors.
+    /// The first epoch: everybody is a member.
+    pub epoch: Epoch,
+    /// Names of the attempt's nodes, for errors.
     pub names: Vec<String>,
     /// Where local processes attach.
     pub listener: Listener,
-    /// Authenticated connections to all neighbours.
-    pub links: BTreeMap<usize, Box<dyn Transport>>,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
+    /// What it is told; the bell of `stop` wakes it for that.
+    pub commands: Receiver<Command>,
+    /// What it has to tell.
+    pub notices: Sender<Notice>,
 }
 
 /// Whether a local rank may attach.
@@ -91,11 +96,24 @@ struct Use {
     released: bool,
 }
 
-/// The data path of a node in one epoch.
+/// The data path of a node.
 #[derive(Debug)]
 pub struct Engine {
     machine: Machine,
     config: Config,
+    /// The rank in the attempt of each member of the epoch.
+    members: Vec<u32>,
+    /// Processes of all members, by epoch.
+    worlds: BTreeMap<u32, u32>,
+    /// For each local rank, the first operation whose end it was not told.
+    told: Vec<OpId>,
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    stopping: Option<Stopping>,
+    /// What was reported last.
+    report: Report,
+    /// Why nothing runs any more, if others went on without this node.
+    over: Option<String>,
     standing: Standing,
     names: Vec<String>,
     memory: Memory,
@@ -129,36 +147,31 @@ impl Engine {
         reporter: Reporter,
     ) -> Result<Self, Error> {
         let Setup {
-            config,
             epoch,
             names,
             listener,
-            links,
             limit_bytes,
+            commands,
+            notices,
         } = setup;
+        let Epoch {
+            config,
+            members,
+            links,
+            resume: _from_nothing,
+        } = epoch;
         config.check()?;
         // Peers would take the sender of a larger one for broken.
         if config.chunk_bytes > PAYLOAD_LIMIT_BYTES {
             return Err(Error::Chunk(config.chunk_bytes));
         }
         let machine = Machine::new(config.clone(), Duration::ZERO);
-        let is_polled = |peer: &usize| links.get(peer).is_some_and(|link| link.is_polled());
-        let (borrows, receives) = machine
-            .receives()
-            .into_iter()
-            .partition(|(peer, _)| is_polled(peer));
-        let memory = Memory::new(&Sizes {
-            receives,
-            borrows,
-            sends: machine.sends(),
-            slots: config.slots,
-            chunk_bytes: config.chunk_bytes,
-            limit_bytes,
-        })?;
+        let mut memory = Memory::new(limit_bytes);
+        memory.set_edges(&epoch::sizes(&machine, &config, &links))?;
         let local = config.layout.local(config.node);
         let standing = Standing {
             attempt: config.fence.attempt,
-            epoch,
+            epoch: config.fence.epoch.into(),
             node: config.node as u32,
             nodes: config.layout.nodes() as u32,
             local_rank: 0,
@@ -173,6 +186,14 @@ impl Engine {
         }
         let engine = Self {
             machine,
+            members,
+            worlds: BTreeMap::from([(config.fence.epoch, config.layout.world())]),
+            told: vec![0; local],
+            commands,
+            notices,
+            stopping: None,
+            report: Report::new(),
+            over: None,
             standing,
             names,
             memory,
@@ -201,7 +222,9 @@ impl Engine {
         for (peer, link) in &engine.links {
             let socket = link.socket();
             engine.watch(&socket, LINK | *peer as u64).map_err(failed)?;
-            engine.metrics.suspect(*peer, engine.name(*peer), false);
+            engine
+                .metrics
+                .suspect(engine.rank_of(*peer), engine.name(*peer), false);
         }
         engine.metrics.peers.set(engine.links.len() as i64);
         Ok(engine)
@@ -216,6 +239,7 @@ impl Engine {
             let mut busy = self.look_at_rings();
             busy |= self.look_at_links();
             busy |= self.carry_out();
+            self.obey()?;
             self.forget_gone();
             if self.has_left() {
                 return Ok(());
@@ -261,9 +285,9 @@ impl Engine {
         let slept = match self.lie_down() {
             Some(beds) => {
                 let until = self.machine.wake_at().saturating_sub(self.now());
-                let limit = match self.left {
-                    Some(_) => until.min(Duration::from_millis(10)),
-                    None => until.min(Duration::from_secs(1)),
+                let limit = match (self.left, &self.stopping) {
+                    (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
+                    (None, None) => until.min(Duration::from_secs(1)),
                 };
                 self.park.sleep(&beds, events, limit)
             }
@@ -319,20 +343,32 @@ impl Engine {
 
     /// A cause in words, with the name of the node to look at.
     fn text(&self, cause: &Cause) -> String {
-        let node = match cause {
-            Cause::Verdict(_) => None,
-            Cause::Broken(broken) => broken.node(),
+        let Cause::Broken(broken) = cause else {
+            return cause.to_string();
         };
-        match node {
-            Some(node) if !self.name(node).is_empty() => {
-                format!("{cause}; node {node} is {}", self.name(node))
-            }
-            Some(_) | None => cause.to_string(),
+        let broken = broken.renumbered(|node| self.rank_of(node));
+        let name = |rank: usize| self.names.get(rank).filter(|name| !name.is_empty());
+        match broken.node().and_then(|rank| Some((rank, name(rank)?))) {
+            Some((rank, name)) => format!("{broken}; node {rank} is {name}"),
+            None => broken.to_string(),
         }
     }
 
+    /// A member's rank in the attempt.
+    fn rank_of(&self, node: usize) -> usize {
+        self.members.get(node).map_or(node, |rank| *rank as usize)
+    }
+
+    /// A member's name.
     fn name(&self, node: usize) -> &str {
-        self.names.get(node).map_or("", String::as_str)
+        let name = self.names.get(self.rank_of(node));
+        name.map_or("", String::as_str)
+    }
+
+    /// Whether calls fail at once: the epoch is over, and none will follow.
+    fn is_over(&self) -> bool {
+        let holds = self.config.recovery.on_peer_loss == OnPeerLoss::Hold;
+        self.over.is_some() || self.machine.broken().is_some() && !holds
     }
 
     /// Says farewell once asked to. True when there is nothing left to do.

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
 
 use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing};
 use collective::{DoubleTree, Layout};
@@ -24,25 +25,29 @@ fn setup() -> (Setup, TcpStream) {
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
     let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        node: 0,
+        layout: Layout::uniform(2, 1).unwrap(),
+        trees: DoubleTree::build(&["", ""]),
+        fence: FENCE,
+        chunk_bytes: MIN_CHUNK_BYTES,
+        slots: DEFAULT_SLOTS,
+        timing: Timing::default(),
+        recovery: Recovery::default(),
+    };
+    let link: Box<dyn Transport> = Box::new(Tcp::new(ours).unwrap());
     let setup = Setup {
-        config: Config {
-            node: 0,
-            layout: Layout::uniform(2, 1).unwrap(),
-            trees: DoubleTree::build(&["", ""]),
-            fence: FENCE,
-            chunk_bytes: MIN_CHUNK_BYTES,
-            slots: DEFAULT_SLOTS,
-            timing: Timing::default(),
-            recovery: Recovery::default(),
+        epoch: Epoch {
+            config,
+            members: vec![0, 1],
+            links: BTreeMap::from([(PEER, link)]),
+            resume: None,
         },
-        epoch: 1,
         names: vec![String::new(); 2],
         listener: Listener::bind(&dir.path().join("socket")).unwrap(),
-        links: BTreeMap::from([(
-            PEER,
-            Box::new(Tcp::new(ours).unwrap()) as Box<dyn Transport>,
-        )]),
         limit_bytes: 0,
+        commands: channel().1,
+        notices: channel().0,
     };
     (setup, theirs)
 }
@@ -87,7 +92,7 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
 #[test]
 fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does() {
     let (mut setup, _theirs) = setup();
-    setup.config.chunk_bytes = PAYLOAD_LIMIT_BYTES + 64;
+    setup.epoch.config.chunk_bytes = PAYLOAD_LIMIT_BYTES + 64;
     let (stop, metrics, reporter) = parts();
     let refused = Engine::new(setup, stop, metrics, reporter).unwrap_err();
     let refused = refused.to_string();

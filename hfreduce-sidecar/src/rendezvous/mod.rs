@@ -13,6 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use collective::membership::Reach;
+use collective::recovery::{self, Resume};
 use wire::rendezvous::{Peer, SuspectReason};
 use wire::ring::Bell;
 
@@ -44,8 +46,23 @@ pub enum Report {
         /// Its rank.
         node: u32,
     },
+    /// The node has stopped in an epoch and waits for the next.
+    Stopped(Standstill),
+    /// A process of its trainer is gone.
+    RankLost,
     /// The node leaves on purpose.
     Leaving,
+}
+
+/// A node that waits for the next epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// The epoch that it has stopped in.
+    pub epoch: u64,
+    /// How far it is.
+    pub report: recovery::Report,
+    /// Whom it reaches.
+    pub reach: Reach,
 }
 
 /// What the operator says to the node.
@@ -62,6 +79,27 @@ pub enum Order {
     Go {
         /// The epoch.
         epoch: u64,
+    },
+    /// Stop, and say how far this node is.
+    Stop {
+        /// The epoch.
+        epoch: u64,
+        /// The members that are known.
+        members: Vec<Peer>,
+    },
+    /// Connect to these, who go on together.
+    Next {
+        /// The epoch.
+        epoch: u64,
+        /// The members, by rank.
+        members: Vec<Peer>,
+        /// What they begin with.
+        resume: Resume,
+    },
+    /// The others do not want this node.
+    Refused {
+        /// Why.
+        reason: String,
     },
 }
 
@@ -128,6 +166,8 @@ impl Rendezvous {
             orders: order,
             joined: None,
             suspects: BTreeMap::new(),
+            stopped: None,
+            rank_lost: false,
             leaving: false,
         };
         thread::Builder::new()

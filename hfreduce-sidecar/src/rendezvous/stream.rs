@@ -14,7 +14,7 @@ use wire::rendezvous::{self, Decoder, SuspectReason, ToOperator, ToSidecar};
 use wire::ring::Bell;
 use wire::run_dir::Progress;
 
-use super::{Order, Report, Setup};
+use super::{Order, Report, Setup, Standstill};
 use crate::introduce;
 use crate::metrics::Metrics;
 
@@ -60,6 +60,10 @@ pub(super) struct Stream {
     pub(super) joined: Option<u64>,
     /// Suspects that were not heard again, said again on every connection.
     pub(super) suspects: BTreeMap<u32, (SuspectReason, String)>,
+    /// Until the node has joined the next epoch; said again on every connection.
+    pub(super) stopped: Option<Standstill>,
+    /// Said again on every connection.
+    pub(super) rank_lost: bool,
     pub(super) leaving: bool,
 }
 
@@ -124,6 +128,8 @@ impl Stream {
             match report {
                 Report::Joined { epoch } => {
                     self.joined = Some(epoch);
+                    self.stopped = None;
+                    self.suspects.clear();
                     messages.push(ToOperator::Joined { epoch });
                 }
                 Report::Suspect {
@@ -141,6 +147,14 @@ impl Stream {
                         epoch: self.joined.unwrap_or(0),
                         rank: node,
                     });
+                }
+                Report::Stopped(stopped) => {
+                    messages.extend(standstill(&stopped));
+                    self.stopped = Some(stopped);
+                }
+                Report::RankLost => {
+                    self.rank_lost = true;
+                    messages.push(ToOperator::RankLost);
                 }
                 Report::Leaving => {
                     self.leaving = true;
@@ -229,6 +243,8 @@ impl Stream {
         let suspects = self.suspects.iter();
         suspects
             .map(|(node, (reason, detail))| self.suspicion(*node, *reason, detail))
+            .chain(self.rank_lost.then_some(ToOperator::RankLost))
+            .chain(self.stopped.as_ref().and_then(standstill))
             .collect()
     }
 
@@ -246,13 +262,41 @@ impl Stream {
     fn obey(&self, message: ToSidecar) -> Result<(), End> {
         let order = match message {
             ToSidecar::Redirect { address } => return Err(End::Redirect(address)),
-            ToSidecar::Refused { reason } => return Err(End::Refused(reason)),
+            ToSidecar::Refused { reason } => {
+                let refused = Order::Refused {
+                    reason: reason.clone(),
+                };
+                self.orders.send(refused).ok();
+                return Err(End::Refused(reason));
+            }
+            ToSidecar::Revoke { epoch, members } => Order::Stop { epoch, members },
+            ToSidecar::Next {
+                epoch,
+                members,
+                resume,
+            } => {
+                let resume = serde_json::from_value(resume).map_err(rendezvous::Error::Parse)?;
+                Order::Next {
+                    epoch,
+                    members,
+                    resume,
+                }
+            }
             ToSidecar::Roster { epoch, nodes } => Order::Roster { epoch, nodes },
             ToSidecar::Go { epoch } => Order::Go { epoch },
         };
         self.orders.send(order).ok();
         Ok(())
     }
+}
+
+fn standstill(stopped: &Standstill) -> Option<ToOperator> {
+    Some(ToOperator::Stopped {
+        epoch: stopped.epoch,
+        report: serde_json::to_value(&stopped.report).ok()?,
+        reached: stopped.reach.reached.iter().copied().collect(),
+        unreached: stopped.reach.unreached.iter().copied().collect(),
+    })
 }
 
 fn send(stream: &mut TcpStream, message: &ToOperator) -> Result<(), End> {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+pub(crate) mod pods;
 pub(crate) mod processes;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use collective::machine::OnPeerLoss;
 use hfreduce_sidecar::member::{Member, Options, Place, Source};
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Node};
@@ -63,6 +65,7 @@ pub(crate) fn member(rank: u32, nodes: usize, procs: u32) -> Member {
             })
             .collect(),
         master_port: 29_400,
+        on_peer_loss: OnPeerLoss::Fail,
     }
 }
 

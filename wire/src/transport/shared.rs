@@ -174,12 +174,8 @@ impl Shared {
             .ok_or(Error::Payload("bytes outside of their segment"))
     }
 
-    /// The segment that a payload lies in, made known to the other side, and its place there.
-    fn place(&mut self, payload: &Outgoing) -> Result<(u64, u64), Error> {
-        let (block, start) = payload
-            .bytes
-            .place()
-            .ok_or(Error::Payload("bytes that are not this side's to share"))?;
+    /// Makes a segment known to the other side.
+    fn share(&mut self, block: &Arc<Block>) -> Result<(), Error> {
         let number = block.number();
         if !self.told.contains_key(&number) {
             let segment = block.segment();
@@ -189,7 +185,7 @@ impl Shared {
             self.told.insert(number, Arc::downgrade(block));
             self.forget_gone();
         }
-        Ok((number, start as u64))
+        Ok(())
     }
 
     fn forget_gone(&mut self) {
@@ -237,11 +233,11 @@ impl Transport for Shared {
             return Err(Error::Closed);
         }
         let mut rings = false;
-        while let Some((header, payload)) = self.queue.pop_front() {
+        while let Some((header, payload)) = self.queue.front() {
             if self.outbox.room()? == 0 {
-                self.queue.push_front((header, payload));
                 break;
             }
+            let header = *header;
             let mut entry = [0; FRAME_WORDS];
             for (word, bytes) in entry.iter_mut().zip(header.encode().chunks_exact(8)) {
                 *word = bytes
@@ -249,20 +245,24 @@ impl Transport for Shared {
                     .rev()
                     .fold(0, |word, byte| word << 8 | u64::from(*byte));
             }
-            if let Some(payload) = &payload {
-                (entry[SEGMENT], entry[OFFSET]) = self.place(payload)?;
+            if let Some(payload) = payload {
+                let (block, start) = payload
+                    .bytes
+                    .place()
+                    .ok_or(Error::Payload("bytes that are not this side's to share"))?;
+                let block = Arc::clone(block);
+                (entry[SEGMENT], entry[OFFSET]) = (block.number(), start as u64);
+                self.share(&block)?;
             }
             let number = self.outbox.produced();
             match self.outbox.push(&entry) {
                 Ok(asleep) => rings |= asleep,
-                Err(PushError::Full) => {
-                    self.queue.push_front((header, payload));
-                    break;
-                }
+                Err(PushError::Full) => break,
                 Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),
             }
             self.traffic.0 += HEADER_BYTES as u64 + u64::from(header.payload);
-            match payload {
+            // Whatever fails before leaves it in the queue, whose tokens are given back with the link.
+            match self.queue.pop_front().and_then(|(_, payload)| payload) {
                 Some(payload) if is_read_in_place(&header.body) => {
                     self.read.insert((header.tree, header.slot), payload);
                 }
@@ -547,6 +547,21 @@ mod tests {
         assert_eq!(receive(&mut other).0, credit(1));
         let end = other.receive(&mut |_| Ok(Place::Discard));
         assert!(matches!(end, Err(Error::Closed)));
+    }
+
+    #[test]
+    fn what_could_not_be_sent_is_given_back_with_the_link() {
+        let (one, mut other) = pair();
+        drop(one);
+        let part = block(b"a part");
+        let bytes = part.read(0..6).unwrap();
+        let payload = Outgoing { token: 5, bytes };
+        other.push(&up(0, 6), Some(payload)).unwrap();
+        let mut left = Vec::new();
+        other.flush(&mut left).unwrap_err();
+        other.abandon(&mut left);
+        assert_eq!(left, [5]);
+        part.write(0..6).unwrap();
     }
 
     #[test]

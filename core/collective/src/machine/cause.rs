@@ -123,6 +123,45 @@ pub enum Broken {
 }
 
 impl Broken {
+    /// The same with other numbers for the nodes.
+    #[must_use]
+    pub fn renumbered(self, number: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::NodeLost { node, by } => Self::NodeLost {
+                node: number(node),
+                by: number(by),
+            },
+            Self::NodeSilent { node, by } => Self::NodeSilent {
+                node: number(node),
+                by: number(by),
+            },
+            Self::NodeLeft { node, by, op } => Self::NodeLeft {
+                node: number(node),
+                by: number(by),
+                op,
+            },
+            Self::RankLost { rank, by } => Self::RankLost {
+                rank,
+                by: number(by),
+            },
+            Self::RankLeft { rank, by, op } => Self::RankLeft {
+                rank,
+                by: number(by),
+                op,
+            },
+            Self::Protocol {
+                node,
+                by,
+                violation,
+            } => Self::Protocol {
+                node: number(node),
+                by: number(by),
+                violation,
+            },
+            Self::Revoked => Self::Revoked,
+        }
+    }
+
     /// The node to look at.
     #[must_use]
     pub const fn node(&self) -> Option<usize> {

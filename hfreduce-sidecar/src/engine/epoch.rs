@@ -1,0 +1,224 @@
+//! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
+//! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
+
+use collective::machine::{Config, Input, Machine, OpId, Start};
+use collective::recovery::{GroupResume, Report};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+use wire::entry::FailureKind;
+use wire::transport::Transport;
+
+use super::{Engine, Error, LINK};
+use crate::memory::Sizes;
+
+/// How long what is said at the end of an epoch may take to leave.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What an epoch needs.
+#[derive(Debug)]
+pub struct Epoch {
+    /// This node among the members, their layout and trees, limits.
+    pub config: Config,
+    /// The rank in the attempt of each member.
+    pub members: Vec<u32>,
+    /// Authenticated connections to all neighbours, by their place among the members.
+    pub links: BTreeMap<usize, Box<dyn Transport>>,
+    /// What it begins with, if it is not the first.
+    pub resume: Option<GroupResume>,
+}
+
+/// What the engine is told while it runs.
+#[derive(Debug)]
+pub enum Command {
+    /// Stop in this epoch.
+    Stop,
+    /// Go on in this one.
+    Enter(Box<Epoch>),
+    /// There will be no other: everything fails, for this reason.
+    GiveUp(String),
+}
+
+/// What the engine has to tell.
+#[derive(Debug)]
+pub enum Notice {
+    /// It has stopped, and is so far.
+    Stopped {
+        /// In which epoch.
+        epoch: u32,
+        /// How far.
+        report: Report,
+    },
+    /// A process of the trainer is gone.
+    RankLost,
+}
+
+/// An epoch that ends.
+#[derive(Debug)]
+pub(super) struct Stopping {
+    since: Instant,
+    report: Report,
+}
+
+/// The edges of a machine as memory.
+pub(super) fn sizes(
+    machine: &Machine,
+    config: &Config,
+    links: &BTreeMap<usize, Box<dyn Transport>>,
+) -> Sizes {
+    let is_polled = |peer: &usize| links.get(peer).is_some_and(|link| link.is_polled());
+    let (borrows, receives) = machine
+        .receives()
+        .into_iter()
+        .partition(|(peer, _)| is_polled(peer));
+    Sizes {
+        receives,
+        borrows,
+        sends: machine.sends(),
+        slots: config.slots,
+        chunk_bytes: config.chunk_bytes,
+    }
+}
+
+impl Engine {
+    /// Does what it was told.
+    pub(super) fn obey(&mut self) -> Result<(), Error> {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Stop => self.handle(Input::Revoke),
+                Command::Enter(epoch) => self.enter(*epoch)?,
+                Command::GiveUp(reason) => self.give_up(reason),
+            }
+        }
+        self.finish_stop();
+        Ok(())
+    }
+
+    /// The machine has stopped. What it has said to its neighbours leaves first.
+    pub(super) fn begin_stop(&mut self, report: Report) {
+        let since = Instant::now();
+        self.stopping = Some(Stopping { since, report });
+    }
+
+    fn finish_stop(&mut self) {
+        let Some(stopping) = &self.stopping else {
+            return;
+        };
+        let said = self.effects.is_empty() && self.links.values().all(|link| link.is_flushed());
+        if !said && stopping.since.elapsed() < LAST_WORDS {
+            return;
+        }
+        // Nothing of this epoch is read or written from here on.
+        for peer in self.links.keys().copied().collect::<Vec<_>>() {
+            self.drop_link(peer);
+        }
+        while self.carry_out() {}
+        if !self.machine.is_idle() {
+            return; // A bug of ours: nobody may be given bytes that are still written.
+        }
+        if let Some(Stopping { report, .. }) = self.stopping.take() {
+            let epoch = self.config.fence.epoch;
+            info!(epoch, ?report, "stopped; waiting for the next epoch");
+            self.report.clone_from(&report);
+            self.notices.send(Notice::Stopped { epoch, report }).ok();
+        }
+    }
+
+    /// Goes on with the members of an epoch.
+    fn enter(&mut self, epoch: Epoch) -> Result<(), Error> {
+        let Epoch {
+            config,
+            members,
+            links,
+            resume,
+        } = epoch;
+        config.check()?;
+        info!(
+            epoch = config.fence.epoch,
+            ?members,
+            "going on in a new epoch"
+        );
+        self.worlds
+            .insert(config.fence.epoch, config.layout.world());
+        let start = resume.map(|resume| {
+            let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
+            let held = self.report.iter().find(|group| group.group == resume.group);
+            Start {
+                resume: resume.within(&ranks),
+                told: self.told.clone(),
+                held: held.map_or_else(Vec::new, |group| group.held.clone()),
+            }
+        });
+        let now = self.now();
+        self.machine = match &start {
+            Some(start) => Machine::resume(config.clone(), start, now),
+            None => Machine::new(config.clone(), now),
+        };
+        self.memory
+            .set_edges(&sizes(&self.machine, &config, &links))?;
+        self.links = links;
+        self.members = members;
+        self.config = config;
+        for (peer, link) in &self.links {
+            let socket = link.socket();
+            self.watch(&socket, LINK | *peer as u64)
+                .map_err(|source| Error::Poll(source.into()))?;
+            self.metrics
+                .suspect(self.rank_of(*peer), self.name(*peer), false);
+        }
+        self.metrics.peers.set(self.links.len() as i64);
+        for served in start.iter().flat_map(|start| &start.resume.served) {
+            self.uses.entry(served.held.op).or_default();
+            let bytes = usize::try_from(served.held.bytes).unwrap_or(usize::MAX);
+            if let Err(error) = self.memory.provide(served.held.op, bytes) {
+                warn!(%error, operation = served.held.op, "no memory for a result that others have");
+                self.handle(Input::Revoke);
+            }
+        }
+        self.call_again();
+        self.handle(Input::Tick);
+        Ok(())
+    }
+
+    /// Each process's calls whose end it was not told, in their order.
+    fn call_again(&mut self) {
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            let first = self.told[rank];
+            let calls: Vec<_> = self
+                .sessions
+                .get(&rank)
+                .map(|session| session.in_flight_from(first).collect())
+                .unwrap_or_default();
+            for (op, called) in calls {
+                let call = crate::codec::call_from_wire(&called.call);
+                self.handle(match called.refused {
+                    Some(reason) => Input::Refuse { rank, call, reason },
+                    None => Input::Submit {
+                        rank,
+                        call,
+                        ready: self.memory.brought(op, rank),
+                    },
+                });
+            }
+        }
+    }
+
+    /// Everything fails from here on.
+    fn give_up(&mut self, reason: String) {
+        warn!(reason, "this node does not go on");
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            let Some(session) = self.sessions.get_mut(&rank) else {
+                continue;
+            };
+            let ops: Vec<OpId> = session.in_flight_from(0).map(|(op, _)| op).collect();
+            let failed = ops.into_iter().try_for_each(|op| match session.ended(op) {
+                Some(called) => session.fail(called.ticket, FailureKind::Broken, reason.clone()),
+                None => Ok(()),
+            });
+            if let Err(error) = failed {
+                self.lose_session(rank, &error);
+            }
+        }
+        self.over = Some(reason);
+    }
+}

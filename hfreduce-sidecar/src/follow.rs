@@ -1,0 +1,279 @@
+//! What a node does when the operator says so: connect, start, stop, go on with those who are left. The engine runs
+//! on a thread of its own meanwhile and serves the node's processes; what its data path does between two epochs is
+//! wait.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use collective::membership::{Reach, probes};
+use collective::recovery::Report as Progress;
+use tracing::{info, warn};
+use wire::rendezvous::Peer;
+
+use crate::engine::{self, Command, Notice};
+use crate::node::{Error, Joined, LOOK, Node, Running};
+use crate::rendezvous::{Order, Rendezvous, Report, Standstill};
+
+/// How long a member may take to answer whether it is reached.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How often a node that waits for the next epoch asks again whom it reaches.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A node that follows the operator's orders.
+pub(crate) struct Follower<'a> {
+    node: &'a Node,
+    rendezvous: &'a Rendezvous,
+    /// Orders heard while connecting.
+    heard: RefCell<VecDeque<Order>>,
+    joined: Option<Joined>,
+    /// The epoch that it was told to start last.
+    epoch: Option<u64>,
+    engine: Option<(JoinHandle<Result<(), engine::Error>>, Running)>,
+    /// The last members that it was told of.
+    members: Vec<Peer>,
+    waiting: Option<Waiting>,
+}
+
+/// Between two epochs.
+struct Waiting {
+    epoch: u64,
+    report: Progress,
+    asked: Instant,
+    said: Option<Reach>,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) fn new(node: &'a Node, rendezvous: &'a Rendezvous) -> Self {
+        Self {
+            node,
+            rendezvous,
+            heard: RefCell::default(),
+            joined: None,
+            epoch: None,
+            engine: None,
+            members: Vec::new(),
+            waiting: None,
+        }
+    }
+
+    /// Follows orders until asked to stop, or until the engine ends.
+    pub(crate) fn follow(mut self) -> Result<(), Error> {
+        while !self.node.stop.is_asked() {
+            if self
+                .engine
+                .as_ref()
+                .is_some_and(|(thread, _)| thread.is_finished())
+            {
+                break;
+            }
+            self.listen();
+            self.ask_whom_it_reaches();
+            let earlier = self.heard.borrow_mut().pop_front();
+            let order = match earlier {
+                Some(order) => order,
+                None => match self.rendezvous.orders.recv_timeout(LOOK) {
+                    Ok(order) => order,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                },
+            };
+            self.obey(order)?;
+        }
+        match self.engine {
+            Some((thread, _)) => match thread.join() {
+                Ok(served) => Ok(served?),
+                Err(_panicked) => Err(Error::Roster("the engine's thread panicked".to_owned())),
+            },
+            None => Ok(()),
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), Error> {
+        match order {
+            // Said again after a reconnection: the links stand.
+            Order::Roster { epoch, nodes } if self.has_joined(epoch, &nodes) => {
+                self.rendezvous.reporter.send(Report::Joined { epoch });
+            }
+            Order::Roster { epoch, nodes } => self.connect(epoch, nodes, None)?,
+            Order::Next { epoch, members, .. } if self.has_joined(epoch, &members) => {
+                self.rendezvous.reporter.send(Report::Joined { epoch });
+            }
+            Order::Next {
+                epoch,
+                members,
+                resume,
+            } => self.connect(epoch, members, Some(resume))?,
+            Order::Go { epoch } => self.go(epoch)?,
+            Order::Stop { epoch, members } => {
+                self.members = members;
+                match &self.engine {
+                    Some(_) => self.tell(Command::Stop),
+                    // It has run before, and its processes have lost what they had here.
+                    None => {
+                        info!(epoch, "this node has lost its memory");
+                        self.rendezvous.reporter.send(Report::RankLost);
+                    }
+                }
+            }
+            Order::Refused { reason } => {
+                if self.waiting.take().is_some() {
+                    self.tell(Command::GiveUp(reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_joined(&self, epoch: u64, members: &[Peer]) -> bool {
+        let joined = self.joined.as_ref();
+        self.epoch == Some(epoch)
+            || joined.is_some_and(|joined| joined.epoch == epoch && joined.peers == members)
+    }
+
+    /// Connects to the neighbours among these. The links of an earlier roster, if there are any, end here.
+    fn connect(
+        &mut self,
+        epoch: u64,
+        peers: Vec<Peer>,
+        resume: Option<collective::recovery::Resume>,
+    ) -> Result<(), Error> {
+        self.joined = None;
+        info!(epoch, nodes = peers.len(), "connecting to the neighbours");
+        self.members.clone_from(&peers);
+        // A later order replaces this one, also while neighbours are missing. The same one, said again by a new
+        // leader, does not: who is done would not connect again.
+        let other = |order: &Order| match order {
+            Order::Roster {
+                epoch: of,
+                nodes: members,
+            }
+            | Order::Next {
+                epoch: of, members, ..
+            } => *of != epoch || *members != peers,
+            Order::Stop { .. } | Order::Refused { .. } => true,
+            Order::Go { .. } => false,
+        };
+        let replaced = || {
+            let mut heard = self.heard.borrow_mut();
+            heard.extend(self.rendezvous.orders.try_iter());
+            heard.iter().any(other)
+        };
+        let joined = self.node.join(epoch, peers.clone(), resume, replaced)?;
+        if joined.is_some() {
+            self.rendezvous.reporter.send(Report::Joined { epoch });
+            self.joined = joined;
+        }
+        Ok(())
+    }
+
+    /// Everybody has joined.
+    fn go(&mut self, epoch: u64) -> Result<(), Error> {
+        if self.epoch == Some(epoch) {
+            return Ok(()); // Said again by a new leader.
+        }
+        let Some(joined) = self.joined.take_if(|joined| joined.epoch == epoch) else {
+            warn!(epoch, "start of an epoch that this node has not joined");
+            return Ok(());
+        };
+        self.epoch = Some(epoch);
+        if self.engine.is_some() {
+            self.waiting = None;
+            self.node.note_roster(epoch, &joined.peers);
+            self.tell(Command::Enter(Box::new(joined.of)));
+            return Ok(());
+        }
+        let reporter = self.rendezvous.reporter.clone();
+        let (engine, running) = self.node.engine(joined, reporter)?;
+        let thread = thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || engine.run())
+            .map_err(|source| Error::System {
+                doing: "start the engine's thread",
+                source,
+            })?;
+        self.engine = Some((thread, running));
+        Ok(())
+    }
+
+    fn tell(&self, command: Command) {
+        if let Some((_, running)) = &self.engine {
+            running.commands.send(command).ok();
+            self.node.stop.bell().ring();
+        }
+    }
+
+    /// Hears what the engine has to tell.
+    fn listen(&mut self) {
+        let Some((_, running)) = &self.engine else {
+            return;
+        };
+        for notice in running.notices.try_iter() {
+            match notice {
+                Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
+                Notice::Stopped { epoch, report } => {
+                    self.waiting = Some(Waiting {
+                        epoch: epoch.into(),
+                        report,
+                        asked: Instant::now(),
+                        said: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Says how far this node is, with whom it reaches, and again when that changes.
+    fn ask_whom_it_reaches(&mut self) {
+        let Some(waiting) = &mut self.waiting else {
+            return;
+        };
+        let is_due = waiting.said.is_none() || waiting.asked.elapsed() >= ASK_AGAIN;
+        if !is_due || self.joined.is_some() {
+            return;
+        }
+        waiting.asked = Instant::now();
+        let reach = reach(&self.members, self.node.member.rank);
+        if waiting.said.as_ref() == Some(&reach) {
+            return;
+        }
+        waiting.said = Some(reach.clone());
+        self.rendezvous.reporter.send(Report::Stopped(Standstill {
+            epoch: waiting.epoch,
+            report: waiting.report.clone(),
+            reach,
+        }));
+    }
+}
+
+/// Which of the members that it should ask answer a node.
+fn reach(members: &[Peer], rank: u32) -> Reach {
+    let ranks: Vec<u32> = members.iter().map(|member| member.rank).collect();
+    let asked = probes(&ranks, rank);
+    let answers = |peer: &Peer| {
+        let address = SocketAddr::new(peer.address, peer.port);
+        TcpStream::connect_timeout(&address, ANSWER).is_ok()
+    };
+    let answers: Vec<(u32, bool)> = thread::scope(|scope| {
+        let asking: Vec<_> = members
+            .iter()
+            .filter(|member| asked.contains(&member.rank))
+            .map(|member| (member.rank, scope.spawn(move || answers(member))))
+            .collect();
+        asking
+            .into_iter()
+            .map(|(rank, asking)| (rank, asking.join().unwrap_or(false)))
+            .collect()
+    });
+    let of = |reached: bool| {
+        let of = answers.iter().filter(move |(_, is)| *is == reached);
+        of.map(|(rank, _)| *rank).collect()
+    };
+    Reach {
+        reached: of(true),
+        unreached: of(false),
+    }
+}

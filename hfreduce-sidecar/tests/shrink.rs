@@ -1,0 +1,343 @@
+//! The survivors of a loss go on: real sidecar processes with real clients, led by `collective::membership` with a store
+//! in memory. The operation under way is finished by those who are left, with the same result on all of them.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use collective::Layout;
+use collective::membership::{
+    Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
+    Reason,
+};
+use gang::pods::{Pods, Streams};
+use gang::{PATIENCE, f32s, failure, filled, run, to_f32s};
+use rustix::process::Signal;
+use wire::assignment::OnPeerLoss;
+use wire::client::{Client, Ticket};
+use wire::entry::FailureKind;
+use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::{Call, DType, ReduceOp};
+
+/// Ten times what a killed trainer's node may cost.
+const WITHIN: Duration = Duration::from_secs(10);
+const PEER_LOSS: Duration = Duration::from_secs(2);
+
+/// Leads one attempt, as the operator does.
+struct Leader {
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Leader {
+    fn start(nodes: usize) -> Self {
+        let streams = Streams::start();
+        let address = streams.address;
+        let over = Arc::new(AtomicBool::new(false));
+        let ours = Arc::clone(&over);
+        let thread = thread::spawn(move || lead(&streams, nodes, &ours));
+        Self {
+            address,
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        let led = self.thread.take().map(JoinHandle::join);
+        if !thread::panicking() {
+            led.unwrap().unwrap();
+        }
+    }
+}
+
+fn lead(streams: &Streams, nodes: usize, over: &AtomicBool) {
+    let start = Instant::now();
+    let policy = Policy {
+        on_peer_loss: Loss::Shrink,
+        peer_loss: PEER_LOSS,
+        least: 1,
+    };
+    let layout = Layout::uniform(nodes, 1).unwrap();
+    let mut membership = Membership::resume(layout, policy, None, Duration::ZERO);
+    let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
+    let mut current: BTreeMap<u32, Connection> = BTreeMap::new();
+    let mut events = Vec::new();
+    while !over.load(Ordering::Acquire) {
+        let heard = streams.heard.recv_timeout(Duration::from_millis(20));
+        while let Ok((rank, stream)) = streams.connections.try_recv() {
+            let connection = Connection(outboxes.len() as u64);
+            outboxes.insert(connection, stream);
+            current.insert(rank, connection);
+        }
+        if let Ok((rank, message)) = heard {
+            let connection = current[&rank];
+            events.push(event(connection, rank, message));
+        }
+        events.push(Event::Tick);
+        while !events.is_empty() {
+            let mut effects = Vec::new();
+            for event in events.drain(..) {
+                membership.handle(start.elapsed(), event, &mut effects);
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Send {
+                        connection,
+                        message,
+                    } => {
+                        let bytes = encode(&words(message)).unwrap();
+                        // A sidecar that is gone hears nothing.
+                        (&outboxes[&connection]).write_all(&bytes).ok();
+                    }
+                    Effect::Commit { commit, .. } => events.push(Event::Committed {
+                        epoch: commit.epoch,
+                    }),
+                    Effect::Changed => {}
+                }
+            }
+        }
+    }
+}
+
+fn event(connection: Connection, rank: u32, message: Option<ToOperator>) -> Event {
+    let Some(message) = message else {
+        return Event::Disconnected { connection };
+    };
+    match message {
+        ToOperator::Hello {
+            address,
+            port,
+            joined_epoch: joined,
+            ..
+        } => Event::Hello {
+            connection,
+            rank,
+            endpoint: Endpoint { address, port },
+            joined,
+        },
+        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
+        ToOperator::Heartbeat { .. } => Event::Heartbeat {
+            connection,
+            progress: None,
+        },
+        ToOperator::Suspect {
+            epoch,
+            rank,
+            reason,
+            ..
+        } => Event::Suspect {
+            connection,
+            epoch,
+            rank,
+            reason: match reason {
+                SuspectReason::Dead => Reason::Dead,
+                SuspectReason::Silent => Reason::Silent,
+                SuspectReason::Frozen => Reason::Frozen,
+            },
+        },
+        ToOperator::Recovered { epoch, rank } => Event::Recovered {
+            connection,
+            epoch,
+            rank,
+        },
+        ToOperator::Stopped {
+            epoch,
+            report,
+            reached,
+            unreached,
+        } => Event::Stopped {
+            connection,
+            epoch,
+            report: serde_json::from_value(report).unwrap(),
+            reach: Reach {
+                reached: reached.into_iter().collect(),
+                unreached: unreached.into_iter().collect(),
+            },
+        },
+        ToOperator::RankLost => Event::RankLost { connection },
+        ToOperator::Bye => Event::Bye { connection },
+    }
+}
+
+fn words(message: Message) -> ToSidecar {
+    let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
+        rank,
+        address: endpoint.address,
+        port: endpoint.port,
+    };
+    match message {
+        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
+            epoch,
+            nodes: (0..).zip(endpoints).map(peer).collect(),
+        },
+        Message::Go { epoch } => ToSidecar::Go { epoch },
+        Message::Revoke { epoch, members } => ToSidecar::Revoke {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+        },
+        Message::Next {
+            epoch,
+            members,
+            resume,
+        } => ToSidecar::Next {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+            resume: serde_json::to_value(resume).unwrap(),
+        },
+        Message::Refused(refusal) => ToSidecar::Refused {
+            reason: refusal.to_string(),
+        },
+    }
+}
+
+/// A gang of one process a node, that has made its first operation.
+fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
+    start_over("auto", nodes)
+}
+
+fn start_over(transport: &str, nodes: u32) -> (Leader, Pods, Vec<Client>) {
+    let leader = Leader::start(nodes as usize);
+    let address = std::net::Ipv4Addr::LOCALHOST.into();
+    let pods = Pods::start_at(
+        address,
+        nodes,
+        leader.address,
+        OnPeerLoss::Shrink,
+        transport,
+    );
+    let clients: Vec<Client> = (0..nodes).map(|rank| pods.client(rank)).collect();
+    gang::pods::sum(&clients);
+    (leader, pods, clients)
+}
+
+fn submit(client: &Client, elements: usize) -> Ticket {
+    let rank = client.standing().rank as f32;
+    let input = filled(client, &f32s(&vec![rank + 1.0; elements]));
+    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
+    client.submit(call, Some(input), PATIENCE).unwrap()
+}
+
+/// The one number that all elements of the result are.
+fn result(client: &Client, ticket: Ticket) -> f32 {
+    let result = to_f32s(&client.wait(ticket, PATIENCE).unwrap().result);
+    assert!(result.iter().all(|one| *one == result[0]));
+    result[0]
+}
+
+#[test]
+fn an_operation_under_way_is_finished_without_the_node_whose_process_died() {
+    for transport in ["auto", "tcp"] {
+        finished_without_the_node_whose_process_died(start_over(transport, 3));
+    }
+}
+
+fn finished_without_the_node_whose_process_died(gang: (Leader, Pods, Vec<Client>)) {
+    let (_leader, _pods, mut clients) = gang;
+    let elements = 1 << 20;
+    let tickets: Vec<Ticket> = clients[..2]
+        .iter()
+        .map(|client| submit(client, elements))
+        .collect();
+    // It has not called; its end is the end of its socket, as when it is killed.
+    let lost = clients.pop().unwrap();
+    let since = Instant::now();
+    lost.abandon();
+    for (client, ticket) in clients.iter().zip(tickets) {
+        assert_eq!(result(client, ticket), 3.0);
+    }
+    assert!(since.elapsed() < WITHIN, "{:?}", since.elapsed());
+    // And all that follow: an average is that of the two.
+    let averages: Vec<Vec<f32>> = thread::scope(|scope| {
+        let average = |client| {
+            let call = Call::all_reduce(DType::F32, ReduceOp::Avg, 2);
+            to_f32s(&run(client, call, &f32s(&[1.0, 4.0])).unwrap().result)
+        };
+        let running: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || average(client)))
+            .collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(averages, [[1.0, 4.0], [1.0, 4.0]]);
+}
+
+#[test]
+fn a_node_whose_sidecar_is_killed_is_waited_for_and_then_done_without() {
+    let (_leader, pods, clients) = start(4);
+    let elements = 3 << 20;
+    let since = Instant::now();
+    let tickets: Vec<Ticket> = clients
+        .iter()
+        .map(|client| submit(client, elements))
+        .collect();
+    pods.signal(0, Signal::KILL);
+    let sums: Vec<f32> = clients[1..]
+        .iter()
+        .zip(&tickets[1..])
+        .map(|(client, ticket)| result(client, *ticket))
+        .collect();
+    // Either it was complete somewhere before the kill, and all have it, or nobody's contains rank 0.
+    assert!(
+        [[10.0; 3], [9.0; 3]].contains(&[sums[0], sums[1], sums[2]]),
+        "{sums:?}"
+    );
+    assert!(since.elapsed() < WITHIN + 10 * PEER_LOSS);
+    let survivors = &clients[1..];
+    let tickets: Vec<Ticket> = survivors.iter().map(|client| submit(client, 5)).collect();
+    for (client, ticket) in survivors.iter().zip(tickets) {
+        assert_eq!(result(client, ticket), 9.0);
+    }
+}
+
+#[test]
+fn losses_one_after_the_other_leave_one_that_goes_on() {
+    let (_leader, _pods, mut clients) = start(4);
+    while clients.len() > 1 {
+        let lost = clients.remove(0);
+        let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 1000)).collect();
+        lost.abandon();
+        let all: f32 = clients
+            .iter()
+            .map(|client| client.standing().rank as f32 + 1.0)
+            .sum();
+        for (client, ticket) in clients.iter().zip(tickets) {
+            assert_eq!(result(client, ticket), all);
+        }
+    }
+}
+
+#[test]
+fn the_other_processes_of_a_node_that_is_out_get_an_error() {
+    let (_leader, pods, mut clients) = start(3);
+    let ticket = submit(&clients[2], 10);
+    // The operator takes it for dead, and it cannot know.
+    pods.signal(2, Signal::STOP);
+    let frozen = clients.pop().unwrap();
+    let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 10)).collect();
+    thread::scope(|scope| {
+        for (client, ticket) in clients.iter().zip(tickets) {
+            scope.spawn(move || {
+                let sum = result(client, ticket);
+                assert!(sum == 3.0 || sum == 6.0);
+            });
+        }
+    });
+    pods.signal(2, Signal::CONT);
+    match frozen.wait(ticket, PATIENCE) {
+        // It was over before it froze.
+        Ok(output) => assert_eq!(to_f32s(&output.result), [6.0; 10]),
+        refused @ Err(_) => assert_eq!(failure(refused).0, FailureKind::Broken),
+    }
+}
