@@ -49,6 +49,11 @@ for program in $(cat /tests); do
   names=$("$program" --ignored --list --format terse | sed -n 's/: test$//p')
   for name in $names; do
     case $name in *"$filter"*) ;; *) continue ;; esac
+    # A test that was killed may have left a cable unplugged.
+    for i in $nodes; do
+      ip link set "p$i" up
+      until grep -q ACTIVE "/sys/class/infiniband/rxe$i/ports/1/state"; do usleep 10000; done
+    done
     begun=$(cut -d. -f1 /proc/uptime)
     timeout -s KILL 60 "$program" --ignored --exact "$name" --nocapture > /tmp/output 2>&1
     status=$?
