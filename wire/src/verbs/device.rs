@@ -129,6 +129,35 @@ pub fn devices(library: &Arc<Library>) -> Result<Vec<Arc<Context>>, Error> {
     (0..list.count).map(|index| list.open(index)).collect()
 }
 
+/// A device with a port that carries traffic and the GID to use on it: of the devices that have such a port the
+/// first, or the one of this name.
+pub fn find(
+    library: &Arc<Library>,
+    name: Option<&str>,
+    choice: GidChoice,
+) -> Result<(Arc<Context>, Port, Gid), Error> {
+    let devices = devices(library)?;
+    let known: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
+    let mut first_error = None;
+    for device in devices {
+        if name.is_some_and(|name| name != device.name) {
+            continue;
+        }
+        for port in device.ports()?.into_iter().filter(|port| port.active) {
+            match port.gid(&device.name, choice) {
+                Ok(gid) => return Ok((device, port, gid)),
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+    }
+    Err(first_error.unwrap_or_else(|| Error::Inactive {
+        name: name.map(str::to_owned),
+        known,
+    }))
+}
+
 /// The library's list, which opened devices outlive.
 struct List<'a> {
     library: &'a Arc<Library>,

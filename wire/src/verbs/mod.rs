@@ -19,7 +19,7 @@ use std::ffi::c_int;
 use std::io;
 use std::path::PathBuf;
 
-pub use device::{Context, Gid, GidChoice, GidKind, LinkLayer, Port, choose, devices};
+pub use device::{Context, Gid, GidChoice, GidKind, LinkLayer, Port, choose, devices, find};
 pub use library::{Library, NAME};
 pub use memory::{Access, Domain, Region, Remote, Source, check_locked};
 pub use pair::{Endpoint, Pair, PairOptions, PathOptions, Write};
@@ -63,6 +63,18 @@ pub enum Error {
         device: String,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// No port carries traffic, or there is no device of the name.
+    #[error(
+        "failed to find an active port on {}; the devices here are {}",
+        name.as_deref().unwrap_or("any RDMA device"),
+        known.join(", ")
+    )]
+    Inactive {
+        /// The device that was asked for.
+        name: Option<String>,
+        /// The devices that there are.
+        known: Vec<String>,
     },
     /// A port has no address that would do.
     #[error(

@@ -32,6 +32,8 @@ pub(super) enum Fault {
     /// Writes wait from here on, and are carried out when completions are polled for: a random number of them, of
     /// random queue pairs. The value is the seed.
     Shuffle(u64),
+    /// The port of the device with this number is down from here on.
+    PortDown(u64),
 }
 
 impl Fault {
@@ -44,6 +46,7 @@ impl Fault {
             4 => Self::Status(value as u32),
             5 => Self::Dropped,
             6 => Self::Shuffle(value),
+            7 => Self::PortDown(value),
             _ => return None,
         })
     }
@@ -112,6 +115,7 @@ struct Pair {
 pub(super) struct State {
     pub(super) alive: u64,
     pub(super) no_device: bool,
+    pub(super) down: Vec<usize>,
     pub(super) memory: BTreeMap<u32, Memory>,
     faults: Vec<Fault>,
     shuffle: Option<u64>,
@@ -146,6 +150,7 @@ impl State {
         match fault {
             Fault::NoDevice => self.no_device = true,
             Fault::Shuffle(seed) => self.shuffle = Some(seed | 1),
+            Fault::PortDown(device) => self.down.push(device as usize),
             Fault::OpenRefused
             | Fault::RegisterRefused
             | Fault::InlineRefused

@@ -27,12 +27,12 @@ const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
 
 fn fail<T>(errno: i32) -> *mut T {
-    rustix_errno(errno);
+    set_errno(errno);
     null_mut()
 }
 
 /// Sets errno, which the caller of a C function looks at.
-fn rustix_errno(errno: i32) {
+fn set_errno(errno: i32) {
     unsafe extern "C" {
         fn __errno_location() -> *mut c_int;
     }
@@ -136,16 +136,17 @@ pub unsafe extern "C" fn ibv_query_device(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
-    _: *mut abi::Context,
+    context: *mut abi::Context,
     port: u8,
     attributes: *mut abi::PortAttributes,
 ) -> c_int {
     if port != 1 {
         return EINVAL;
     }
-    // SAFETY: the caller's structure.
-    let attributes = unsafe { &mut *attributes };
-    attributes.state = abi::PORT_ACTIVE;
+    // SAFETY: the caller's open device, and structure.
+    let (device, attributes) = unsafe { (index((*context).device), &mut *attributes) };
+    let down = state().down.contains(&device);
+    attributes.state = if down { 1 } else { abi::PORT_ACTIVE };
     attributes.active_mtu = 5;
     attributes.gid_tbl_len = 4;
     attributes.link_layer = abi::LINK_LAYER_ETHERNET;

@@ -2,15 +2,16 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use proptest::prelude::*;
 use wire::segment::{Segment, Writers};
 use wire::verbs::channel::{Destination, Options, Payload, Place};
 use wire::verbs::{
     Access, CompletionQueue, Error, GidChoice, Library, NAME, Pair, PairOptions, PathOptions,
-    Region, Write, devices,
+    Region, Write, devices, find,
 };
 
 use crate::nodes::{
@@ -24,6 +25,7 @@ const INLINE_REFUSED: u32 = 3;
 const STATUS: u32 = 4;
 const DROPPED: u32 = 5;
 const SHUFFLE: u32 = 6;
+const PORT_DOWN: u32 = 7;
 
 const SMALL: Options = Options { slots: 4, sends: 8 };
 const MEBIBYTE: usize = 1 << 20;
@@ -39,17 +41,10 @@ struct Fake {
 impl Fake {
     #[expect(unsafe_code, reason = "the stand-in's own functions")]
     fn new() -> Self {
-        let here = env::current_exe().unwrap();
-        // target/debug/deps/rdma-123 and target/debug/examples.
-        let built = here
-            .ancestors()
-            .nth(2)
-            .unwrap()
-            .join("examples/libfake_ibverbs.so");
+        let built = built();
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
-        fs::copy(&built, &copy)
-            .unwrap_or_else(|error| panic!("{}: {error}: run cargo test -p wire", built.display()));
+        fs::copy(&built, &copy).unwrap();
         let library = Library::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
         let (inject, alive) = unsafe {
@@ -84,6 +79,29 @@ impl Fake {
     fn nodes(&self) -> [Node; 2] {
         nodes::nodes(&self.library).try_into().ok().unwrap()
     }
+}
+
+/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
+fn built() -> PathBuf {
+    let here = env::current_exe().unwrap();
+    // target/debug/deps/rdma-123 and target/debug/examples.
+    let folder = here.ancestors().nth(2).unwrap().join("examples");
+    let built = folder.join("libfake_ibverbs.so");
+    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
+    let sources = [
+        "tests/fake/lib.rs",
+        "tests/fake/device.rs",
+        "src/verbs/abi.rs",
+    ];
+    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
+        assert!(
+            modified(&source).unwrap() <= age,
+            "{} is missing or old: run cargo build -p wire --examples",
+            built.display()
+        );
+    }
+    built
 }
 
 fn words(result: Result<impl Sized, Error>) -> String {
@@ -135,6 +153,38 @@ fn devices_have_ports_and_addresses() {
     assert!(
         error.contains("192.0.2.99") && error.contains("2 RoceV2 192.0.2.11"),
         "{error}"
+    );
+}
+
+#[test]
+fn a_device_is_found_by_name_by_address_and_by_whether_its_port_is_up() {
+    let fake = Fake::new();
+    let found = |name: Option<&str>, choice| {
+        find(&fake.library, name, choice).map(|(device, _, gid)| {
+            let name = device.name().to_owned();
+            (name, gid.address().to_string())
+        })
+    };
+    let first = ("fake0".to_owned(), "192.0.2.10".to_owned());
+    let second = ("fake1".to_owned(), "192.0.2.11".to_owned());
+    let address = |text: &str| GidChoice::Address(text.parse().unwrap());
+    assert_eq!(found(None, GidChoice::Automatic).unwrap(), first);
+    assert_eq!(found(Some("fake1"), GidChoice::Automatic).unwrap(), second);
+    assert_eq!(found(None, address("192.0.2.11")).unwrap(), second);
+    let unknown = words(found(Some("mlx5_0"), GidChoice::Automatic));
+    assert!(
+        unknown.contains("mlx5_0; the devices here are fake0, fake1"),
+        "{unknown}"
+    );
+    let nowhere = words(found(None, address("192.0.2.12")));
+    assert!(nowhere.contains("192.0.2.12"), "{nowhere}");
+    fake.inject(PORT_DOWN, 0);
+    assert_eq!(found(None, GidChoice::Automatic).unwrap(), second);
+    fake.inject(PORT_DOWN, 1);
+    let down = words(found(None, GidChoice::Automatic));
+    assert!(
+        down.starts_with("failed to find an active port on any RDMA device"),
+        "{down}"
     );
 }
 
