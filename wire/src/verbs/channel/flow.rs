@@ -248,8 +248,8 @@ impl<S: Clone> Flow<S> {
         if self.room == 0 {
             return Ok(None);
         }
-        // First, because the peer may be waiting for it, and never between a payload and its header.
-        if !self.payload_posted && self.taken - self.told >= u64::from(self.limits.slots / 2) {
+        // First, because the peer may be waiting for it.
+        if self.taken - self.told >= u64::from(self.limits.slots / 2) {
             self.told = self.taken;
             let id = self.count_write(false);
             let count = self.told;
@@ -270,10 +270,6 @@ impl<S: Clone> Flow<S> {
                 None => return Ok(None),
                 Some(None) => *place = Place::Unwanted,
                 Some(Some(window)) => {
-                    // The header follows at once, so there must be room for both.
-                    if self.room < 2 {
-                        return Ok(None);
-                    }
                     let bytes = header.payload;
                     let to = part(window, to, bytes)?;
                     let source = source.clone();
