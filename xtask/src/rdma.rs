@@ -7,7 +7,7 @@ mod parts;
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Instant;
 
@@ -34,9 +34,7 @@ pub(crate) fn run(filter: &str) -> Result<ExitCode> {
     let programs = programs()?;
     let started = Instant::now();
     report::begin("guest");
-    // Of this run only; the name keeps two runs apart.
-    let folder = paths::cache()?.join(format!("rdma/run-{}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    let folder = run_folder()?;
     let ended = initramfs::pack(&parts, &programs, filter, &folder)
         .and_then(|initramfs| guest::run(&parts.kernel, &initramfs, &folder));
     fs::remove_dir_all(&folder)
@@ -44,6 +42,23 @@ pub(crate) fn run(filter: &str) -> Result<ExitCode> {
     let verdict = ended?;
     report::line("guest", "ran", started.elapsed());
     Ok(close(&verdict))
+}
+
+/// A folder of this run only: its name keeps two runs apart. Those of runs that were ended go.
+fn run_folder() -> Result<PathBuf> {
+    let base = paths::cache()?.join("rdma");
+    for old in parts::list(&base)? {
+        let name = old.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(process) = name.strip_prefix("run-")
+            && !Path::new("/proc").join(process).exists()
+        {
+            fs::remove_dir_all(&old)
+                .with_context(|| format!("failed to remove {}", old.display()))?;
+        }
+    }
+    let folder = base.join(format!("run-{}", std::process::id()));
+    fs::create_dir_all(&folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    Ok(folder)
 }
 
 /// Why there can be no guest here, if there can be none.

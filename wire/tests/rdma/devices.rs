@@ -206,6 +206,41 @@ fn frames_cross_between_any_two_devices() {
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask test --rdma"]
+fn one_queue_serves_channels_to_all_peers() {
+    let [hub, rest @ ..] = nodes();
+    let queue = CompletionQueue::new(&hub.context, 3 * SMALL.completions()).unwrap();
+    let mut near = [0; 3].map(|_| End::with_queue(&hub, SMALL, MEBIBYTE, &queue));
+    let mut far = rest.each_ref().map(|node| End::new(node, SMALL, MEBIBYTE));
+    for (near, far) in near.iter_mut().zip(&mut far) {
+        connect(near, far, PathOptions::default());
+    }
+    for number in 0..20 {
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            near.send(number, 0, 0, 2000);
+            far.send(number, 0, 0, 3000);
+        }
+    }
+    let deadline = Instant::now() + LIMIT;
+    let done = |end: &End| end.frames.len() == 20 && end.left.len() == 20;
+    while !near.iter().chain(&far).all(done) {
+        assert!(Instant::now() < deadline, "frames do not come");
+        far.iter_mut().for_each(End::work);
+        near.iter_mut().for_each(End::post);
+        let mut completions = Vec::new();
+        queue.poll(&mut completions).unwrap();
+        for completion in &completions {
+            let mut owners = near.iter_mut();
+            let owner = owners.find(|end| end.channel.number() == completion.pair);
+            owner.unwrap().take(completion);
+        }
+        for end in near.iter().chain(&far) {
+            assert!(end.error.is_none(), "{}", end.words());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask test --rdma"]
 fn a_completion_wakes_whoever_sleeps_on_the_descriptor() {
     let [one, other, ..] = nodes();
     wake_a_sleeper(&mut channel(&one, &other, SMALL, MEBIBYTE));
