@@ -2,6 +2,11 @@
 //! goes straight from the sender's memory to its destination. Owns a queue pair and the two rings of header slots; the
 //! rules are in `flow`, the bytes in `slot`. What frames mean, and which window is announced when, is the engine's
 //! business. A channel never blocks; whoever polls the completion queue hands it what concerns it.
+//!
+//! One turn of a loop: arm the queue, poll it, give each completion to the channel whose number it names, flush the
+//! channels, sleep on the queue's descriptor. A window must be announced before the frame that lets the peer send to
+//! it: a frame whose window is not announced holds up those behind it. Completions of a channel that is gone may
+//! still be in a queue that outlives it, and numbers are used again: take a new queue with new channels.
 
 mod flow;
 mod slot;
@@ -74,7 +79,8 @@ impl Default for Options {
 impl Options {
     /// Completions that one channel may have that nobody has looked at.
     pub fn completions(self) -> u32 {
-        self.limits().receives() + self.sends
+        let limits = self.limits();
+        limits.receives() + limits.sends
     }
 
     fn limits(self) -> Limits {
