@@ -369,7 +369,7 @@ impl Reader<'_> {
 }
 
 /// FNV-1a over words: finds a damaged header; the payload is left to TCP's own sum.
-fn checksum(bytes: &[u8]) -> u32 {
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     bytes.chunks(4).fold(0x811c_9dc5, |sum: u32, part| {
         let word = part
             .iter()

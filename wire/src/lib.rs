@@ -1,6 +1,6 @@
 //! Bytes between our processes: files in the run directory, the rendezvous stream, mutual
 //! authentication, shared segments and rings between trainer and sidecar, data frames between
-//! sidecars. What arrives is validated here once, so the rest may trust its types; what a message
+//! sidecars, RDMA. What arrives is validated here once, so the rest may trust its types; what a message
 //! means is decided by those who exchange it. No module here reads a clock to make a decision,
 //! and none depends on another crate of ours.
 
@@ -21,6 +21,7 @@ pub mod run_dir;
 pub mod segment;
 pub mod termination;
 pub mod transport;
+pub mod verbs;
 
 pub use op::{Call, DType, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -54,7 +55,7 @@ pub fn size_class(bytes: usize) -> usize {
 
 /// A mapping that ends with the value.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -112,6 +113,11 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) }
     }
 
+    /// Where it begins, and its length.
+    pub(crate) fn place(&self) -> (NonNull<u8>, usize) {
+        (self.start, self.bytes)
+    }
+
     #[expect(unsafe_code, reason = "a mapping as a slice")]
     fn bytes(&self) -> &[u8] {
         // SAFETY: `start` is mapped for `bytes` until drop, and the file cannot shrink under it: the
@@ -119,13 +125,6 @@ impl Mapping {
         // Another process may write at the same time; each byte is used as a number only, never to
         // decide about memory, so a torn read spoils that process's own sum and nothing else.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
-    }
-
-    #[expect(unsafe_code, reason = "a mapping as a slice")]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the exclusive borrow keeps this process's other users out, and the
-        // callers hold a mapping made with PROT_WRITE.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
     #[expect(unsafe_code, reason = "a mapping as atomics")]
@@ -150,7 +149,8 @@ impl Drop for Mapping {
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
-    mapping: Mapping,
+    /// Shared with devices that it is registered with, which keep it mapped and look at its place only.
+    mapping: Arc<Mapping>,
 }
 
 /// A segment mapped for reading.
@@ -192,14 +192,20 @@ impl Segment {
         };
         let fixed_size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals | fixed_size).map_err(failed("seal"))?;
-        Ok(Self { fd, mapping })
+        Ok(Self {
+            fd,
+            mapping: Arc::new(mapping),
+        })
     }
 
     /// Maps a segment that another process created.
     pub fn open(fd: OwnedFd, bytes: usize) -> Result<Self, Error> {
         check(fd.as_fd(), bytes)?;
         let mapping = Mapping::new(fd.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Self { fd, mapping })
+        Ok(Self {
+            fd,
+            mapping: Arc::new(mapping),
+        })
     }
 
     /// The descriptor, to be handed to another process.
@@ -219,8 +225,17 @@ impl Segment {
     }
 
     /// Its content, for writing.
+    #[expect(unsafe_code, reason = "a mapping as a slice")]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.mapping.bytes_mut()
+        let (start, bytes) = self.mapping.place();
+        // SAFETY: as in `Mapping::bytes`; the exclusive borrow keeps this process's other users out, since whoever
+        // else holds the mapping only keeps it mapped, and a segment is mapped with PROT_WRITE.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
+    }
+
+    /// Its mapping, to be kept for as long as a device may touch it.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(&self.mapping)
     }
 
     /// A word that several processes may wait for; `at` counts in words of 8 bytes.

@@ -19,6 +19,7 @@ mod images;
 mod lint;
 mod packages;
 mod python;
+mod rdma;
 mod reference;
 mod report;
 mod sim;

@@ -2,6 +2,7 @@
 //! not.
 
 use std::fmt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -62,17 +63,46 @@ pub(crate) fn install(missing: &[Requirement]) -> anyhow::Result<()> {
     done.with_context(|| format!("failed to install {list}"))
 }
 
+/// The package that another depends on and whose name begins so.
+pub(crate) fn dependency(package: &str, prefix: &str) -> anyhow::Result<String> {
+    let dependencies =
+        with_fresh_lists(|| command::run(Command::new("apt-cache").args(["depends", package])))?;
+    let mut names = dependencies
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    names
+        .find(|name| name.starts_with(prefix))
+        .map(str::to_owned)
+        .with_context(|| format!("{package} depends on no {prefix}*"))
+}
+
+/// Downloads packages into a folder, without installing them.
+pub(crate) fn download(packages: &[&str], folder: &Path) -> anyhow::Result<()> {
+    with_fresh_lists(|| {
+        let mut apt = Command::new("apt-get");
+        command::run(apt.current_dir(folder).arg("download").args(packages))
+    })
+    .map(|_| ())
+    .with_context(|| format!("failed to download {}", packages.join(" ")))
+}
+
 fn apt_get(packages: &[&str]) -> anyhow::Result<()> {
-    let install = || {
+    with_fresh_lists(|| {
         let mut apt = Command::new("apt-get");
         apt.env("DEBIAN_FRONTEND", "noninteractive");
         command::run(apt.args(INSTALL).args(packages))
-    };
-    // The package lists of a fresh machine are empty or old: look again only when it fails.
-    if install().is_err() {
-        command::run(Command::new("apt-get").arg("update"))
-            .context("failed to update the package lists")?;
-        install()?;
+    })
+    .map(|_| ())
+}
+
+/// The package lists of a fresh machine are empty or old: look again only when it fails.
+fn with_fresh_lists(work: impl Fn() -> cluster::Result<String>) -> anyhow::Result<String> {
+    match work() {
+        Ok(said) => Ok(said),
+        Err(_) => {
+            command::run(Command::new("apt-get").arg("update"))
+                .context("failed to update the package lists")?;
+            Ok(work()?)
+        }
     }
-    Ok(())
 }

@@ -18,7 +18,7 @@ use ::cluster::{Engine, prerequisites};
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, cluster, packages, report};
+use crate::{Verb, cluster, packages, rdma, report};
 use counts::Counts;
 use stage::Stage;
 use watchdog::Watchdog;
@@ -28,19 +28,22 @@ pub(crate) const VERB: Verb = Verb {
     about: "runs all tests, cheapest first: rules, units, simulations, wire, images, real cluster",
     usage: "
 Usage: cargo xtask test [--only STAGE] [--filter NAME]
+       cargo xtask test --rdma [--filter NAME]
        cargo xtask test --packages
 
 Stages, in order; `tools` begins with `tidy` and is waited for in its place:
   packages  the machine's own, installed where they are missing
   tidy      rules of the repository           gen      generated files are fresh
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
+  rdma      T3: a guest with RDMA devices in software
   tools     programs of the test cluster      chart    helm lint, renders of the chart
   smoke     a cluster comes up, loses a node, goes
   images    container images, no engine       python   the wheel against real sidecars
   cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
   --only STAGE   run just this stage
-  --filter NAME  of the cluster's scenarios, run those whose name contains NAME
+  --rdma         run just the stage rdma
+  --filter NAME  of the cluster's scenarios or the guest's tests, run those whose name contains NAME
   --packages     install what the machine lacks, run no test
 
 All stages together need root and Go. The run ends itself after 80 minutes, with the counts so far; the logs of a cluster
@@ -84,6 +87,8 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
         verb("gen", &["gen", "--check"]),
         verb("lint", &["lint"]),
         cargo("unit", &["test", "--workspace", "--no-fail-fast"]),
+        // Its programs are those that the unit tests were built with.
+        verb("rdma", &["test", "--rdma"]),
         Stage {
             // Compilers of two languages share the cores better than either uses them alone.
             early: true,
@@ -109,7 +114,11 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let only = args.option("--only")?;
     let filter = args.option("--filter")?.unwrap_or_default();
     let packages = args.switch("--packages");
+    let in_guest = args.switch("--rdma");
     args.finish()?;
+    if in_guest {
+        return rdma::run(&filter);
+    }
     if packages {
         install_packages()?;
         return Ok(ExitCode::SUCCESS);
@@ -153,6 +162,7 @@ fn install_packages() -> Result<()> {
     let mut missing = prerequisites::missing_for_cluster();
     missing.extend(prerequisites::missing_for_images());
     missing.extend(prerequisites::missing_for_trainer());
+    missing.extend(prerequisites::missing_for_rdma());
     packages::install(&missing)
 }
 

@@ -4,7 +4,7 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::control;
@@ -89,6 +89,21 @@ pub fn missing_for_trainer() -> Vec<Requirement> {
     missing
 }
 
+/// The packages that the guest with RDMA devices is made and run with, and that are missing.
+pub fn missing_for_rdma() -> Vec<Requirement> {
+    [
+        BUSYBOX,
+        requirement("ip", "iproute2"),
+        requirement("rdma", "iproute2"),
+        requirement("qemu-system-x86_64", "qemu-system-x86"),
+        requirement("strip", "binutils"),
+        requirement("sha256sum", "coreutils"),
+    ]
+    .into_iter()
+    .filter(|need| !found(need.program))
+    .collect()
+}
+
 /// Debian's python3 comes without what a virtual environment gets its pip from.
 fn makes_environments() -> bool {
     Command::new("python3")
@@ -114,10 +129,16 @@ pub fn is_root() -> bool {
 
 /// True when `program` can be run.
 pub fn found(program: &str) -> bool {
+    path_of(program).is_some()
+}
+
+/// Where `program` is, in `$PATH` or the folders of system programs.
+pub fn path_of(program: &str) -> Option<PathBuf> {
     let path = env::var("PATH").unwrap_or_default();
     path.split(':')
         .chain(["/usr/sbin", "/sbin"])
-        .any(|folder| Path::new(folder).join(program).is_file())
+        .map(|folder| Path::new(folder).join(program))
+        .find(|path| path.is_file())
 }
 
 #[cfg(test)]

@@ -1,0 +1,272 @@
+//! What a sender writes into a slot of the receiver's ring, and the number that says that it is there. A slot is copied
+//! out once and checked whole: length of the ring's numbers, checksum, every code; what it means is decided beside.
+
+use crate::frame::{self, HEADER_BYTES, Header, checksum};
+use crate::verbs::Remote;
+
+/// A slot's distance from the next: cache lines of its own.
+pub(super) const SLOT_BYTES: usize = 192;
+/// What is written of it.
+pub(super) const USED_BYTES: usize = HEADER_BYTES + 32;
+/// Slots of a ring, at most: their numbers wrap within what an immediate number holds, many times over.
+pub(super) const SLOTS_LIMIT: u32 = 1 << 16;
+
+/// Immediate numbers have one bit for what they say and these for a count.
+const COUNT_MASK: u32 = (1 << 31) - 1;
+const CREDIT: u32 = 1 << 31;
+
+/// Why a peer's channel is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The slot holds something else than what was announced: a write was lost, or the sender is broken.
+    #[error("slot {0} of the ring does not hold what was announced")]
+    Lost(u64),
+    /// The slot was damaged.
+    #[error("slot {0} of the ring does not match its checksum")]
+    Checksum(u64),
+    /// A field holds what it cannot hold.
+    #[error("the {0} of a slot is out of bounds")]
+    Field(&'static str),
+    /// The header in it is none.
+    #[error(transparent)]
+    Header(#[from] frame::Error),
+}
+
+/// Where payload was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// There is no payload.
+    None,
+    /// In the receiver's memory.
+    At(Destination),
+    /// Nowhere: the receiver does not want it.
+    Unwanted,
+}
+
+/// A place in memory that the receiver has announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The announcement, by the name that both sides have for it.
+    pub window: u64,
+    /// First byte in it.
+    pub offset: u64,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Frame {
+        header: Header,
+        place: Place,
+    },
+    /// The sender of this takes payload there, or none at all under this name.
+    Window {
+        window: u64,
+        remote: Option<Remote>,
+    },
+}
+
+impl Content {
+    /// The content as the bytes of the slot with this number.
+    pub(super) fn encode(&self, number: u64) -> [u8; USED_BYTES] {
+        let mut bytes = [0; USED_BYTES];
+        let (code, window, offset) = match self {
+            Self::Frame { header, place } => {
+                bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+                match place {
+                    Place::None => (1, 0, 0),
+                    Place::At(to) => (2, to.window, to.offset),
+                    Place::Unwanted => (3, 0, 0),
+                }
+            }
+            Self::Window { window, remote } => {
+                if let Some(remote) = remote {
+                    bytes[..8].copy_from_slice(&remote.address.to_le_bytes());
+                    bytes[8..16].copy_from_slice(&remote.bytes.to_le_bytes());
+                    bytes[16..20].copy_from_slice(&remote.key.to_le_bytes());
+                }
+                (4 + u32::from(remote.is_none()), *window, 0)
+            }
+        };
+        let mut put = |at: usize, word: &[u8]| {
+            bytes[HEADER_BYTES + at..HEADER_BYTES + at + word.len()].copy_from_slice(word);
+        };
+        put(0, &number.to_le_bytes());
+        put(8, &window.to_le_bytes());
+        put(16, &offset.to_le_bytes());
+        put(24, &code.to_le_bytes());
+        let sum = checksum(&bytes[..USED_BYTES - 4]);
+        bytes[USED_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// What the bytes of the slot with this number stand for.
+    pub(super) fn parse(bytes: &[u8; USED_BYTES], number: u64) -> Result<Self, Malformed> {
+        // An earlier or a half-written one.
+        if word(bytes, HEADER_BYTES) != number {
+            return Err(Malformed::Lost(number));
+        }
+        let (content, sum) = bytes.split_at(USED_BYTES - 4);
+        if checksum(content).to_le_bytes() != sum {
+            return Err(Malformed::Checksum(number));
+        }
+        let window = word(bytes, HEADER_BYTES + 8);
+        let offset = word(bytes, HEADER_BYTES + 16);
+        let code = word(bytes, HEADER_BYTES + 24) as u32;
+        let parsed = match code {
+            1..=3 => {
+                let mut header = [0; HEADER_BYTES];
+                header.copy_from_slice(&bytes[..HEADER_BYTES]);
+                let place = match code {
+                    1 => Place::None,
+                    2 => Place::At(Destination { window, offset }),
+                    _ => Place::Unwanted,
+                };
+                let header = Header::parse(&header)?;
+                if (header.payload > 0) != (place != Place::None) {
+                    return Err(Malformed::Field("place of the payload"));
+                }
+                Self::Frame { header, place }
+            }
+            4 => Self::Window {
+                window,
+                remote: Some(Remote {
+                    address: word(bytes, 0),
+                    bytes: word(bytes, 8),
+                    key: word(bytes, 16) as u32,
+                }),
+            },
+            5 => Self::Window {
+                window,
+                remote: None,
+            },
+            _ => return Err(Malformed::Field("kind")),
+        };
+        // What is not used must be zero: there is one way to write anything.
+        if parsed.encode(number) != *bytes {
+            return Err(Malformed::Field("padding"));
+        }
+        Ok(parsed)
+    }
+}
+
+fn word(bytes: &[u8; USED_BYTES], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// What the number with a write says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// The slot with this number is written.
+    Slot(u64),
+    /// So many slots have been read in all.
+    Credit(u64),
+}
+
+impl Signal {
+    pub(super) fn encode(self) -> u32 {
+        match self {
+            Self::Slot(number) => number as u32 & COUNT_MASK,
+            Self::Credit(count) => CREDIT | count as u32 & COUNT_MASK,
+        }
+    }
+
+    /// What is meant, given that the slot comes `next` and that `read` slots were read when last heard: of a
+    /// count, only the lower bits travel.
+    pub(super) fn decode(number: u32, next: u64, read: u64) -> Self {
+        let count = u64::from(number & COUNT_MASK);
+        let since = |base: u64| {
+            let behind = count.wrapping_sub(base) & u64::from(COUNT_MASK);
+            base + behind
+        };
+        if number & CREDIT == 0 {
+            Self::Slot(since(next))
+        } else {
+            Self::Credit(since(read))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::Body;
+
+    fn content() -> impl Strategy<Value = Content> {
+        let frame = (any::<u64>(), 0u32..1000, any::<[u64; 2]>(), any::<bool>()).prop_map(
+            |(operation, payload, [window, offset], wanted)| Content::Frame {
+                header: Header {
+                    attempt: 1,
+                    epoch: 2,
+                    operation,
+                    tree: 1,
+                    slot: 3,
+                    chunk: 4,
+                    payload,
+                    body: Body::Down,
+                },
+                place: match (payload, wanted) {
+                    (0, _) => Place::None,
+                    (_, true) => Place::At(Destination { window, offset }),
+                    (_, false) => Place::Unwanted,
+                },
+            },
+        );
+        let window =
+            (any::<u64>(), any::<Option<([u64; 2], u32)>>()).prop_map(|(window, remote)| {
+                let remote = remote.map(|([address, bytes], key)| Remote {
+                    address,
+                    bytes,
+                    key,
+                });
+                Content::Window { window, remote }
+            });
+        prop_oneof![frame, window]
+    }
+
+    proptest! {
+        #[test]
+        fn a_slot_that_is_written_is_read(content in content(), number in any::<u64>()) {
+            prop_assert_eq!(Content::parse(&content.encode(number), number), Ok(content));
+        }
+
+        #[test]
+        fn a_flipped_bit_and_another_number_are_refused(
+            content in content(),
+            number in any::<u64>(),
+            bit in 0..USED_BYTES * 8,
+        ) {
+            let mut bytes = content.encode(number);
+            prop_assert!(Content::parse(&bytes, number.wrapping_add(1)).is_err());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Content::parse(&bytes, number).is_err());
+        }
+
+        #[test]
+        fn a_forged_slot_is_refused_or_means_what_it_says(
+            content in content(),
+            places in prop::collection::vec((0..USED_BYTES - 4, any::<u8>()), 1..8),
+        ) {
+            let mut bytes = content.encode(7);
+            for (place, byte) in places {
+                bytes[place] = byte;
+            }
+            let sum = checksum(&bytes[..USED_BYTES - 4]);
+            bytes[USED_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+            if let Ok(parsed) = Content::parse(&bytes, 7) {
+                prop_assert_eq!(parsed.encode(7), bytes);
+            }
+        }
+
+        #[test]
+        fn counts_survive_that_only_their_lower_bits_travel(base in 0..u64::MAX / 2, ahead in 0u64..1 << 20) {
+            let there = base + ahead;
+            prop_assert_eq!(Signal::decode(Signal::Slot(there).encode(), base, 0), Signal::Slot(there));
+            prop_assert_eq!(Signal::decode(Signal::Credit(there).encode(), 0, base), Signal::Credit(there));
+        }
+    }
+}
