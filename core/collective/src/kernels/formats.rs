@@ -252,6 +252,9 @@ impl<L: Lanes> Vector for Bf16<L> {
     scaling!();
 }
 
+/// How far ahead the 8-bit formats ask for memory: a block of theirs takes longer.
+const AHEAD_8: usize = 4096;
+
 /// Bits of the f32s of even and of odd bytes, those of the lower half first, as sums come from and go to a register.
 #[inline(always)]
 unsafe fn widen_bytes<L: Lanes>(even: L::Register, odd: L::Register) -> Four<L> {
@@ -308,6 +311,7 @@ impl<L: Lanes> Vector for E5m2<L> {
     type Sums = Four<L>;
     const ELEMENT: usize = 1;
     const BYTES: usize = size_of::<L::Register>();
+    const AHEAD: usize = AHEAD_8;
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Four<L> {
@@ -387,6 +391,7 @@ macro_rules! e4m3 {
             type Sums = Watched<L::Register>;
             const ELEMENT: usize = 1;
             const BYTES: usize = size_of::<L::Register>();
+            const AHEAD: usize = AHEAD_8;
 
             #[inline(always)]
             unsafe fn load(from: *const u8) -> Self::Sums {
@@ -424,3 +429,55 @@ macro_rules! e4m3 {
 
 e4m3!(E4m3, E4M3_BY_256, false);
 e4m3!(ExactE4m3, float::E4M3, true);
+
+/// Two blocks at a time: while one is rounded, sums of the other go on.
+pub(super) struct Twice<V>(PhantomData<V>);
+
+/// A function of both blocks.
+macro_rules! both {
+    ($($method:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $method(sums: Self::Sums, $($argument: $type),*) -> Self::Sums {
+                // SAFETY: passed on to the caller.
+                unsafe { [V::$method(sums[0], $($argument),*), V::$method(sums[1], $($argument),*)] }
+            }
+        )*
+    };
+    ($($method:ident)*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $method(a: Self::Sums, b: Self::Sums) -> Self::Sums {
+                // SAFETY: passed on to the caller.
+                unsafe { [V::$method(a[0], b[0]), V::$method(a[1], b[1])] }
+            }
+        )*
+    };
+}
+
+impl<V: Vector> Vector for Twice<V> {
+    type Lanes = V::Lanes;
+    type Exact = Twice<V::Exact>;
+    type Sums = [V::Sums; 2];
+    const ELEMENT: usize = V::ELEMENT;
+    const BYTES: usize = 2 * V::BYTES;
+    const AHEAD: usize = V::AHEAD;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self::Sums {
+        // SAFETY: passed on to the caller.
+        unsafe { [V::load(from), V::load(from.add(V::BYTES))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, sums: Self::Sums, store: Store) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            V::store(to, sums[0], store);
+            V::store(to.add(V::BYTES), sums[1], store);
+        }
+    }
+
+    both!(sum max min);
+    both!(divide(divisor: f32); multiply(factor: f32););
+}
