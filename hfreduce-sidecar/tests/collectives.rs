@@ -3,7 +3,7 @@
 
 mod gang;
 
-use gang::{Gang, PATIENCE, encode, f32s, filled, run, to_f32s};
+use gang::{Gang, PATIENCE, encode, f32s, failure, filled, run, to_f32s};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
 use wire::{Call, DType, OpKind, ReduceOp};
@@ -125,6 +125,19 @@ fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
             run(&client, Call::barrier(), &[]).unwrap();
         });
     }
+}
+
+#[test]
+fn integers_with_a_factor_are_an_error_that_says_so_on_every_rank_and_the_group_goes_on() {
+    let gang = Gang::start(2, 2);
+    gang.each(|client| {
+        let call = Call::premul_sum(DType::I32, 0.5, 1);
+        let (_, text) = failure(run(&client, call, &[0; 4]));
+        assert!(text.contains("its factor multiplies floats only"), "{text}");
+        let call = Call::premul_sum(DType::F32, 0.5, 1);
+        let output = run(&client, call, &f32s(&[3.0])).unwrap();
+        assert_eq!(to_f32s(&output.result), [6.0]);
+    });
 }
 
 #[test]

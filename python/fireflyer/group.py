@@ -33,6 +33,8 @@ _DTYPES = {
     torch.float32: "f32",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
     torch.uint8: "u8",
     torch.int32: "i32",
     torch.int64: "i64",
@@ -43,6 +45,7 @@ _REDUCTIONS = [
     (dist.ReduceOp.AVG, "avg"),
     (dist.ReduceOp.MAX, "max"),
     (dist.ReduceOp.MIN, "min"),
+    (dist.ReduceOp.PREMUL_SUM, "premul_sum"),
 ]
 #: How long the end of a group waits for operations that are still in flight, in seconds.
 _CLOSE_SECONDS = 2.0
@@ -104,7 +107,8 @@ class HFReduceGroup(dist.ProcessGroup):
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
-        return self._each("allreduce", tensors, [(words, reduction, 0)], tensors)
+        factor = _factor(opts if op is None else op)
+        return self._each("allreduce", tensors, [(words, reduction, 0)], tensors, factor=factor)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduces each of the tensors, in place on all ranks."""
@@ -114,7 +118,7 @@ class HFReduceGroup(dist.ProcessGroup):
         calls = [(word, reduction, 0) for word in words if word is not None]
         if len(calls) < len(tensors) or not tensors:
             return self._over_gloo("allreduce_coalesced", tensors, *_given(opts))
-        return self._each("allreduce", tensors, calls, tensors)
+        return self._each("allreduce", tensors, calls, tensors, factor=_factor(opts))
 
     def reduce(
         self, tensors: Tensors, opts: Any = None, *, root: int | None = None, op: Any = None
@@ -133,7 +137,8 @@ class HFReduceGroup(dist.ProcessGroup):
                 opts.reduceOp = dist.ReduceOp.SUM if op is None else op
             return self._over_gloo("reduce", tensors, opts)
         outputs = tensors if target == self.rank() else [None]
-        return self._each("reduce", tensors, [(words, reduction, target)], outputs)
+        factor = _factor(opts if op is None else op)
+        return self._each("reduce", tensors, [(words, reduction, target)], outputs, factor=factor)
 
     def broadcast(
         self, tensors: Tensors, opts: Any = None, *, root: int | None = None
@@ -247,8 +252,10 @@ class HFReduceGroup(dist.ProcessGroup):
         if not self._ready(tensors) or not tensors:
             return None
         dtype = _DTYPES.get(tensors[0].dtype)
-        # An average of integers is refused by gloo, in its words.
-        if dtype is None or reduction is None or (reduction == "avg" and dtype[0] in "iu"):
+        if dtype is None or reduction is None:
+            return None
+        # Averages and factors of integers are refused by gloo, in its words.
+        if reduction in ("avg", "premul_sum") and dtype[0] in "iu":
             return None
         return dtype, tensors[0].numel(), 0
 
@@ -276,6 +283,7 @@ class HFReduceGroup(dist.ProcessGroup):
         outputs: Sequence[torch.Tensor | None],
         results: list[torch.Tensor] | None = None,
         after: Callable[[], None] | None = None,
+        factor: float = 1.0,
     ) -> HFReduceWork:
         """Calls one operation for each input now; the results come into `outputs` later."""
         client, completer, timeout = self._client, self._completer, self._timeout
@@ -304,6 +312,7 @@ class HFReduceGroup(dist.ProcessGroup):
                         else _bytes(tensor.detach().contiguous())
                     )
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
+                    said["factor"] = factor
                     tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
@@ -342,6 +351,14 @@ def _reduction(given: Any) -> str | None:
     op = getattr(given, "reduceOp", given)
     # c10d's operations compare equal to their kind, but do not hash like it.
     return next((word for known, word in _REDUCTIONS if op == known), None)
+
+
+def _factor(given: Any) -> float:
+    """The factor of a reduction that has one; c10d shows it in what it pickles only."""
+    op = getattr(given, "reduceOp", given)
+    if isinstance(op, dist.ReduceOp) and op == dist.ReduceOp.PREMUL_SUM:
+        return float(op.__getstate__()[1])
+    return 1.0
 
 
 def _allreduce_options(opts: Any, op: Any) -> Any:

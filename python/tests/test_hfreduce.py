@@ -52,6 +52,14 @@ def without_gloo():
             tensor = torch.tensor([rank, 5.0, 2.0 * rank]).to(dtype)
             dist.all_reduce(tensor, dist.ReduceOp.AVG)
             seen.append(tensor.tolist())
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        tensor = torch.tensor([rank, 4.0, -rank]).to(dtype)
+        dist.all_reduce(tensor)
+        assert tensor.float().tolist() == [6.0, 16.0, -6.0], tensor
+    for dtype in (torch.float32, torch.bfloat16):
+        tensor = torch.tensor([2.0 * rank, 1.0]).to(dtype)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+        assert tensor.tolist() == [6.0, 2.0], tensor
     for dtype in (torch.float64, torch.bool, torch.complex64, torch.int8):
         tensor = torch.tensor([rank, 1, 0]).to(dtype)
         dist.broadcast(tensor, src=3)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wire::frame::{Body, Header};
+use wire::frame::{Body, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::verbs::channel::{Channel, Destination, Error, Event, Options, Payload, Place};
 use wire::verbs::{
@@ -149,14 +149,18 @@ impl End {
 
 pub(crate) fn header(operation: u64, payload: u32) -> Header {
     Header {
-        attempt: 1,
-        epoch: 1,
         operation,
         tree: 0,
         slot: 0,
         chunk: 0,
         payload,
-        body: Body::Down,
+        ..Header::empty(
+            1,
+            1,
+            Body::Down {
+                mark: Mark { done: 0, told: 0 },
+            },
+        )
     }
 }
 

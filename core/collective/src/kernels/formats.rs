@@ -1,21 +1,18 @@
 //! How each type lies in memory and what its sums are kept in, written once for all instruction sets. A block is four
-//! registers of sums. Types narrower than their sums are taken apart within the register - bf16 into even and odd
-//! elements, bytes likewise - so that nothing has to be moved between lanes on the way in.
+//! registers of sums. The 8-bit floats are in `bytes`.
 //!
-//! bf16 is rounded with integer instructions: the hardware conversion of AVX512-BF16 loses subnormals. The 8-bit
-//! floats go in through f16, of which e5m2 is the upper half and e4m3, divided by 256, a part; they are rounded from
-//! f32, since by way of f16 they would be rounded twice.
+//! bf16 is taken apart into even and odd elements within the register, so that nothing is moved between lanes, and
+//! rounded with integer instructions: the hardware conversion of AVX512-BF16 loses subnormals.
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
 use std::marker::PhantomData;
 
 use super::Store;
-use super::float::{self, NAN_8, Narrow};
 use super::lanes::Lanes;
 use super::sweep::Vector;
 
 /// A block's sums.
-type Four<L> = [<L as Lanes>::Register; 4];
+pub(super) type Four<L> = [<L as Lanes>::Register; 4];
 
 /// f32.
 pub(super) struct F32<L>(PhantomData<L>);
@@ -23,12 +20,6 @@ pub(super) struct F32<L>(PhantomData<L>);
 pub(super) struct F16<L>(PhantomData<L>);
 /// bf16, in f32.
 pub(super) struct Bf16<L>(PhantomData<L>);
-/// e4m3, in f32 divided by 256: as exact, and not as soon out of range as a factor might bring it.
-pub(super) struct E4m3<L>(PhantomData<L>);
-/// e4m3, in f32.
-pub(super) struct ExactE4m3<L>(PhantomData<L>);
-/// e5m2, in f32.
-pub(super) struct E5m2<L>(PhantomData<L>);
 /// u8.
 pub(super) struct U8<L>(PhantomData<L>);
 /// i32.
@@ -38,7 +29,7 @@ pub(super) struct I64<L>(PhantomData<L>);
 
 /// Writes one register of a block.
 #[inline(always)]
-unsafe fn put<L: Lanes>(to: *mut u8, index: usize, value: L::Register, store: Store) {
+pub(super) unsafe fn put<L: Lanes>(to: *mut u8, index: usize, value: L::Register, store: Store) {
     // SAFETY: passed on to the caller.
     unsafe {
         let to = to.add(index * size_of::<L::Register>());
@@ -104,6 +95,7 @@ macro_rules! arithmetic {
     };
 }
 
+/// The scaling of sums that are four registers of f32s.
 macro_rules! scaling {
     () => {
         #[inline(always)]
@@ -125,6 +117,8 @@ macro_rules! scaling {
         }
     };
 }
+
+pub(super) use {arithmetic, each, scaling};
 
 macro_rules! whole_registers {
     ($format:ident, $element:ty, $rounded:ident, $sum:ident, $max:ident, $min:ident $(, $scaling:ident)?) => {
@@ -251,176 +245,3 @@ impl<L: Lanes> Vector for Bf16<L> {
     arithmetic!(add_f32, max_f32, min_f32);
     scaling!();
 }
-
-/// Bits of the f32s of even and of odd bytes, those of the lower half first, as sums come from and go to a register.
-#[inline(always)]
-unsafe fn widen_bytes<L: Lanes>(even: L::Register, odd: L::Register) -> Four<L> {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        let ([a, b], [c, d]) = (L::widen_f16(even), L::widen_f16(odd));
-        [a, b, c, d]
-    }
-}
-
-/// The other way round: rounds as `Narrow::round` does, to what is `beyond` the largest number or NaN, and signs.
-/// NaN comes out as `beyond` too unless that is infinity.
-#[inline(always)]
-unsafe fn round_bytes<L: Lanes, const DROPPED: u32>(
-    format: &Narrow,
-    beyond: u8,
-    sums: Four<L>,
-) -> L::Register {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        let below_half = (1u32 << (DROPPED - 1)) - 1;
-        let bias = L::splat(below_half.wrapping_sub(format.rebase()));
-        let magic = L::splat(format.magic());
-        let [a, b, c, d] = each!(sums, sum => {
-            let magnitude = L::and(sum, L::splat(0x7fff_ffff));
-            let odd = L::and(L::shift_right::<DROPPED>(sum), L::splat(1));
-            let normal = L::shift_right::<DROPPED>(L::add(L::add(magnitude, bias), odd));
-            let subnormal = L::subtract(L::add_f32(magnitude, magic), magic);
-            let rounded =
-                L::choose_below(magnitude, L::splat(format.normal()), subnormal, normal);
-            let bounded = L::min_i32(rounded, L::splat(u32::from(beyond)));
-            let number = if beyond == NAN_8 {
-                bounded
-            } else {
-                let infinity = L::splat(f32::INFINITY.to_bits());
-                L::choose_below(infinity, magnitude, L::splat(u32::from(NAN_8)), bounded)
-            };
-            L::or(number, L::and(L::shift_right::<24>(sum), L::splat(0x80)))
-        });
-        L::interleave_u8([a, b], [c, d])
-    }
-}
-
-/// Bytes without their signs.
-#[inline(always)]
-unsafe fn magnitudes<L: Lanes>(bytes: L::Register) -> L::Register {
-    // SAFETY: passed on to the caller.
-    unsafe { L::and(bytes, L::splat(0x7f7f_7f7f)) }
-}
-
-impl<L: Lanes> Vector for E5m2<L> {
-    type Lanes = L;
-    type Exact = Self;
-    type Sums = Four<L>;
-    const ELEMENT: usize = 1;
-    const BYTES: usize = size_of::<L::Register>();
-
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Four<L> {
-        // SAFETY: passed on to the caller.
-        unsafe {
-            let bytes = L::load(from);
-            widen_bytes::<L>(
-                L::lower_to_upper_16(bytes),
-                L::and(bytes, L::splat(0xff00_ff00)),
-            )
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut u8, sums: Four<L>, store: Store) {
-        const DROPPED: u32 = float::E5M2.dropped();
-        // SAFETY: passed on to the caller.
-        unsafe {
-            let bytes = round_bytes::<L, DROPPED>(&float::E5M2, 0x7c, sums);
-            let bytes = L::set_where_u8(bytes, magnitudes::<L>(bytes), NAN_8);
-            put::<L>(to, 0, bytes, store);
-        }
-    }
-
-    arithmetic!(add_f32, max_f32, min_f32);
-    scaling!();
-}
-
-/// e4m3 divided by 256 has the bias of f16, hence the place of its bits in one: without infinity and NaN, which sums
-/// of e4m3 do not need. What the largest magnitude among an element's sources was tells whether one was NaN.
-const E4M3_BY_256: Narrow = Narrow {
-    fraction: float::E4M3.fraction,
-    bias: float::F16.bias,
-};
-
-/// Sums of e4m3, with the largest magnitude that went into each.
-#[derive(Clone, Copy)]
-pub(super) struct Watched<R> {
-    sums: [R; 4],
-    largest: R,
-}
-
-/// The arithmetic of e4m3's sums.
-macro_rules! watched {
-    ($($method:ident: $lanes:ident),*) => {
-        $(
-            #[inline(always)]
-            unsafe fn $method(a: Self::Sums, b: Self::Sums) -> Self::Sums {
-                // SAFETY: passed on to the caller.
-                unsafe {
-                    Watched {
-                        sums: <E5m2<L> as Vector>::$method(a.sums, b.sums),
-                        largest: L::max_u8(a.largest, b.largest),
-                    }
-                }
-            }
-        )*
-    };
-    (scaling $($method:ident),*) => {
-        $(
-            #[inline(always)]
-            unsafe fn $method(watched: Self::Sums, by: f32) -> Self::Sums {
-                // SAFETY: passed on to the caller.
-                let sums = unsafe { <E5m2<L> as Vector>::$method(watched.sums, by) };
-                Watched { sums, ..watched }
-            }
-        )*
-    };
-}
-
-/// e4m3 in one scale or the other.
-macro_rules! e4m3 {
-    ($vector:ident, $format:expr, $scaled:expr) => {
-        impl<L: Lanes> Vector for $vector<L> {
-            type Lanes = L;
-            type Exact = ExactE4m3<L>;
-            type Sums = Watched<L::Register>;
-            const ELEMENT: usize = 1;
-            const BYTES: usize = size_of::<L::Register>();
-
-            #[inline(always)]
-            unsafe fn load(from: *const u8) -> Self::Sums {
-                // SAFETY: passed on to the caller.
-                unsafe {
-                    let bytes = L::load(from);
-                    // Sign, a zero in front of the exponent, exponent and fraction.
-                    let place = L::splat(0xbf80_bf80);
-                    let even = L::and(L::halve_i16(L::lower_to_upper_16(bytes)), place);
-                    let odd = L::and(L::halve_i16(bytes), place);
-                    let sums = widen_bytes::<L>(even, odd);
-                    Watched {
-                        sums: if $scaled { <E5m2<L> as Vector>::multiply(sums, 256.0) } else { sums },
-                        largest: magnitudes::<L>(bytes),
-                    }
-                }
-            }
-
-            #[inline(always)]
-            unsafe fn store(to: *mut u8, watched: Self::Sums, store: Store) {
-                const DROPPED: u32 = float::E4M3.dropped();
-                // SAFETY: passed on to the caller.
-                unsafe {
-                    let bytes = round_bytes::<L, DROPPED>(&$format, NAN_8, watched.sums);
-                    let largest = L::max_u8(watched.largest, magnitudes::<L>(bytes));
-                    put::<L>(to, 0, L::set_where_u8(bytes, largest, NAN_8), store);
-                }
-            }
-
-            watched!(sum: sum, max: max, min: min);
-            watched!(scaling divide, multiply);
-        }
-    };
-}
-
-e4m3!(E4m3, E4M3_BY_256, false);
-e4m3!(ExactE4m3, float::E4M3, true);

@@ -17,6 +17,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod bytes;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod formats;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;

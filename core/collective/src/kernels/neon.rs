@@ -46,12 +46,14 @@ fn keep(wins: R, kept: float32x4_t, next: float32x4_t) -> R {
 impl Lanes for Neon {
     type Register = R;
 
+    #[inline(always)]
+    unsafe fn fence() {}
+
     lanes! {
         fn splat(value: u32) -> R { vdupq_n_u32(value) }
         fn load(from: *const u8) -> R { vreinterpretq_u32_u8(vld1q_u8(from)) }
         fn store(to: *mut u8, value: R) { vst1q_u8(to, bytes(value)) }
         fn stream(to: *mut u8, value: R) { vst1q_u8(to, bytes(value)) }
-        fn fence() {}
         fn prefetch(from: *const u8) {
             asm!("prfm pldl2keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags));
         }

@@ -12,8 +12,6 @@ use super::lanes::Lanes;
 
 /// Bytes that are fetched at once, and that a streaming store has to fill.
 const LINE: usize = 64;
-/// How far ahead of the loads memory is asked for, in bytes.
-const AHEAD: usize = 2048;
 /// Bytes of the largest block.
 const LARGEST: usize = 256;
 
@@ -29,6 +27,8 @@ pub(super) trait Vector {
     const ELEMENT: usize;
     /// Bytes of a block in memory.
     const BYTES: usize;
+    /// How far ahead of the loads memory is asked for, in bytes.
+    const AHEAD: usize = 2048;
     /// Reads a block at any alignment.
     unsafe fn load(from: *const u8) -> Self::Sums;
     /// Rounds and writes a block. Streaming needs the alignment of a line.
@@ -246,7 +246,7 @@ unsafe fn read<V: Vector, const WHOLE: bool>(source: &[u8], at: usize, bytes: us
         if WHOLE {
             let from = source.as_ptr().add(at);
             for line in (0..V::BYTES).step_by(LINE) {
-                V::Lanes::prefetch(from.wrapping_add(AHEAD + line));
+                V::Lanes::prefetch(from.wrapping_add(V::AHEAD + line));
             }
             V::load(from)
         } else {

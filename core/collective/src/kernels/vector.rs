@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
 use super::sweep::{self, Divided, Max, Min, Multiplied, Operator, Sum, Vector};
-use super::{Kernel, Store, formats, scalar};
+use super::{Kernel, Store, bytes, formats, scalar};
 use crate::dtype::DType;
 use crate::op::{ReduceOp, Scale};
 
@@ -18,8 +18,8 @@ macro_rules! instruction_set {
                     DType::F32 => reduce::<formats::F32<$lanes>>,
                     DType::F16 => reduce::<formats::F16<$lanes>>,
                     DType::Bf16 => reduce::<formats::Bf16<$lanes>>,
-                    DType::E4m3 => reduce::<formats::E4m3<$lanes>>,
-                    DType::E5m2 => reduce::<formats::E5m2<$lanes>>,
+                    DType::E4m3 => reduce::<bytes::Twice<bytes::E4m3<$lanes>>>,
+                    DType::E5m2 => reduce::<bytes::Twice<bytes::E5m2<$lanes>>>,
                     DType::U8 => reduce_integers::<formats::U8<$lanes>, u8>,
                     DType::I32 => reduce_integers::<formats::I32<$lanes>, i32>,
                     DType::I64 => reduce_integers::<formats::I64<$lanes>, i64>,

@@ -194,20 +194,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::frame::Body;
+    use crate::frame::{Body, Mark};
 
     fn content() -> impl Strategy<Value = Content> {
         let frame = (any::<u64>(), 0u32..1000, any::<[u64; 2]>(), any::<bool>()).prop_map(
             |(operation, payload, [window, offset], wanted)| Content::Frame {
                 header: Header {
-                    attempt: 1,
-                    epoch: 2,
                     operation,
                     tree: 1,
                     slot: 3,
                     chunk: 4,
                     payload,
-                    body: Body::Down,
+                    ..Header::empty(
+                        1,
+                        2,
+                        Body::Down {
+                            mark: Mark { done: 0, told: 0 },
+                        },
+                    )
                 },
                 place: match (payload, wanted) {
                     (0, _) => Place::None,

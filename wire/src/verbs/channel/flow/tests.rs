@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::Body;
+use crate::frame::{Body, Mark};
 use crate::verbs::channel::slot::USED_BYTES;
 
 /// Where the fixed window of the tests lies.
@@ -70,14 +70,18 @@ impl End {
 
     fn header(operation: u64, payload: u32) -> Header {
         Header {
-            attempt: 1,
-            epoch: 1,
             operation,
             tree: 0,
             slot: 0,
             chunk: 0,
             payload,
-            body: Body::Down,
+            ..Header::empty(
+                1,
+                1,
+                Body::Down {
+                    mark: Mark { done: 0, told: 0 },
+                },
+            )
         }
     }
 
