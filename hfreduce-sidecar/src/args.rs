@@ -87,7 +87,11 @@ pub struct Ready {
 
 /// Flags of `bench`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
+    /// A part of a bench that somebody else conducts.
+    #[command(subcommand)]
+    pub part: Option<BenchPart>,
     /// Nodes, each a sidecar of its own.
     #[arg(long, default_value_t = 2)]
     pub nodes: usize,
@@ -100,6 +104,28 @@ pub struct Bench {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
+}
+
+/// Parts of a bench.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchPart {
+    /// One process of a conducted gang; `cargo xtask bench hfreduce` starts it.
+    #[command(hide = true)]
+    Rank(BenchRank),
+}
+
+/// Flags of `bench rank`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchRank {
+    /// The folder of the sidecar to attach to.
+    #[arg(long)]
+    pub run_dir: PathBuf,
+    /// Which of the node's processes this is.
+    #[arg(long)]
+    pub local_rank: u32,
+    /// The conductor's socket.
+    #[arg(long)]
+    pub conductor: PathBuf,
 }
 
 /// Where `serve` listens.

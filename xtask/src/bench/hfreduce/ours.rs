@@ -1,0 +1,97 @@
+//! Ours: a sidecar in every node's namespace, and a client process for each rank. Both are the program of the image.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use super::case::{Shape, Transport};
+use super::gang::{Conductor, Gang};
+use super::network::Network;
+
+const PORT: u16 = 9404;
+
+/// Why a transport cannot be measured, if it cannot.
+pub(super) fn check(program: &Path, transport: Transport) -> Result<()> {
+    let flag = match transport {
+        Transport::Tcp => return Ok(()),
+        Transport::Shm => "shm",
+    };
+    let help = Command::new(program).args(["serve", "--help"]).output();
+    let help = help.with_context(|| format!("failed to start {}", program.display()))?;
+    let help = String::from_utf8_lossy(&help.stdout);
+    let mut flags = help
+        .split("\n\n")
+        .filter(|about| about.contains("--transport"));
+    if flags.any(|about| about.contains(flag)) {
+        return Ok(());
+    }
+    bail!("the sidecar's `serve` has no --transport {flag} yet")
+}
+
+pub(super) fn start(
+    program: &Path,
+    network: &Network,
+    shape: Shape,
+    transport: Transport,
+) -> Result<Gang> {
+    let mut conductor = Conductor::new()?;
+    let nodes = network.nodes.get(..shape.nodes).context("too few nodes")?;
+    let members: Vec<_> = nodes
+        .iter()
+        .enumerate()
+        .map(|(rank, node)| {
+            let name = format!("node-{rank}");
+            json!({"rank": rank, "address": node.address, "port": PORT, "name": name, "zone": "a"})
+        })
+        .collect();
+    let roster = json!({"procsPerNode": shape.procs, "nodes": members}).to_string();
+    let roster = conductor.folder.write("roster", &roster)?;
+    let run_dir = |rank: usize| conductor_folder(&conductor).join(format!("node-{rank}"));
+    let run_dirs: Vec<_> = (0..shape.nodes).map(run_dir).collect();
+    let mut sidecars = BTreeSet::new();
+    for ((rank, node), run_dir) in nodes.iter().enumerate().zip(&run_dirs) {
+        std::fs::create_dir(run_dir).context("failed to make a run directory")?;
+        let mut serve = node.command(program);
+        serve.arg("serve").arg("--roster").arg(&roster);
+        serve.arg("--run-dir").arg(run_dir);
+        serve.args([
+            "--rank",
+            &rank.to_string(),
+            "--metrics-listen",
+            "127.0.0.1:9402",
+        ]);
+        match transport {
+            // What it does without a word.
+            Transport::Tcp => {}
+            Transport::Shm => {
+                serve.args(["--transport", "shm"]);
+            }
+        }
+        sidecars.insert(conductor.start(&serve)?);
+    }
+    conductor.wait("the sidecars join", || {
+        run_dirs.iter().all(|run_dir| {
+            let mut ready = Command::new(program);
+            ready.arg("ready").arg("--run-dir").arg(run_dir);
+            let status = ready.stdout(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        })
+    })?;
+    for (node, run_dir) in nodes.iter().zip(&run_dirs) {
+        for local_rank in 0..shape.procs {
+            let mut rank = node.command(program);
+            rank.args(["bench", "rank", "--local-rank", &local_rank.to_string()]);
+            rank.arg("--run-dir").arg(run_dir);
+            rank.arg("--conductor").arg(conductor.folder.socket());
+            conductor.start(&rank)?;
+        }
+    }
+    conductor.gather(shape.world(), sidecars)
+}
+
+fn conductor_folder(conductor: &Conductor) -> &Path {
+    &conductor.folder.path
+}
