@@ -38,11 +38,12 @@ const OPEN_MPI: [Requirement; 2] = [
 ];
 const INTEL_MPI: &str = "impi-devel==2021.18.1";
 
-/// What the launchers call for each host: options of ssh, the host, a command.
+/// What the launchers call for each host: options of ssh, the host, a command. Names of hosts have no dots: what is
+/// behind one would be cut off, and two nodes be one.
 const AGENT: &str = r#"#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1; shift
-exec nsenter --net="$(cat "$(dirname "$0")/$host")" unshare --uts sh -c "hostname node-$host; $*"
+exec nsenter --net="$(cat "$(dirname "$0")/$host")" unshare --uts sh -c "hostname node-$(echo $host | tr . -); $*"
 "#;
 
 pub(super) fn open() -> Result<Library> {

@@ -18,7 +18,21 @@ import torch.distributed as dist
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 #: Elements after which inputs and sums repeat, as in the sidecar's bench.
-PERIOD = 4
+PERIOD = 5
+
+#: Elements that are compared at once.
+BLOCK = PERIOD << 18
+
+
+def weight(rank: int) -> int:
+    """What a rank's numbers are multiplied with, as in the sidecar's bench."""
+    return rank % 3 + 1
+
+
+def numbers(factor: int, dtype: torch.dtype, count: int = BLOCK) -> torch.Tensor:
+    """Elements that differ, times a factor."""
+    once = torch.tensor([at * factor for at in range(PERIOD)], dtype=dtype)
+    return once.repeat(-(-count // PERIOD))[:count]
 
 
 class Rank:
@@ -41,13 +55,15 @@ class Rank:
         """Prepares and runs once, with numbers whose sum is known."""
         self.tensors = []
         count = size // torch.empty(0, dtype=dtype).element_size()
-        numbers = [(at + self.rank) % PERIOD for at in range(PERIOD)]
-        sums = [sum((at + rank) % PERIOD for rank in range(self.world)) for at in range(PERIOD)]
-        pattern = torch.tensor(numbers, dtype=dtype)
-        self.tensors = [pattern.repeat(count // PERIOD) for _ in range(tensors)]
+        own = weight(self.rank)
+        self.tensors = [numbers(own, dtype, count) for _ in range(tensors)]
         self.run()
-        expected = torch.tensor(sums, dtype=dtype)
-        right = all(bool((one.view(-1, PERIOD) == expected).all()) for one in self.tensors)
+        sums = numbers(sum(map(weight, range(self.world))), dtype)
+        right = all(
+            torch.equal(piece, sums[: len(piece)])
+            for tensor in self.tensors
+            for piece in tensor.split(BLOCK)
+        )
         for tensor in self.tensors:
             # What is added over and over again stays what it is.
             tensor.zero_()
