@@ -9,6 +9,8 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use wire::DType;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 
+use crate::meet::Preference;
+
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
 #[command(
@@ -75,6 +77,14 @@ pub struct Serve {
     /// Bytes of a chunk; the same on every node.
     #[arg(long, env = "FIREFLYER_HFREDUCE_CHUNK_BYTES", default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
+    /// How neighbours are reached.
+    #[arg(
+        long,
+        env = "FIREFLYER_HFREDUCE_TRANSPORT",
+        value_enum,
+        default_value_t
+    )]
+    pub transport: Preference,
 }
 
 /// Flags of `ready`.
@@ -104,6 +114,9 @@ pub struct Bench {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
+    /// How the nodes reach each other.
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Preference,
 }
 
 /// Parts of a bench.

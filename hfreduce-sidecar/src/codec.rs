@@ -2,9 +2,9 @@
 //! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
 
 use collective::machine::{
-    Broken, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict, Violation,
+    Broken, Claim, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
 };
-use collective::{DType, OpKind, ReduceOp};
+use collective::{DType, Factor, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
 /// A frame of ours that no machine can have sent.
@@ -19,6 +19,7 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::ReduceOp::Avg => ReduceOp::Avg,
         wire::ReduceOp::Max => ReduceOp::Max,
         wire::ReduceOp::Min => ReduceOp::Min,
+        wire::ReduceOp::PremulSum => ReduceOp::PremulSum(Factor::from_bits(call.factor_bits)),
     };
     let root = call.root;
     let kind = match call.kind {
@@ -32,6 +33,8 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::DType::F32 => DType::F32,
         wire::DType::F16 => DType::F16,
         wire::DType::BF16 => DType::Bf16,
+        wire::DType::E4M3 => DType::E4m3,
+        wire::DType::E5M2 => DType::E5m2,
         wire::DType::U8 => DType::U8,
         wire::DType::I32 => DType::I32,
         wire::DType::I64 => DType::I64,
@@ -59,6 +62,8 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             DType::F32 => wire::DType::F32,
             DType::F16 => wire::DType::F16,
             DType::Bf16 => wire::DType::BF16,
+            DType::E4m3 => wire::DType::E4M3,
+            DType::E5m2 => wire::DType::E5M2,
             DType::U8 => wire::DType::U8,
             DType::I32 => wire::DType::I32,
             DType::I64 => wire::DType::I64,
@@ -68,6 +73,11 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
             ReduceOp::Avg => wire::ReduceOp::Avg,
             ReduceOp::Max => wire::ReduceOp::Max,
             ReduceOp::Min => wire::ReduceOp::Min,
+            ReduceOp::PremulSum(_) => wire::ReduceOp::PremulSum,
+        },
+        factor_bits: match reduce {
+            ReduceOp::PremulSum(factor) => factor.to_bits(),
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => 0,
         },
         root,
         count: call.count,
@@ -89,6 +99,16 @@ fn claim_to_wire(claim: &Claim) -> wire::frame::Claim {
     }
 }
 
+fn mark_from_wire(mark: &wire::frame::Mark) -> Mark {
+    let wire::frame::Mark { done, told } = *mark;
+    Mark { done, told }
+}
+
+fn mark_to_wire(mark: &Mark) -> wire::frame::Mark {
+    let Mark { done, told } = *mark;
+    wire::frame::Mark { done, told }
+}
+
 fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown> {
     Ok(match verdict {
         wire::frame::Verdict::Mismatch { one, other } => Verdict::Mismatch(Mismatch {
@@ -103,6 +123,10 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
                 3 => Reason::Input,
                 4 => Reason::Limit,
                 5 => Reason::Memory,
+                6 => Reason::RootLost,
+                7 => Reason::RanksLost,
+                8 => Reason::NotReplicated,
+                9 => Reason::Factor,
                 _ => return Err(Unknown("reason of a refusal")),
             },
         }),
@@ -123,6 +147,10 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
                 Reason::Input => 3,
                 Reason::Limit => 4,
                 Reason::Memory => 5,
+                Reason::RootLost => 6,
+                Reason::RanksLost => 7,
+                Reason::NotReplicated => 8,
+                Reason::Factor => 9,
             },
         },
     }
@@ -133,6 +161,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
     let mut header = Header {
         attempt: fence.attempt,
         epoch: fence.epoch,
+        group: 0,
         operation: 0,
         tree: 0,
         slot: 0,
@@ -142,6 +171,7 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
     };
     match frame {
         Frame::Up {
+            group,
             tree,
             op,
             chunk,
@@ -149,50 +179,62 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             bytes,
             call,
             rank,
+            mark,
         } => {
-            (header.tree, header.slot) = (*tree, *slot);
+            (header.group, header.tree, header.slot) = (*group, *tree, *slot);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
             header.body = Body::Up {
                 claim: wire::frame::Claim {
                     rank: *rank,
                     call: call_to_wire(call),
                 },
+                mark: mark_to_wire(mark),
             };
         }
-        Frame::Refuse { op, verdict } => {
-            header.operation = *op;
+        Frame::Refuse { group, op, verdict } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Refuse {
                 verdict: verdict_to_wire(verdict),
             };
         }
         Frame::Down {
+            group,
             tree,
             op,
             chunk,
             bytes,
+            mark,
         } => {
-            header.tree = *tree;
+            (header.group, header.tree) = (*group, *tree);
             (header.operation, header.chunk, header.payload) = (*op, *chunk, *bytes);
-            header.body = Body::Down;
+            header.body = Body::Down {
+                mark: mark_to_wire(mark),
+            };
         }
-        Frame::Fail { op, verdict } => {
-            header.operation = *op;
+        Frame::Fail { group, op, verdict } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Fail {
                 verdict: verdict_to_wire(verdict),
             };
         }
-        Frame::Credit { tree, slot } => {
-            (header.tree, header.slot) = (*tree, *slot);
+        Frame::Credit { group, tree, slot } => {
+            (header.group, header.tree, header.slot) = (*group, *tree, *slot);
             header.body = Body::Credit;
         }
-        Frame::Awaiting { op } => {
-            header.operation = *op;
+        Frame::Awaiting { group, op } => {
+            (header.group, header.operation) = (*group, *op);
             header.body = Body::Awaiting;
         }
         Frame::Abort { broken } => {
             let (notice, op) = notice(broken);
             header.operation = op;
             header.body = Body::Abort { notice };
+        }
+        Frame::Mark { group, mark } => {
+            header.group = *group;
+            header.body = Body::Mark {
+                mark: mark_to_wire(mark),
+            };
         }
         Frame::Heartbeat => {}
         Frame::Bye { ended } => {
@@ -209,9 +251,11 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
         attempt: header.attempt,
         epoch: header.epoch,
     };
-    let (op, tree, slot) = (header.operation, header.tree, header.slot);
+    let (group, op) = (header.group, header.operation);
+    let (tree, slot) = (header.tree, header.slot);
     let frame = match &header.body {
-        Body::Up { claim } => Frame::Up {
+        Body::Up { claim, mark } => Frame::Up {
+            group,
             tree,
             op,
             chunk: header.chunk,
@@ -219,25 +263,34 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             bytes: header.payload,
             call: call_from_wire(&claim.call),
             rank: claim.rank,
+            mark: mark_from_wire(mark),
         },
         Body::Refuse { verdict } => Frame::Refuse {
+            group,
             op,
             verdict: verdict_from_wire(verdict)?,
         },
-        Body::Down => Frame::Down {
+        Body::Down { mark } => Frame::Down {
+            group,
             tree,
             op,
             chunk: header.chunk,
             bytes: header.payload,
+            mark: mark_from_wire(mark),
         },
         Body::Fail { verdict } => Frame::Fail {
+            group,
             op,
             verdict: verdict_from_wire(verdict)?,
         },
-        Body::Credit => Frame::Credit { tree, slot },
-        Body::Awaiting => Frame::Awaiting { op },
+        Body::Credit => Frame::Credit { group, tree, slot },
+        Body::Awaiting => Frame::Awaiting { group, op },
         Body::Abort { notice } => Frame::Abort {
             broken: broken(notice, op)?,
+        },
+        Body::Mark { mark } => Frame::Mark {
+            group,
+            mark: mark_from_wire(mark),
         },
         Body::Heartbeat => Frame::Heartbeat,
         Body::Bye => Frame::Bye { ended: op },
@@ -263,6 +316,7 @@ fn notice(broken: &Broken) -> (Notice, u64) {
                 Violation::Chunk => 3,
                 Violation::Tree => 4,
                 Violation::Operation => 5,
+                Violation::Group => 6,
             };
             (6, detail, node as u32, by, 0)
         }
@@ -295,6 +349,7 @@ fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
                 3 => Violation::Chunk,
                 4 => Violation::Tree,
                 5 => Violation::Operation,
+                6 => Violation::Group,
                 _ => return Err(Unknown("violation")),
             },
         },
@@ -310,6 +365,9 @@ mod tests {
     fn calls() -> Vec<collective::Call> {
         let kinds = [
             OpKind::AllReduce { op: ReduceOp::Avg },
+            OpKind::AllReduce {
+                op: ReduceOp::PremulSum(Factor::new(-0.0)),
+            },
             OpKind::Reduce {
                 op: ReduceOp::Min,
                 root: 7,
@@ -358,6 +416,10 @@ mod tests {
             Reason::Input,
             Reason::Limit,
             Reason::Memory,
+            Reason::RootLost,
+            Reason::RanksLost,
+            Reason::NotReplicated,
+            Reason::Factor,
         ];
         let refusals = refusals.map(|reason| Refusal {
             claim: mismatch.one,
@@ -375,10 +437,18 @@ mod tests {
                 by,
                 violation: Violation::Chunk,
             },
+            Broken::Protocol {
+                node,
+                by,
+                violation: Violation::Group,
+            },
             Broken::Revoked,
         ];
+        let group = 9;
+        let mark = Mark { done: 5, told: 4 };
         let mut frames = vec![
             Frame::Up {
+                group,
                 tree: 1,
                 op,
                 chunk: 3,
@@ -386,23 +456,31 @@ mod tests {
                 bytes: 4096,
                 call: calls()[7],
                 rank,
+                mark,
             },
             Frame::Down {
+                group,
                 tree: 1,
                 op,
                 chunk: 3,
                 bytes: 17,
+                mark,
             },
-            Frame::Credit { tree: 1, slot: 3 },
-            Frame::Awaiting { op },
+            Frame::Credit {
+                group,
+                tree: 1,
+                slot: 3,
+            },
+            Frame::Awaiting { group, op },
+            Frame::Mark { group, mark },
             Frame::Heartbeat,
             Frame::Bye { ended: 12 },
         ];
         frames.extend(causes.map(|broken| Frame::Abort { broken }));
         let verdicts = refusals.map(Verdict::from);
         for verdict in verdicts.into_iter().chain([mismatch.into()]) {
-            frames.push(Frame::Refuse { op, verdict });
-            frames.push(Frame::Fail { op, verdict });
+            frames.push(Frame::Refuse { group, op, verdict });
+            frames.push(Frame::Fail { group, op, verdict });
         }
         for frame in frames {
             let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();

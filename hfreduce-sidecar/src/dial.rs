@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 use wire::handshake::Party;
+use wire::transport::{Transport, tcp};
 
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
+use crate::join::Joined;
+use crate::meet::{Meeting, Side};
 
 /// How long a connection may take to be made before it is tried again.
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
@@ -19,16 +22,9 @@ const DIAL_LIMIT: Duration = Duration::from_secs(2);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// What the door says once it agrees on the epoch.
 pub(crate) const AGREED: [u8; 1] = [1];
-/// Congestion controls that neither pace nor probe, in order of preference. BBR, a usual default, reaches
-/// 6.9 GB/s where cubic reaches 11.6 (loopback, measured).
-const CONGESTION: [&str; 2] = ["cubic", "reno"];
-
-/// Sets what every data connection needs. Buffer sizes are left to the kernel: setting them turns its
-/// tuning off, which costs a fifth of the rate.
+/// Sets what every data connection needs.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let set = |name: &&str| rustix::net::sockopt::set_tcp_congestion(stream, name).is_ok();
-    if !CONGESTION.iter().any(set) {
+    if !tcp::tune(stream)? {
         debug!("neither cubic nor reno may be used; the kernel's default stays");
     }
     Ok(())
@@ -42,7 +38,8 @@ pub(crate) struct Dial {
     pub(crate) credentials: Credentials,
     pub(crate) over: Arc<AtomicBool>,
     /// Takes the connection, with the neighbour's rank.
-    pub(crate) sender: Sender<(usize, TcpStream)>,
+    pub(crate) sender: Sender<Joined>,
+    pub(crate) meeting: Arc<Meeting>,
 }
 
 impl Dial {
@@ -50,8 +47,8 @@ impl Dial {
         let (mut pause, longest) = BACKOFF;
         while !self.over.load(Ordering::Acquire) {
             match self.once() {
-                Ok(stream) => {
-                    self.sender.send((self.peer, stream)).ok();
+                Ok(link) => {
+                    self.sender.send((self.peer, link)).ok();
                     return;
                 }
                 Err(Error::Exchange(error)) => {
@@ -64,14 +61,14 @@ impl Dial {
         }
     }
 
-    fn once(&self) -> Result<TcpStream, Error> {
+    fn once(&self) -> Result<Box<dyn Transport>, Error> {
         let mut stream = TcpStream::connect_timeout(&self.address, DIAL_LIMIT)?;
         tune(&stream)?;
         let theirs = initiate(&mut stream, &self.credentials)?;
         match theirs.party {
             Party::Sidecar { rank } if rank as usize == self.peer => {
                 propose(&mut stream, self.epoch)?;
-                Ok(stream)
+                Ok(self.meeting.agree(stream, rank, Side::Dialled)?)
             }
             Party::Sidecar { .. } | Party::Operator => Err(Error::Somebody {
                 expected: self.peer,

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::meet;
 use wire::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
 
 /// How long the other side may take for a message of the handshake.
@@ -28,6 +29,9 @@ pub enum Error {
         /// Who is.
         answered: Identity,
     },
+    /// The two could not agree on how to go on.
+    #[error(transparent)]
+    Transport(#[from] meet::Error),
     /// Not one of those who may connect.
     #[error("{0} is no neighbour that connects to this node now")]
     Unwanted(Identity),

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
+use wire::transport::Transport;
 
 use crate::dial::{AGREED, Dial, tune};
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, respond};
+use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
 
 /// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
@@ -24,8 +26,8 @@ const KNOCK_LIMIT: usize = 64;
 const LOOK: Duration = Duration::from_millis(20);
 /// How often missing neighbours are named in the log.
 const REMIND: Duration = Duration::from_secs(10);
-/// A neighbour's connection.
-type Joined = (usize, TcpStream);
+/// The link to a neighbour.
+pub(crate) type Joined = (usize, Box<dyn Transport>);
 
 /// A round of connecting: who may knock, and who waits for it. A new round has a channel of its own, so
 /// that no connection of an earlier one is taken for one of this.
@@ -50,6 +52,7 @@ pub struct Door {
     address: SocketAddr,
     credentials: Credentials,
     round: Current,
+    meeting: Arc<Meeting>,
 }
 
 impl Door {
@@ -57,6 +60,7 @@ impl Door {
     pub fn open(
         listener: TcpListener,
         credentials: Credentials,
+        meeting: Meeting,
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
@@ -65,7 +69,9 @@ impl Door {
             address,
             credentials: credentials.clone(),
             round: Arc::clone(&round),
+            meeting: Arc::new(meeting),
         };
+        let meeting = Arc::clone(&door.meeting);
         thread::Builder::new()
             .name("door".to_owned())
             .spawn(move || {
@@ -80,6 +86,7 @@ impl Door {
                     let knock = Knock {
                         credentials: credentials.clone(),
                         round: Arc::clone(&round),
+                        meeting: Arc::clone(&meeting),
                         metrics: metrics.clone(),
                     };
                     let counter = Arc::clone(&knocking);
@@ -110,7 +117,7 @@ impl Door {
         epoch: u64,
         neighbours: &BTreeMap<usize, SocketAddr>,
         cancelled: impl Fn() -> bool,
-    ) -> Option<BTreeMap<usize, TcpStream>> {
+    ) -> Option<BTreeMap<usize, Box<dyn Transport>>> {
         let Party::Sidecar { rank } = self.credentials.identity.party else {
             return None;
         };
@@ -133,34 +140,35 @@ impl Door {
                 credentials: self.credentials.clone(),
                 over: Arc::clone(&over),
                 sender: sender.clone(),
+                meeting: Arc::clone(&self.meeting),
             };
             let named = thread::Builder::new().name(format!("dial-{peer}"));
             if let Err(error) = named.spawn(move || dial.run()) {
                 warn!(%error, peer, "failed to start a thread");
             }
         }
-        let mut streams = BTreeMap::new();
+        let mut links = BTreeMap::new();
         let mut reminded = Instant::now();
-        let missing = |streams: &BTreeMap<usize, TcpStream>| -> Vec<usize> {
-            let there = |peer: &&usize| !streams.contains_key(*peer);
+        let missing = |links: &BTreeMap<usize, Box<dyn Transport>>| -> Vec<usize> {
+            let there = |peer: &&usize| !links.contains_key(*peer);
             neighbours.keys().filter(there).copied().collect()
         };
-        while streams.len() < neighbours.len() && !cancelled() {
+        while links.len() < neighbours.len() && !cancelled() {
             match joined.recv_timeout(LOOK) {
                 // Who connects again has forgotten its first connection.
-                Ok((peer, stream)) if neighbours.contains_key(&peer) => {
-                    streams.insert(peer, stream);
+                Ok((peer, link)) if neighbours.contains_key(&peer) => {
+                    links.insert(peer, link);
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
             if reminded.elapsed() > REMIND {
                 reminded = Instant::now();
-                info!(missing = ?missing(&streams), "waiting for neighbours");
+                info!(missing = ?missing(&links), "waiting for neighbours");
             }
         }
         over.store(true, Ordering::Release);
         *current(&self.round) = None;
-        missing(&streams).is_empty().then_some(streams)
+        missing(&links).is_empty().then_some(links)
     }
 }
 
@@ -168,6 +176,7 @@ impl Door {
 struct Knock {
     credentials: Credentials,
     round: Current,
+    meeting: Arc<Meeting>,
     metrics: Metrics,
 }
 
@@ -182,9 +191,14 @@ impl Knock {
         let answered = respond(&mut stream, &self.credentials, wanted)
             .and_then(|identity| Ok(tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
-        match answered {
-            Ok((rank, sender)) => {
-                sender.send((rank as usize, stream)).ok();
+        let from = stream.peer_addr();
+        let linked = answered.and_then(|(rank, sender)| {
+            let link = self.meeting.agree(stream, rank, Side::Answered)?;
+            Ok((rank, link, sender))
+        });
+        match linked {
+            Ok((rank, link, sender)) => {
+                sender.send((rank as usize, link)).ok();
             }
             // A neighbour that was told of the roster first comes again.
             Err(error @ (Error::Unwanted(_) | Error::Epoch { .. })) => {
@@ -192,9 +206,7 @@ impl Knock {
             }
             Err(error) => {
                 self.metrics.refused_connections.inc();
-                let from = stream
-                    .peer_addr()
-                    .map_or_else(|_| "?".to_owned(), |a| a.to_string());
+                let from = from.map_or_else(|_| "?".to_owned(), |a| a.to_string());
                 warn!(%error, from, "refused a connection to the data port");
             }
         }
@@ -237,12 +249,14 @@ impl Knock {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::path::Path;
 
     use wire::handshake::{JobId, Key};
 
     use super::*;
     use crate::dial::propose;
     use crate::introduce::initiate;
+    use crate::meet::Preference;
 
     fn door(rank: u32) -> Door {
         let identity = Identity {
@@ -256,7 +270,8 @@ mod tests {
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
-        Door::open(listener, credentials, metrics).unwrap()
+        let meeting = Meeting::open(rank, Preference::Tcp, Path::new("")).unwrap();
+        Door::open(listener, credentials, meeting, metrics).unwrap()
     }
 
     #[test]

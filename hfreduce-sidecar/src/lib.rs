@@ -9,7 +9,7 @@ mod dial;
 pub mod engine;
 pub mod introduce;
 pub mod join;
-pub mod link;
+pub mod meet;
 pub mod member;
 pub mod memory;
 pub mod metrics;

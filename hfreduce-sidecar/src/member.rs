@@ -9,6 +9,7 @@ use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 
 use crate::introduce::Credentials;
+use crate::meet::Preference;
 
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
@@ -74,6 +75,8 @@ pub struct Options {
     pub slots: u8,
     /// Time limits.
     pub timing: Timing,
+    /// How neighbours are reached.
+    pub transport: Preference,
 }
 
 impl Options {
@@ -85,6 +88,7 @@ impl Options {
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
+            transport: Preference::default(),
         }
     }
 }

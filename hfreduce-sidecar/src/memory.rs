@@ -1,16 +1,17 @@
 //! The memory of a node, by the names the machine has for it: inputs of local ranks, results, and the
-//! slots of the tree edges. Owns bounds: a region is looked up and checked each time, so a wrong one is
-//! an error and never another buffer's bytes.
+//! slots of the tree edges. Owns bounds: a region is looked up and checked each time, so a wrong one, or one that
+//! is in use otherwise, is an error and never another buffer's bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::machine::{Buffer, OpId, Region};
+use wire::block::{Block, Reading, Writing};
 use wire::segment::{self, Segment, Writers};
 
-use crate::pool::{Pool, PoolError, ResultSegment};
+use crate::pool::{Pool, PoolError, ResultBlock};
 
-/// A region that no buffer holds: a bug in the protocol, which ends the epoch.
+/// A region that no buffer holds, or that is in use: a bug in the protocol, which ends the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to find {} bytes at {} of {:?}", .0.bytes, .0.offset, .0.buffer)]
 pub struct OutOfBounds(Region);
@@ -25,54 +26,83 @@ impl From<Region> for OutOfBounds {
 #[derive(Clone, Debug)]
 pub struct Input {
     /// The segment.
-    pub segment: Arc<Segment>,
+    pub block: Arc<Block>,
     /// First byte.
     pub offset: usize,
     /// Length.
     pub bytes: usize,
 }
 
+/// An edge's slots: memory of this node, or what the link lends for one.
+#[derive(Debug)]
+struct Slots {
+    /// One after another; none where the link lends everything.
+    block: Option<Arc<Block>>,
+    lent: Vec<Option<Reading>>,
+}
+
+/// What memory is needed.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// `(peer, tree)` of every child whose parts are received into slots.
+    pub receives: Vec<(usize, u8)>,
+    /// `(peer, tree)` of every child whose parts are lent by the link.
+    pub borrows: Vec<(usize, u8)>,
+    /// Trees with a parent.
+    pub sends: Vec<u8>,
+    /// Slots of an edge.
+    pub slots: u8,
+    /// Bytes of a slot.
+    pub chunk_bytes: u32,
+    /// Most bytes of results.
+    pub limit_bytes: usize,
+}
+
 /// All buffers of the node.
 #[derive(Debug)]
 pub struct Memory {
+    chunk_bytes: usize,
     inputs: BTreeMap<(OpId, usize), Input>,
-    results: BTreeMap<OpId, Option<ResultSegment>>,
-    receive: BTreeMap<(usize, u8), Vec<Option<Segment>>>,
-    send: [Vec<Option<Segment>>; 2],
+    results: BTreeMap<OpId, ResultBlock>,
+    receive: BTreeMap<(usize, u8), Slots>,
+    send: [Option<Slots>; 2],
     pool: Pool,
 }
 
 impl Memory {
-    /// Memory with slots for the given edges, and at most `limit_bytes` of results.
-    pub fn new(
-        receives: &[(usize, u8)],
-        sends: &[u8],
-        slots: u8,
-        chunk_bytes: u32,
-        limit_bytes: usize,
-    ) -> Result<Self, segment::Error> {
-        let edge = || {
-            (0..slots)
-                .map(|_| {
-                    let bytes = chunk_bytes as usize;
-                    Segment::create("fireflyer-slot", bytes, Writers::Everybody).map(Some)
-                })
-                .collect::<Result<Vec<_>, _>>()
+    /// Memory of these sizes.
+    pub fn new(sizes: &Sizes) -> Result<Self, segment::Error> {
+        let slots = usize::from(sizes.slots);
+        let chunk_bytes = sizes.chunk_bytes as usize;
+        let empty = || Slots {
+            block: None,
+            lent: (0..slots).map(|_| None).collect(),
         };
-        let mut memory = Self {
+        let edge = || {
+            let bytes = slots * chunk_bytes;
+            let segment = Segment::create("fireflyer-slots", bytes, Writers::Creator)?;
+            Ok(Slots {
+                block: Some(Block::new(segment)),
+                ..empty()
+            })
+        };
+        let mut receive = BTreeMap::new();
+        for key in &sizes.receives {
+            receive.insert(*key, edge()?);
+        }
+        receive.extend(sizes.borrows.iter().map(|key| (*key, empty())));
+        let mut send = [None, None];
+        for tree in &sizes.sends {
+            send[usize::from(*tree & 1)] = Some(edge()?);
+        }
+        Ok(Self {
+            chunk_bytes,
             inputs: BTreeMap::new(),
             results: BTreeMap::new(),
-            receive: BTreeMap::new(),
-            send: [Vec::new(), Vec::new()],
-            pool: Pool::new(limit_bytes),
-        };
-        for key in receives {
-            memory.receive.insert(*key, edge()?);
-        }
-        for tree in sends {
-            memory.send[usize::from(*tree & 1)] = edge()?;
-        }
-        Ok(memory)
+            receive,
+            send,
+            pool: Pool::new(sizes.limit_bytes),
+        })
     }
 
     /// Takes a local rank's contribution to an operation.
@@ -80,19 +110,35 @@ impl Memory {
         self.inputs.insert((op, rank), input);
     }
 
+    /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
+    pub fn borrow(&mut self, peer: usize, tree: u8, slot: u8, bytes: Reading) {
+        let slots = self.receive.get_mut(&(peer, tree));
+        if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
+            *place = Some(bytes);
+        }
+    }
+
+    /// What was lent for a receive slot is not read any more.
+    pub fn let_go(&mut self, peer: usize, tree: u8, slot: u8) {
+        let slots = self.receive.get_mut(&(peer, tree));
+        if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
+            *place = None;
+        }
+    }
+
     /// Provides for the result of an operation, unless a local rank has asked for it before.
     pub fn provide(&mut self, op: OpId, bytes: usize) -> Result<(), PoolError> {
         if bytes == 0 || self.results.contains_key(&op) {
             return Ok(());
         }
-        let segment = self.pool.take(bytes)?;
-        self.results.insert(op, Some(segment));
+        let block = self.pool.take(bytes)?;
+        self.results.insert(op, block);
         Ok(())
     }
 
     /// The segment of an operation's result, if it has any bytes.
-    pub fn result(&self, op: OpId) -> Option<&ResultSegment> {
-        self.results.get(&op)?.as_ref()
+    pub fn result(&self, op: OpId) -> Option<&ResultBlock> {
+        self.results.get(&op)
     }
 
     /// The inputs of an operation are not read any more.
@@ -109,7 +155,7 @@ impl Memory {
 
     /// The result of an operation is not read any more: its memory serves another.
     pub fn forget_result(&mut self, op: OpId) {
-        if let Some(Some(result)) = self.results.remove(&op) {
+        if let Some(result) = self.results.remove(&op) {
             self.pool.put_back(result);
         }
     }
@@ -119,115 +165,69 @@ impl Memory {
         self.pool.take_gone()
     }
 
-    /// The bytes of a region.
-    pub fn read(&self, region: &Region) -> Result<&[u8], OutOfBounds> {
-        if region.bytes == 0 {
-            return Ok(&[]);
-        }
-        let bytes = match region.buffer {
-            Buffer::Input { op, rank } => self.inputs.get(&(op, rank)).and_then(|input| {
-                input
-                    .segment
-                    .bytes()
-                    .get(input.offset..)?
-                    .get(..input.bytes)
-            }),
-            Buffer::Result { op } => self.result(op).map(|result| result.segment.bytes()),
+    /// Borrows the bytes of a region for reading.
+    pub fn read(&self, region: &Region) -> Result<Reading, OutOfBounds> {
+        let wrong = OutOfBounds(*region);
+        let lent = match region.buffer {
             Buffer::Receive { peer, tree, slot } => self
                 .receive
                 .get(&(peer, tree))
-                .and_then(|slots| slots.get(usize::from(slot))?.as_ref())
-                .map(Segment::bytes),
-            Buffer::Send { tree, slot } => self
-                .send
-                .get(usize::from(tree))
-                .and_then(|slots| slots.get(usize::from(slot))?.as_ref())
-                .map(Segment::bytes),
+                .and_then(|slots| slots.lent.get(usize::from(slot))?.as_ref()),
+            Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Send { .. } => None,
         };
-        bytes
-            .and_then(|bytes| {
-                let start = usize::try_from(region.offset).ok()?;
-                bytes
-                    .get(start..)?
-                    .get(..usize::try_from(region.bytes).ok()?)
-            })
-            .ok_or(OutOfBounds(*region))
-    }
-
-    /// Works on the bytes of a region while the other buffers can be read.
-    pub fn write<R>(
-        &mut self,
-        region: &Region,
-        work: impl FnOnce(&mut [u8], &Self) -> R,
-    ) -> Result<R, OutOfBounds> {
-        if region.bytes == 0 {
-            return Ok(work(&mut [], self));
+        if let Some(lent) = lent {
+            let (start, length) = extent(region).ok_or(wrong)?;
+            let end = start.checked_add(length).ok_or(wrong)?;
+            return lent.part(start..end).ok_or(wrong);
         }
-        // The buffer is taken out for the time being: who would read it meets an error, not an alias.
-        let mut segment = self.take(region.buffer).ok_or(OutOfBounds(*region))?;
-        let start = usize::try_from(region.offset).unwrap_or(usize::MAX);
-        let length = usize::try_from(region.bytes).unwrap_or(usize::MAX);
-        let done = segment
-            .bytes_mut()
-            .get_mut(start..)
-            .and_then(|bytes| bytes.get_mut(..length))
-            .map(|bytes| work(bytes, self));
-        self.put_back(region.buffer, segment);
-        done.ok_or(OutOfBounds(*region))
+        let (block, start, end) = self.find(region).ok_or(wrong)?;
+        block.read(start..end).map_err(|_| wrong)
     }
 
-    fn place(&mut self, buffer: Buffer) -> Option<&mut Option<Segment>> {
-        match buffer {
-            // Inputs belong to the clients, and results are handled with their number.
-            Buffer::Input { .. } | Buffer::Result { .. } => None,
-            Buffer::Receive { peer, tree, slot } => self
-                .receive
-                .get_mut(&(peer, tree))?
-                .get_mut(usize::from(slot)),
-            Buffer::Send { tree, slot } => self
-                .send
-                .get_mut(usize::from(tree))?
-                .get_mut(usize::from(slot)),
+    /// Borrows the bytes of a region for writing.
+    pub fn write(&self, region: &Region) -> Result<Writing, OutOfBounds> {
+        let wrong = OutOfBounds(*region);
+        if let Buffer::Input { .. } = region.buffer {
+            return Err(wrong); // Belongs to a client.
         }
+        let (block, start, end) = self.find(region).ok_or(wrong)?;
+        block.write(start..end).map_err(|_| wrong)
     }
 
-    fn take(&mut self, buffer: Buffer) -> Option<Taken> {
-        if let Buffer::Result { op } = buffer {
-            return self.results.get_mut(&op)?.take().map(Taken::Result);
-        }
-        self.place(buffer)?.take().map(Taken::Slot)
-    }
-
-    fn put_back(&mut self, buffer: Buffer, taken: Taken) {
-        match (buffer, taken) {
-            (Buffer::Result { op }, Taken::Result(result)) => {
-                self.results.insert(op, Some(result));
+    /// The block that a region lies in, and its bounds there.
+    fn find(&self, region: &Region) -> Option<(&Arc<Block>, usize, usize)> {
+        let (block, first, length) = match region.buffer {
+            Buffer::Input { op, rank } => {
+                let input = self.inputs.get(&(op, rank))?;
+                (&input.block, input.offset, input.bytes)
             }
-            (_, Taken::Slot(segment)) => {
-                if let Some(place) = self.place(buffer) {
-                    *place = Some(segment);
-                }
+            Buffer::Result { op } => {
+                let block = &self.results.get(&op)?.block;
+                (block, 0, block.segment().len())
             }
-            // `take` gives results for result buffers only.
-            (_, Taken::Result(_)) => {}
-        }
+            Buffer::Receive { peer, tree, slot } => {
+                self.slot(self.receive.get(&(peer, tree))?, slot)?
+            }
+            Buffer::Send { tree, slot } => {
+                self.slot(self.send.get(usize::from(tree))?.as_ref()?, slot)?
+            }
+        };
+        let (offset, bytes) = extent(region)?;
+        let end = offset.checked_add(bytes).filter(|end| *end <= length)?;
+        Some((block, first + offset, first + end))
+    }
+
+    fn slot<'a>(&self, slots: &'a Slots, slot: u8) -> Option<(&'a Arc<Block>, usize, usize)> {
+        let slot = usize::from(slot);
+        let block = slots.block.as_ref()?;
+        let bytes = self.chunk_bytes;
+        (slot < slots.lent.len()).then_some((block, slot * bytes, bytes))
     }
 }
 
-/// A buffer taken out for writing.
-#[derive(Debug)]
-enum Taken {
-    Result(ResultSegment),
-    Slot(Segment),
-}
-
-impl Taken {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Result(result) => result.segment.bytes_mut(),
-            Self::Slot(segment) => segment.bytes_mut(),
-        }
-    }
+fn extent(region: &Region) -> Option<(usize, usize)> {
+    let start = usize::try_from(region.offset).ok()?;
+    Some((start, usize::try_from(region.bytes).ok()?))
 }
 
 #[cfg(test)]
@@ -237,7 +237,15 @@ mod tests {
     const CHUNK: u32 = 64 << 10;
 
     fn memory(limit_bytes: usize) -> Memory {
-        Memory::new(&[(1, 0)], &[1], 2, CHUNK, limit_bytes).unwrap()
+        let sizes = Sizes {
+            receives: vec![(1, 0)],
+            borrows: vec![(2, 0)],
+            sends: vec![1],
+            slots: 2,
+            chunk_bytes: CHUNK,
+            limit_bytes,
+        };
+        Memory::new(&sizes).unwrap()
     }
 
     fn region(buffer: Buffer, offset: u64, bytes: u64) -> Region {
@@ -248,37 +256,36 @@ mod tests {
         }
     }
 
+    fn slot(peer: usize, slot: u8) -> Buffer {
+        let tree = 0;
+        Buffer::Receive { peer, tree, slot }
+    }
+
     #[test]
     fn what_is_written_is_read_and_bounds_hold() {
         let mut memory = memory(1 << 30);
         memory.provide(7, 1000).unwrap();
-        let slot = Buffer::Receive {
-            peer: 1,
-            tree: 0,
-            slot: 1,
-        };
         for buffer in [
             Buffer::Result { op: 7 },
-            slot,
+            slot(1, 1),
             Buffer::Send { tree: 1, slot: 0 },
         ] {
             let written = region(buffer, 100, 3);
-            memory
-                .write(&written, |bytes, _| bytes.copy_from_slice(b"abc"))
-                .unwrap();
-            assert_eq!(memory.read(&written).unwrap(), b"abc");
+            memory.write(&written).unwrap().copy_from_slice(b"abc");
+            assert_eq!(&*memory.read(&written).unwrap(), b"abc");
             let end = 1 << 40;
             for wrong in [
                 region(buffer, end, 1),
                 region(buffer, 0, end),
                 region(buffer, u64::MAX, 2),
+                region(buffer, u64::from(CHUNK) - 1, 2),
             ] {
-                assert_eq!(memory.read(&wrong), Err(OutOfBounds(wrong)));
-                assert_eq!(memory.write(&wrong, |_, _| ()), Err(OutOfBounds(wrong)));
+                assert_eq!(memory.read(&wrong).unwrap_err(), OutOfBounds(wrong));
+                assert_eq!(memory.write(&wrong).unwrap_err(), OutOfBounds(wrong));
             }
         }
         let none = region(Buffer::Send { tree: 0, slot: 0 }, 0, 1);
-        assert_eq!(memory.read(&none), Err(OutOfBounds(none)));
+        assert_eq!(memory.read(&none).unwrap_err(), OutOfBounds(none));
     }
 
     #[test]
@@ -286,10 +293,31 @@ mod tests {
         let mut memory = memory(1 << 30);
         memory.provide(7, 1000).unwrap();
         let all = region(Buffer::Result { op: 7 }, 0, 1000);
-        memory
-            .write(&all, |_, rest| {
-                assert_eq!(rest.read(&all), Err(OutOfBounds(all)));
-            })
-            .unwrap();
+        let part = region(Buffer::Result { op: 7 }, 999, 1);
+        let beside = region(Buffer::Result { op: 7 }, 1000, 8);
+        let _written = memory.write(&all).unwrap();
+        assert_eq!(memory.read(&part).unwrap_err(), OutOfBounds(part));
+        memory.read(&beside).unwrap();
+    }
+
+    #[test]
+    fn a_slot_that_is_lent_is_read_where_it_lies_until_it_is_let_go() {
+        let mut memory = memory(1 << 30);
+        memory.provide(7, 1000).unwrap();
+        let theirs = region(Buffer::Result { op: 7 }, 10, 3);
+        memory.write(&theirs).unwrap().copy_from_slice(b"abc");
+        let lent = memory.read(&theirs).unwrap();
+        memory.borrow(2, 0, 1, lent);
+        let (all, part, more) = (
+            region(slot(2, 1), 0, 3),
+            region(slot(2, 1), 1, 2),
+            region(slot(2, 1), 1, 3),
+        );
+        assert_eq!(&*memory.read(&all).unwrap(), b"abc");
+        assert_eq!(&*memory.read(&part).unwrap(), b"bc");
+        assert_eq!(memory.read(&more).unwrap_err(), OutOfBounds(more));
+        assert_eq!(memory.write(&all).unwrap_err(), OutOfBounds(all));
+        memory.let_go(2, 0, 1);
+        assert_eq!(memory.read(&all).unwrap_err(), OutOfBounds(all));
     }
 }

@@ -11,20 +11,24 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use collective::Layout;
-use collective::machine::{Config, Fence};
+use collective::machine::{Config, Fence, Recovery};
 use daemon::{Gate, Readiness};
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
+use wire::transport::Transport;
 
 use crate::engine::{self, Engine};
 use crate::join::Door;
-use crate::link::Link;
+use crate::meet::{self, Meeting};
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Order, Rendezvous, Report, Reporter, Setup};
 use crate::stop::Stop;
+
+/// The links to the neighbours.
+type Links = BTreeMap<usize, Box<dyn Transport>>;
 
 /// How often a node that waits looks whether it still should.
 const LOOK: Duration = Duration::from_millis(50);
@@ -51,6 +55,9 @@ pub enum Error {
     /// The socket of the local processes could not be made.
     #[error(transparent)]
     Socket(#[from] attach::Error),
+    /// There is no place to meet neighbours of the same machine.
+    #[error("failed to prepare for neighbours of the same machine")]
+    Meet(#[from] meet::Error),
     /// The data path failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),
@@ -91,10 +98,13 @@ impl Node {
             }
         }
         let credentials = member.credentials();
+        let meeting = Meeting::open(member.rank, options.transport, &options.run_dir)?;
         let door =
-            Door::open(listener, credentials, metrics.clone()).map_err(|source| Error::System {
-                doing: "open the data port",
-                source,
+            Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
+                Error::System {
+                    doing: "open the data port",
+                    source,
+                }
             })?;
         Ok(Self {
             member,
@@ -143,7 +153,7 @@ impl Node {
 
     /// Follows the operator's orders up to the start, then serves.
     fn follow(self, rendezvous: &Rendezvous) -> Result<(), Error> {
-        let mut joined: Option<(u64, Vec<Peer>, BTreeMap<usize, Link>)> = None;
+        let mut joined: Option<(u64, Vec<Peer>, Links)> = None;
         // Orders heard while connecting.
         let heard = RefCell::new(VecDeque::new());
         while !self.stop.is_asked() {
@@ -204,7 +214,7 @@ impl Node {
         epoch: u64,
         peers: &[Peer],
         replaced: impl Fn() -> bool,
-    ) -> Result<Option<BTreeMap<usize, Link>>, Error> {
+    ) -> Result<Option<Links>, Error> {
         let nodes = self.member.nodes.len();
         let in_order = peers
             .iter()
@@ -227,19 +237,11 @@ impl Node {
             })
             .collect();
         let cancelled = || self.stop.is_asked() || replaced();
-        let Some(streams) = self.door.connect(epoch, &neighbours, cancelled) else {
-            return Ok(None);
-        };
-        let link = |(node, stream)| Link::new(stream).map(|link| (node, link));
-        streams
-            .into_iter()
-            .map(link)
-            .collect::<io::Result<_>>()
-            .map(Some)
-            .map_err(|source| Error::System {
-                doing: "set up a link",
-                source,
-            })
+        let links = self.door.connect(epoch, &neighbours, cancelled);
+        for (node, link) in links.iter().flatten() {
+            info!(node, transport = link.name(), "linked to a neighbour");
+        }
+        Ok(links)
     }
 
     /// The gang is there: opens the socket, says so in the run directory, and serves.
@@ -247,7 +249,7 @@ impl Node {
         &self,
         epoch: u64,
         peers: &[Peer],
-        links: BTreeMap<usize, Link>,
+        links: Links,
         reporter: Reporter,
     ) -> Result<(), Error> {
         let member = &self.member;
@@ -264,6 +266,7 @@ impl Node {
             chunk_bytes: self.options.chunk_bytes,
             slots: self.options.slots,
             timing: self.options.timing,
+            recovery: Recovery::default(),
         };
         let setup = engine::Setup {
             config,

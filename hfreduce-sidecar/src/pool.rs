@@ -1,5 +1,8 @@
 //! Segments for results, used again for results of about their size. Owns how much memory results may hold.
 
+use std::sync::Arc;
+
+use wire::block::Block;
 use wire::segment::{self, Segment, Writers};
 
 /// Idle result segments that are kept: what the buckets of a model in flight need.
@@ -38,18 +41,24 @@ pub enum PoolError {
 
 /// A segment for results, by the number that clients know it by.
 #[derive(Debug)]
-pub struct ResultSegment {
+pub struct ResultBlock {
     /// Its number, used once.
     pub number: u32,
     /// Its memory.
-    pub segment: Segment,
+    pub block: Arc<Block>,
+}
+
+impl ResultBlock {
+    fn len(&self) -> usize {
+        self.block.segment().len()
+    }
 }
 
 /// The segments that no result lies in, and the count of all.
 #[derive(Debug)]
 pub struct Pool {
     /// Oldest first.
-    idle: Vec<ResultSegment>,
+    idle: Vec<ResultBlock>,
     next_number: u32,
     held_bytes: usize,
     limit_bytes: usize,
@@ -70,7 +79,7 @@ impl Pool {
     }
 
     /// A segment for a result of `bytes`. Idle ones are given up for it where that is needed.
-    pub fn take(&mut self, bytes: usize) -> Result<ResultSegment, PoolError> {
+    pub fn take(&mut self, bytes: usize) -> Result<ResultBlock, PoolError> {
         let class = segment::size_class(bytes);
         if class > self.limit_bytes {
             return Err(PoolError::TooLarge {
@@ -78,13 +87,13 @@ impl Pool {
                 limit: self.limit_bytes,
             });
         }
-        let fits = |result: &ResultSegment| {
-            let size = result.segment.len();
+        let fits = |result: &ResultBlock| {
+            let size = result.len();
             size >= bytes && size <= class.saturating_mul(2)
         };
         let best = (0..self.idle.len())
             .filter(|at| fits(&self.idle[*at]))
-            .min_by_key(|at| self.idle[*at].segment.len());
+            .min_by_key(|at| self.idle[*at].len());
         if let Some(at) = best {
             return Ok(self.idle.swap_remove(at));
         }
@@ -103,11 +112,12 @@ impl Pool {
         self.held_bytes += segment.len();
         let number = self.next_number;
         self.next_number += 1;
-        Ok(ResultSegment { number, segment })
+        let block = Block::new(segment);
+        Ok(ResultBlock { number, block })
     }
 
     /// Nobody reads a result any more.
-    pub fn put_back(&mut self, result: ResultSegment) {
+    pub fn put_back(&mut self, result: ResultBlock) {
         self.idle.push(result);
         if self.idle.len() > IDLE_LIMIT {
             let oldest = self.idle.remove(0);
@@ -120,8 +130,8 @@ impl Pool {
         std::mem::take(&mut self.gone)
     }
 
-    fn unmap(&mut self, result: ResultSegment) {
-        self.held_bytes -= result.segment.len();
+    fn unmap(&mut self, result: ResultBlock) {
+        self.held_bytes -= result.len();
         self.gone.push(result.number);
     }
 }

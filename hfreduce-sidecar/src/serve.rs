@@ -73,6 +73,7 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     let options = Options {
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
+        transport: args.transport,
         ..Options::new(args.run_dir.clone())
     };
     let readiness = Readiness::default();

@@ -9,15 +9,17 @@ use std::time::Instant;
 
 use collective::machine::OpId;
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use wire::block::Block;
 use wire::client::NO_SEGMENT;
 use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
 use wire::ring::{
-    self, Bell, COMPLETION_WORDS, Consumer, Corrupt, Producer, PushError, SUBMISSION_WORDS,
+    self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Producer, PushError, SUBMISSION_WORDS,
+    Sleep,
 };
 use wire::segment::{self, Segment, Writers};
 
 use crate::memory::Input;
-use crate::pool::ResultSegment;
+use crate::pool::ResultBlock;
 
 /// Input segments of one process: the buckets of a large model.
 const SEGMENT_LIMIT: usize = 1024;
@@ -102,7 +104,7 @@ pub struct Session {
     outcomes: Producer<COMPLETION_WORDS>,
     /// Between the process and the engine; polled by the engine.
     pub bell: Bell,
-    inputs: BTreeMap<u32, Arc<Segment>>,
+    inputs: BTreeMap<u32, Arc<Block>>,
     next_segment: u32,
     limit_bytes: usize,
     known_results: BTreeSet<u32>,
@@ -170,10 +172,10 @@ impl Session {
                 ToSidecar::Attach { .. } => return Err(Error::Twice),
                 ToSidecar::Detach => return Ok(Heard::Detached),
                 ToSidecar::Allocate { bytes } => match self.lend(bytes) {
-                    Ok((segment, fd)) => {
-                        let bytes = fd.len() as u64;
+                    Ok((segment, lent)) => {
+                        let bytes = lent.segment().len() as u64;
                         let message = ToClient::Input { segment, bytes };
-                        self.channel.send(&message, &[fd.fd()])?;
+                        self.channel.send(&message, &[lent.segment().fd()])?;
                     }
                     Err(reason) => self.channel.send(&ToClient::Refused { reason }, &[])?,
                 },
@@ -184,8 +186,12 @@ impl Session {
         Ok(Heard::Nothing)
     }
 
-    fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Segment>), String> {
-        let lent: usize = self.inputs.values().map(|segment| segment.len()).sum();
+    fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Block>), String> {
+        let lent: usize = self
+            .inputs
+            .values()
+            .map(|block| block.segment().len())
+            .sum();
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         let room = self.limit_bytes.saturating_sub(lent);
         if segment::size_class(wanted) > room || self.inputs.len() >= SEGMENT_LIMIT {
@@ -196,13 +202,13 @@ impl Session {
                 self.inputs.len()
             ));
         }
-        let segment = Segment::create("fireflyer-input", wanted, Writers::Everybody)
-            .map(Arc::new)
+        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
+            .map(Block::new)
             .map_err(|error| error.to_string())?;
         let number = self.next_segment;
         self.next_segment += 1;
-        self.inputs.insert(number, Arc::clone(&segment));
-        Ok((number, segment))
+        self.inputs.insert(number, Arc::clone(&block));
+        Ok((number, block))
     }
 
     /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
@@ -248,7 +254,7 @@ impl Session {
             let Place { segment, offset } = place;
             format!("{call} reads past the end of input segment {segment} at {offset}")
         };
-        let segment = self.inputs.get(&place.segment).ok_or_else(|| {
+        let block = self.inputs.get(&place.segment).ok_or_else(|| {
             format!(
                 "{call} names input segment {}, which is not lent",
                 place.segment
@@ -263,11 +269,11 @@ impl Session {
         let bytes = call.input_bytes().ok_or_else(wrong)?;
         let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
         let end = offset.checked_add(bytes).ok_or_else(wrong)?;
-        if end > segment.len() {
+        if end > block.segment().len() {
             return Err(wrong());
         }
         Ok(Some(Input {
-            segment: Arc::clone(segment),
+            block: Arc::clone(block),
             offset,
             bytes,
         }))
@@ -302,7 +308,7 @@ impl Session {
         &mut self,
         op: OpId,
         called: &Called,
-        result: Option<(&ResultSegment, u64)>,
+        result: Option<(&ResultBlock, u64)>,
     ) -> Result<(), Error> {
         // Held first, so that a process that is lost half-way lets go of it too.
         if self.held.insert(called.ticket, op).is_some() {
@@ -317,9 +323,10 @@ impl Session {
                 if self.known_results.insert(result.number) {
                     let message = ToClient::Result {
                         segment: result.number,
-                        bytes: result.segment.len() as u64,
+                        bytes: result.block.segment().len() as u64,
                     };
-                    self.channel.send(&message, &[result.segment.fd()])?;
+                    self.channel
+                        .send(&message, &[result.block.segment().fd()])?;
                 }
                 Outcome::Done {
                     segment: result.number,
@@ -360,14 +367,17 @@ impl Session {
     }
 
     /// Announces that the engine is about to sleep. False: there is an entry, do not.
-    pub fn sleep(&self) -> Result<bool, Error> {
-        Ok(self.calls.sleep()?)
+    pub fn sleep(&self, how: Sleep) -> Result<bool, Error> {
+        Ok(self.calls.sleep(how)?)
     }
 
-    /// Announces that the engine looks at the ring again. False when the bell rings without end, because
-    /// the process has closed its own.
-    pub fn awake(&self) -> bool {
+    /// Where the engine sleeps until the process calls.
+    pub fn bed(&self) -> Bed {
+        self.calls.bed()
+    }
+
+    /// Announces that the engine looks at the ring again.
+    pub fn awake(&self) {
         self.calls.awake();
-        self.bell.clear()
     }
 }

@@ -4,6 +4,7 @@
 mod gang;
 
 use gang::{Gang, PATIENCE, encode, f32s, filled, run, to_f32s};
+use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
 use wire::{Call, DType, OpKind, ReduceOp};
 
@@ -26,47 +27,77 @@ const COUNTS: [u64; 5] = [0, 1, 17, 2048, 9001];
 /// Small, so that a few thousand elements are many chunks.
 const CHUNK_BYTES: u32 = 4096;
 
-fn value(rank: u32, at: u64) -> i64 {
-    ((u64::from(rank) * 5 + at * 3) % 7) as i64
+/// Small enough for sums of all ranks to be exact in every type but those of 8 bits, which have 0 to 2 of it.
+fn value(dtype: DType, rank: u32, at: u64) -> i64 {
+    let spread = match dtype {
+        DType::E4M3 | DType::E5M2 => 2,
+        DType::F32 | DType::F16 | DType::BF16 | DType::U8 | DType::I32 | DType::I64 => 7,
+    };
+    ((u64::from(rank) * 5 + at * 3) % spread) as i64
 }
 
+/// The factor of the sums that have one: exact in every type.
+const FACTOR: f32 = 0.5;
+
 /// What a rank brings to a reduction. To an average, a multiple of the number of ranks: its sum fits every type and
-/// its mean is exact. Rounding is the kernels' own business: their tests compare bits.
-fn brought(op: ReduceOp, world: u32, rank: u32, at: u64) -> i64 {
+/// its mean is exact; likewise what is multiplied. Rounding is the kernels' own business: their tests compare bits.
+fn brought(dtype: DType, op: ReduceOp, world: u32, rank: u32, at: u64) -> i64 {
+    let value = value(dtype, rank, at);
     match op {
-        ReduceOp::Avg => value(rank, at) * i64::from(world),
-        ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => value(rank, at),
+        ReduceOp::Avg => value * i64::from(world),
+        ReduceOp::PremulSum => value * 2,
+        ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => value,
     }
 }
 
-fn expected(op: ReduceOp, world: u32, at: u64) -> i64 {
-    let values = (0..world).map(|rank| brought(op, world, rank, at));
+fn expected(dtype: DType, op: ReduceOp, world: u32, at: u64) -> i64 {
+    let values = (0..world).map(|rank| brought(dtype, op, world, rank, at));
     match op {
         ReduceOp::Sum => values.sum(),
+        ReduceOp::PremulSum => values.sum::<i64>() / 2,
         ReduceOp::Avg => values.sum::<i64>() / i64::from(world),
         ReduceOp::Max => values.max().unwrap(),
         ReduceOp::Min => values.min().unwrap(),
     }
 }
 
+/// The reductions that there are for a type.
+fn reductions(dtype: DType) -> impl Iterator<Item = ReduceOp> {
+    let is_float = !matches!(dtype, DType::U8 | DType::I32 | DType::I64);
+    let all = ReduceOp::ALL.iter().copied();
+    all.filter(move |op| is_float || *op != ReduceOp::PremulSum)
+}
+
 #[test]
 fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
-    for (nodes, procs) in [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1)] {
+    let shared = [(1, 1), (1, 3), (3, 2), (5, 1)].map(|size| (size, Preference::Auto));
+    let tcp = [(2, 1), (3, 2)].map(|size| (size, Preference::Tcp));
+    for ((nodes, procs), transport) in shared.into_iter().chain(tcp) {
         let gang = Gang::with(nodes, procs, |options| Options {
             chunk_bytes: CHUNK_BYTES,
+            transport,
             ..options
         });
         let world = gang.world();
         gang.each(|client| {
             let standing = client.standing();
-            let mine = |dtype, count| encode(dtype, (0..count).map(|at| value(standing.rank, at)));
+            let mine =
+                |dtype, count| encode(dtype, (0..count).map(|at| value(dtype, standing.rank, at)));
             for (at, dtype) in DType::ALL.iter().copied().enumerate() {
                 for count in COUNTS {
-                    for reduce in ReduceOp::ALL.iter().copied() {
-                        let part = |at| brought(reduce, world, standing.rank, at);
+                    for reduce in reductions(dtype) {
+                        let part = |at| brought(dtype, reduce, world, standing.rank, at);
                         let part = encode(dtype, (0..count).map(part));
-                        let all = encode(dtype, (0..count).map(|at| expected(reduce, world, at)));
-                        let mut call = Call::all_reduce(dtype, reduce, count);
+                        let all = encode(
+                            dtype,
+                            (0..count).map(|at| expected(dtype, reduce, world, at)),
+                        );
+                        let mut call = match reduce {
+                            ReduceOp::PremulSum => Call::premul_sum(dtype, FACTOR, count),
+                            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => {
+                                Call::all_reduce(dtype, reduce, count)
+                            }
+                        };
                         let output = run(&client, call, &part).unwrap();
                         assert!(output.result[..] == all, "{call} on {standing:?}");
                         call.kind = OpKind::Reduce;
@@ -79,12 +110,12 @@ fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
                     let mut call = Call::new(OpKind::Broadcast, dtype, count);
                     call.root = at as u32 % world;
                     let output = run(&client, call, &mine(dtype, count)).unwrap();
-                    let root = encode(dtype, (0..count).map(|at| value(call.root, at)));
+                    let root = encode(dtype, (0..count).map(|at| value(dtype, call.root, at)));
                     assert!(output.result[..] == root, "{call} on {standing:?}");
                     let call = Call::new(OpKind::AllGather, dtype, count);
                     let output = run(&client, call, &mine(dtype, count)).unwrap();
-                    let ranks =
-                        (0..world).flat_map(|rank| (0..count).map(move |at| value(rank, at)));
+                    let ranks = (0..world)
+                        .flat_map(|rank| (0..count).map(move |at| value(dtype, rank, at)));
                     assert!(
                         output.result[..] == encode(dtype, ranks),
                         "{call} on {standing:?}"

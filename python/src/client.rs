@@ -49,8 +49,10 @@ impl Client {
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
     /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
-    /// none: ranks whose tags differ disagree.
-    #[pyo3(signature = (kind, dtype, count, input, *, reduce = "sum", root = 0, tag = 0, timeout))]
+    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`.
+    #[pyo3(signature = (
+        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, timeout
+    ))]
     #[expect(
         clippy::too_many_arguments,
         reason = "the words of a call, by keyword in Python"
@@ -63,12 +65,16 @@ impl Client {
         count: u64,
         input: Option<PyBuffer<u8>>,
         reduce: &str,
+        factor: f32,
         root: u32,
         tag: u64,
         timeout: f64,
     ) -> PyResult<Ticket> {
+        let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
+        let has_factor = reduce == ReduceOp::PremulSum;
         let call = Call {
-            reduce: named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?,
+            reduce,
+            factor_bits: if has_factor { factor.to_bits() } else { 0 },
             root,
             tag,
             ..Call::new(

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest packet; the longest text in one is a reason.
 const PACKET_LIMIT_BYTES: usize = 2 << 10;
 /// Most descriptors in one packet: the control segment and the client's end of the bell.
@@ -212,6 +212,11 @@ impl Channel {
         rustix::net::connect(&fd, &address).map_err(|source| failed("connect to", source))?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(|source| failed("set up", source))?;
         Ok(Self(fd))
+    }
+
+    /// Nothing is sent or received any more; the other side sees the end.
+    pub fn shutdown(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
     }
 
     /// Sends a message with its descriptors.

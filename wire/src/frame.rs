@@ -10,7 +10,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
 const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
@@ -63,15 +63,24 @@ pub enum Verdict {
     Refusal { claim: Claim, reason: u8 },
 }
 
+/// How far somebody is: operations below it are final, or all ranks were told their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The first operation that is not final.
+    pub done: u64,
+    /// The first operation whose end not every rank was told.
+    pub told: u64,
+}
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A part of a chunk, to the parent; `claim` is the call it belongs to.
-    Up { claim: Claim },
+    Up { claim: Claim, mark: Mark },
     /// The operation cannot be carried out, to the parent.
     Refuse { verdict: Verdict },
     /// A chunk of the result, to a child.
-    Down,
+    Down { mark: Mark },
     /// The operation failed, to a child.
     Fail { verdict: Verdict },
     /// A receive slot is free again, to a child.
@@ -80,6 +89,8 @@ pub enum Body {
     Awaiting,
     /// The epoch is over.
     Abort { notice: Notice },
+    /// How far the sender's subtree is, to the parent, or all are, to a child.
+    Mark { mark: Mark },
     /// Still here.
     Heartbeat,
     /// Leaving in good order; `operation` counts those that ended.
@@ -93,7 +104,9 @@ pub struct Header {
     pub attempt: u32,
     /// The sender's epoch.
     pub epoch: u32,
-    /// The operation, by its number in the epoch.
+    /// The group of ranks, 0 for all of them.
+    pub group: u32,
+    /// The operation, by its number in the group.
     pub operation: u64,
     /// Which of the two trees.
     pub tree: u8,
@@ -114,7 +127,7 @@ impl Body {
             Self::Refuse {
                 verdict: Verdict::Mismatch { .. },
             } => 2,
-            Self::Down => 3,
+            Self::Down { .. } => 3,
             Self::Fail {
                 verdict: Verdict::Mismatch { .. },
             } => 4,
@@ -123,6 +136,7 @@ impl Body {
             Self::Abort { .. } => 7,
             Self::Heartbeat => 8,
             Self::Bye => 9,
+            Self::Mark { .. } => 12,
             Self::Refuse {
                 verdict: Verdict::Refusal { .. },
             } => 10,
@@ -134,11 +148,27 @@ impl Body {
 
     /// Whether payload may follow.
     pub const fn carries_payload(&self) -> bool {
-        matches!(self, Self::Up { .. } | Self::Down)
+        matches!(self, Self::Up { .. } | Self::Down { .. })
     }
 }
 
 impl Header {
+    /// A header with zeros for what most frames do not say.
+    #[must_use]
+    pub const fn empty(attempt: u32, epoch: u32, body: Body) -> Self {
+        Self {
+            attempt,
+            epoch,
+            group: 0,
+            operation: 0,
+            tree: 0,
+            slot: 0,
+            chunk: 0,
+            payload: 0,
+            body,
+        }
+    }
+
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut writer = Writer {
@@ -149,11 +179,16 @@ impl Header {
         writer.put(&[VERSION, self.body.code(), self.tree, self.slot]);
         writer.put(&self.attempt.to_le_bytes());
         writer.put(&self.epoch.to_le_bytes());
+        writer.put(&self.group.to_le_bytes());
         writer.put(&self.operation.to_le_bytes());
         writer.put(&self.chunk.to_le_bytes());
         writer.put(&self.payload.to_le_bytes());
         match &self.body {
-            Body::Up { claim } => writer.claim(claim),
+            Body::Up { claim, mark } => {
+                writer.claim(claim);
+                writer.mark(mark);
+            }
+            Body::Down { mark } | Body::Mark { mark } => writer.mark(mark),
             Body::Refuse { verdict } | Body::Fail { verdict } => match verdict {
                 Verdict::Mismatch { one, other } => {
                     writer.claim(one);
@@ -169,7 +204,7 @@ impl Header {
                 writer.put(&notice.subject.to_le_bytes());
                 writer.put(&notice.by.to_le_bytes());
             }
-            Body::Down | Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
+            Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
         }
         let Writer { mut bytes, .. } = writer;
         let sum = checksum(&bytes[..HEADER_BYTES - 4]);
@@ -194,6 +229,7 @@ impl Header {
         let mut header = Self {
             attempt: reader.u32(),
             epoch: reader.u32(),
+            group: reader.u32(),
             operation: reader.u64(),
             tree,
             slot,
@@ -204,11 +240,14 @@ impl Header {
         header.body = match code {
             1 => Body::Up {
                 claim: reader.claim()?,
+                mark: reader.mark(),
             },
             2 => Body::Refuse {
                 verdict: reader.mismatch()?,
             },
-            3 => Body::Down,
+            3 => Body::Down {
+                mark: reader.mark(),
+            },
             4 => Body::Fail {
                 verdict: reader.mismatch()?,
             },
@@ -233,6 +272,9 @@ impl Header {
             },
             11 => Body::Fail {
                 verdict: reader.refusal()?,
+            },
+            12 => Body::Mark {
+                mark: reader.mark(),
             },
             _ => return Err(Error::Field("kind")),
         };
@@ -269,10 +311,15 @@ impl Writer {
             self.put(&word.to_le_bytes());
         }
     }
+
+    fn mark(&mut self, mark: &Mark) {
+        self.put(&mark.done.to_le_bytes());
+        self.put(&mark.told.to_le_bytes());
+    }
 }
 
 /// The fields of all kinds together are shorter than a header, so taking always succeeds.
-const _: () = assert!(32 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 32 + 10 + 4 <= HEADER_BYTES);
+const _: () = assert!(36 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 36 + 10 + 4 <= HEADER_BYTES);
 
 struct Reader<'a>(&'a [u8]);
 
@@ -298,6 +345,13 @@ impl Reader<'_> {
         let words = std::array::from_fn(|_| self.u64());
         let call = Call::decode(&words).ok_or(Error::Field("call"))?;
         Ok(Claim { rank, call })
+    }
+
+    fn mark(&mut self) -> Mark {
+        Mark {
+            done: self.u64(),
+            told: self.u64(),
+        }
     }
 
     fn mismatch(&mut self) -> Result<Verdict, Error> {
@@ -334,19 +388,24 @@ mod tests {
 
     fn claim() -> impl Strategy<Value = Claim> {
         let call = (
-            0usize..5,
-            0usize..6,
-            0usize..4,
-            any::<u32>(),
+            0..OpKind::ALL.len(),
+            0..DType::ALL.len(),
+            0..ReduceOp::ALL.len(),
+            any::<[u32; 2]>(),
             any::<[u64; 2]>(),
         )
-            .prop_map(|(kind, dtype, reduce, root, [count, tag])| Call {
-                kind: OpKind::ALL[kind],
-                dtype: DType::ALL[dtype],
-                reduce: ReduceOp::ALL[reduce],
-                root,
-                count,
-                tag,
+            .prop_map(|(kind, dtype, reduce, [root, factor], [count, tag])| {
+                let reduce = ReduceOp::ALL[reduce];
+                let has_factor = reduce == ReduceOp::PremulSum;
+                Call {
+                    kind: OpKind::ALL[kind],
+                    dtype: DType::ALL[dtype],
+                    reduce,
+                    factor_bits: if has_factor { factor } else { 0 },
+                    root,
+                    count,
+                    tag,
+                }
             });
         (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
     }
@@ -358,9 +417,15 @@ mod tests {
         ]
     }
 
+    fn mark() -> impl Strategy<Value = Mark> {
+        any::<(u64, u64)>().prop_map(|(done, told)| Mark { done, told })
+    }
+
     fn body() -> impl Strategy<Value = Body> {
         prop_oneof![
-            claim().prop_map(|claim| Body::Up { claim }),
+            (claim(), mark()).prop_map(|(claim, mark)| Body::Up { claim, mark }),
+            mark().prop_map(|mark| Body::Down { mark }),
+            mark().prop_map(|mark| Body::Mark { mark }),
             verdict().prop_map(|verdict| Body::Refuse { verdict }),
             verdict().prop_map(|verdict| Body::Fail { verdict }),
             any::<(u8, u8, u32, u32)>().prop_map(|(code, detail, subject, by)| Body::Abort {
@@ -372,7 +437,6 @@ mod tests {
                 }
             }),
             prop::sample::select(vec![
-                Body::Down,
                 Body::Credit,
                 Body::Awaiting,
                 Body::Heartbeat,
@@ -382,12 +446,13 @@ mod tests {
     }
 
     fn header() -> impl Strategy<Value = Header> {
-        let numbers = any::<(u32, u32, u64, u8, u8, u32)>();
+        let numbers = any::<(u32, u32, u32, u64, u8, u8, u32)>();
         (numbers, 0..=PAYLOAD_LIMIT_BYTES, body()).prop_map(|(numbers, payload, body)| {
-            let (attempt, epoch, operation, tree, slot, chunk) = numbers;
+            let (attempt, epoch, group, operation, tree, slot, chunk) = numbers;
             Header {
                 attempt,
                 epoch,
+                group,
                 operation,
                 tree,
                 slot,

@@ -6,7 +6,9 @@
 
 pub mod assignment;
 pub mod attach;
+pub mod block;
 pub mod client;
+pub mod doorbell;
 pub mod entry;
 pub mod frame;
 pub mod handshake;
@@ -18,6 +20,7 @@ pub mod ring;
 pub mod run_dir;
 pub mod segment;
 pub mod termination;
+pub mod transport;
 
 pub use op::{Call, DType, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;

@@ -47,6 +47,10 @@ pub enum DType {
     I32,
     /// 64-bit integer; sums wrap.
     I64,
+    /// 4 bits of exponent, 3 of fraction, no infinity; accumulated in single precision.
+    E4M3,
+    /// 5 bits of exponent, 2 of fraction; accumulated in single precision.
+    E5M2,
 }
 
 codes!(DType {
@@ -56,13 +60,15 @@ codes!(DType {
     U8 = 4 => "u8",
     I32 = 5 => "i32",
     I64 = 6 => "i64",
+    E4M3 = 7 => "e4m3",
+    E5M2 = 8 => "e5m2",
 });
 
 impl DType {
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            Self::U8 => 1,
+            Self::U8 | Self::E4M3 | Self::E5M2 => 1,
             Self::F16 | Self::BF16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
@@ -75,14 +81,16 @@ impl DType {
 pub enum ReduceOp {
     /// The sum.
     Sum,
-    /// The sum divided by the number of ranks. 16-bit floats are divided on each node, before they are rounded
-    /// to 16 bits, so that an average that fits does not overflow on the way; shares of a node that are below
+    /// The sum divided by the number of ranks. Floats of 16 and 8 bits are divided on each node, before they are
+    /// rounded, so that an average that fits does not overflow on the way; shares of a node that are below
     /// the type's normal range lose digits.
     Avg,
     /// The largest.
     Max,
     /// The smallest.
     Min,
+    /// The sum of all contributions times the call's factor. Floats only.
+    PremulSum,
 }
 
 codes!(ReduceOp {
@@ -90,6 +98,7 @@ codes!(ReduceOp {
     Avg = 2 => "avg",
     Max = 3 => "max",
     Min = 4 => "min",
+    PremulSum = 5 => "premul_sum",
 });
 
 /// What an operation does.
@@ -124,6 +133,8 @@ pub struct Call {
     pub dtype: DType,
     /// How contributions become one; of no meaning where nothing is reduced.
     pub reduce: ReduceOp,
+    /// Bits of the single-precision factor of [`ReduceOp::PremulSum`]; 0 with the others.
+    pub factor_bits: u32,
     /// Global rank of the root; of no meaning where there is none.
     pub root: u32,
     /// Elements that each rank brings.
@@ -142,6 +153,7 @@ impl Call {
             kind,
             dtype,
             reduce: ReduceOp::Sum,
+            factor_bits: 0,
             root: 0,
             count,
             tag: 0,
@@ -153,6 +165,14 @@ impl Call {
         Self {
             reduce,
             ..Self::new(OpKind::AllReduce, dtype, count)
+        }
+    }
+
+    /// The sum of all contributions times a factor, for everybody.
+    pub const fn premul_sum(dtype: DType, factor: f32, count: u64) -> Self {
+        Self {
+            factor_bits: factor.to_bits(),
+            ..Self::all_reduce(dtype, ReduceOp::PremulSum, count)
         }
     }
 
@@ -176,17 +196,18 @@ impl Call {
         }
     }
 
-    /// The call as words, for rings and frames.
+    /// The call as words, for rings and frames: the first holds three codes, a zero byte and the factor.
     pub const fn encode(&self) -> [u64; CALL_WORDS] {
+        let [a, b, c, d] = self.factor_bits.to_le_bytes();
         let codes = u64::from_le_bytes([
             self.kind.code(),
             self.dtype.code(),
             self.reduce.code(),
             0,
-            0,
-            0,
-            0,
-            0,
+            a,
+            b,
+            c,
+            d,
         ]);
         [codes, self.root as u64, self.count, self.tag]
     }
@@ -194,13 +215,19 @@ impl Call {
     /// The call that words stand for, if any.
     pub fn decode(words: &[u64; CALL_WORDS]) -> Option<Self> {
         let [codes, root, count, tag] = *words;
-        let [kind, dtype, reduce, 0, 0, 0, 0, 0] = codes.to_le_bytes() else {
+        let [kind, dtype, reduce, 0, a, b, c, d] = codes.to_le_bytes() else {
             return None;
         };
+        let reduce = ReduceOp::from_code(reduce)?;
+        let factor_bits = u32::from_le_bytes([a, b, c, d]);
+        if factor_bits != 0 && reduce != ReduceOp::PremulSum {
+            return None;
+        }
         Some(Self {
             kind: OpKind::from_code(kind)?,
             dtype: DType::from_code(dtype)?,
-            reduce: ReduceOp::from_code(reduce)?,
+            reduce,
+            factor_bits,
             root: u32::try_from(root).ok()?,
             count,
             tag,
@@ -235,14 +262,32 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_factor_travels_with_its_operator_only() {
+        let call = Call::premul_sum(DType::E5M2, -0.75, 9);
+        assert_eq!(Call::decode(&call.encode()), Some(call));
+        let sum = Call {
+            reduce: ReduceOp::Sum,
+            ..call
+        };
+        assert_eq!(Call::decode(&sum.encode()), None);
+    }
+
     proptest! {
         #[test]
-        fn words_are_a_call_or_are_refused(words in any::<[u64; CALL_WORDS]>(), codes in any::<[u8; 3]>()) {
-            let [kind, dtype, reduce] = codes.map(|code| code % 7);
+        fn words_are_a_call_or_are_refused(
+            words in any::<[u64; CALL_WORDS]>(),
+            codes in any::<[u8; 3]>(),
+            factor in any::<u32>(),
+        ) {
+            let [kind, dtype, reduce] = codes.map(|code| code % 9);
+            let [a, b, c, d] = factor.to_le_bytes();
             let mut likely = words;
             likely[0] = u64::from_le_bytes([kind, dtype, reduce, 0, 0, 0, 0, 0]);
             likely[1] %= 1 << 32;
-            for words in [words, likely] {
+            let mut scaled = likely;
+            scaled[0] = u64::from_le_bytes([kind, dtype, reduce, 0, a, b, c, d]);
+            for words in [words, likely, scaled] {
                 if let Some(call) = Call::decode(&words) {
                     prop_assert_eq!(call.encode(), words);
                 }

@@ -3,8 +3,8 @@
 //! anything in it is looked at, and an index from the other side is checked before it is used: whatever
 //! the other side writes, this side reads inside the ring and gets an error at worst.
 //!
-//! Bells are descriptors and not futexes, so that a sleeper waits for its bell and for the death of
-//! the other side (a socket's end) in one call. A bell is rung only for a consumer that sleeps.
+//! A side that has nothing to do sleeps on a word of the ring, a futex, or on a bell, a descriptor, where it
+//! has to wait for sockets in the same call. It says which; nobody is woken who does not sleep. See [`Doorbell`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,14 +26,17 @@ pub const COMPLETION_WORDS: usize = 64;
 
 /// Words of a cache line: the two sides' indices lie on lines of their own.
 const LINE_WORDS: usize = 8;
-const HEADER_WORDS: usize = 3 * LINE_WORDS;
+const HEADER_WORDS: usize = 4 * LINE_WORDS;
 const SUBMISSIONS: usize = 0;
 const COMPLETIONS: usize = SUBMISSIONS + HEADER_WORDS + CAPACITY * SUBMISSION_WORDS;
 const CONTROL_BYTES: usize = (COMPLETIONS + HEADER_WORDS + CAPACITY * COMPLETION_WORDS) * 8;
 
 const PRODUCED: usize = 0;
 const CONSUMED: usize = LINE_WORDS;
-const SLEEPING: usize = 2 * LINE_WORDS;
+/// Where the consumer sleeps until something is produced.
+const CONSUMER: usize = 2 * LINE_WORDS;
+/// Where the producer sleeps until something is consumed.
+const PRODUCER: usize = 3 * LINE_WORDS;
 
 /// The other side wrote an index that cannot be: it is broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +56,9 @@ pub enum PushError {
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
 }
+
+use crate::doorbell::Doorbell;
+pub use crate::doorbell::{Bed, Sleep};
 
 /// Wakes whoever polls it. Ringing and clearing never wait.
 #[derive(Debug)]
@@ -126,6 +132,23 @@ pub fn client_ends(
     })
 }
 
+/// Words of a frame between sidecars of one machine: its header, and where its payload lies.
+pub const FRAME_WORDS: usize = 24;
+const MAILBOX_BYTES: usize = (HEADER_WORDS + CAPACITY * FRAME_WORDS) * 8;
+
+/// A new ring for frames, and the end of the one who made it: it reads.
+pub fn mailbox() -> Result<(Arc<Segment>, Consumer<FRAME_WORDS>), segment::Error> {
+    let segment = Segment::create("fireflyer-mailbox", MAILBOX_BYTES, Writers::Everybody)?;
+    let segment = Arc::new(segment);
+    let consumer = Consumer::new(Arc::clone(&segment), 0);
+    Ok((segment, consumer))
+}
+
+/// The end of the one who was handed a mailbox, if it is large enough to be one.
+pub fn mailbox_producer(mailbox: &Arc<Segment>) -> Option<Producer<FRAME_WORDS>> {
+    (mailbox.len() >= MAILBOX_BYTES).then(|| Producer::new(Arc::clone(mailbox), 0))
+}
+
 /// The end that writes entries of `WORDS` words.
 #[derive(Debug)]
 pub struct Producer<const WORDS: usize> {
@@ -149,7 +172,7 @@ impl<const WORDS: usize> Producer<WORDS> {
 
     /// Entries that still fit.
     pub fn room(&self) -> Result<usize, Corrupt> {
-        let consumed = self.word(CONSUMED).load(Ordering::Acquire);
+        let consumed = self.word(CONSUMED).load(Ordering::SeqCst);
         let waiting = self.produced.wrapping_sub(consumed);
         if waiting > CAPACITY as u64 {
             return Err(Corrupt {
@@ -160,7 +183,7 @@ impl<const WORDS: usize> Producer<WORDS> {
         Ok(CAPACITY - waiting as usize)
     }
 
-    /// Writes an entry. Says whether the consumer sleeps, so that its bell must be rung.
+    /// Writes an entry. Says whether the consumer sleeps on its bell, so that it must be rung.
     pub fn push(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         if self.room()? == 0 {
             return Err(PushError::Full);
@@ -173,7 +196,49 @@ impl<const WORDS: usize> Producer<WORDS> {
         // Sequentially consistent with `Consumer::sleep`: either this side sees that the other sleeps,
         // or the other side sees this entry before it sleeps.
         self.word(PRODUCED).store(self.produced, Ordering::SeqCst);
-        Ok(self.word(SLEEPING).load(Ordering::SeqCst) != 0)
+        Ok(self.doorbell(CONSUMER).ring())
+    }
+
+    /// Everything there is, for tests that damage it.
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        self.control.words()
+    }
+
+    /// Entries written so far.
+    pub fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    /// Entries that the consumer is done with.
+    pub fn consumed(&self) -> Result<u64, Corrupt> {
+        Ok(self.produced - (CAPACITY - self.room()?) as u64)
+    }
+
+    /// Announces that this side is about to sleep until the consumer is done with more than `known` entries.
+    /// False: it is already.
+    pub fn sleep(&self, known: u64, how: Sleep) -> Result<bool, Corrupt> {
+        let doorbell = self.doorbell(PRODUCER);
+        doorbell.lie_down(how);
+        let may_sleep = self.consumed()? == known;
+        if !may_sleep {
+            doorbell.get_up();
+        }
+        Ok(may_sleep)
+    }
+
+    /// Announces that this side looks by itself again.
+    pub fn awake(&self) {
+        self.doorbell(PRODUCER).get_up();
+    }
+
+    /// Where this side sleeps.
+    pub fn bed(&self) -> Bed {
+        Bed::new(&self.control, self.base + PRODUCER)
+    }
+
+    fn doorbell(&self, at: usize) -> Doorbell<'_> {
+        Doorbell::new(&self.control, self.base + at)
     }
 }
 
@@ -212,29 +277,54 @@ impl<const WORDS: usize> Consumer<WORDS> {
 
     /// Takes the next entry, if there is one.
     pub fn pop(&mut self) -> Result<Option<[u64; WORDS]>, Corrupt> {
+        let entry = self.peek()?;
+        if entry.is_some() {
+            self.done();
+        }
+        Ok(entry)
+    }
+
+    /// The next entry, if there is one. It stays until [`Consumer::done`].
+    pub fn peek(&self) -> Result<Option<[u64; WORDS]>, Corrupt> {
         if self.waiting()? == 0 {
             return Ok(None);
         }
         let slot = HEADER_WORDS + (self.consumed % CAPACITY as u64) as usize * WORDS;
         let entry = std::array::from_fn(|at| self.word(slot + at).load(Ordering::Relaxed));
-        self.consumed = self.consumed.wrapping_add(1);
-        self.word(CONSUMED).store(self.consumed, Ordering::Release);
         Ok(Some(entry))
     }
 
-    /// Announces that this side is about to sleep on its bell. False: an entry has come, do not.
-    pub fn sleep(&self) -> Result<bool, Corrupt> {
-        self.word(SLEEPING).store(1, Ordering::SeqCst);
+    /// This side is done with the entry it has seen: its place, and what it speaks of, may be used again. Says
+    /// whether the producer sleeps on its bell for that, so that it must be rung.
+    pub fn done(&mut self) -> bool {
+        self.consumed = self.consumed.wrapping_add(1);
+        self.word(CONSUMED).store(self.consumed, Ordering::SeqCst);
+        self.doorbell(PRODUCER).ring()
+    }
+
+    /// Announces that this side is about to sleep. False: an entry has come, do not.
+    pub fn sleep(&self, how: Sleep) -> Result<bool, Corrupt> {
+        let doorbell = self.doorbell(CONSUMER);
+        doorbell.lie_down(how);
         let may_sleep = self.waiting()? == 0;
         if !may_sleep {
-            self.awake();
+            doorbell.get_up();
         }
         Ok(may_sleep)
     }
 
     /// Announces that this side looks by itself again.
     pub fn awake(&self) {
-        self.word(SLEEPING).store(0, Ordering::Relaxed);
+        self.doorbell(CONSUMER).get_up();
+    }
+
+    /// Where this side sleeps, for a thread that does not hold the ring meanwhile.
+    pub fn bed(&self) -> Bed {
+        Bed::new(&self.control, self.base + CONSUMER)
+    }
+
+    fn doorbell(&self, at: usize) -> Doorbell<'_> {
+        Doorbell::new(&self.control, self.base + at)
     }
 }
 
@@ -301,7 +391,7 @@ mod tests {
                 assert_eq!(entry, [expected; SUBMISSION_WORDS]);
                 expected += 1;
             }
-            if expected < ENTRIES && consumer.sleep().unwrap() {
+            if expected < ENTRIES && consumer.sleep(Sleep::Bell).unwrap() {
                 let mut fds = [PollFd::new(&bell, PollFlags::IN)];
                 let limit = rustix::event::Timespec {
                     tv_sec: 20,
@@ -354,7 +444,8 @@ mod tests {
             }
             for _ in 0..2 * CAPACITY {
                 let _ = consumer.pop();
-                let _ = consumer.sleep();
+                let _ = consumer.sleep(Sleep::Bell);
+                let _ = producer.sleep(0, Sleep::Bell);
                 let _ = producer.push(&[1; SUBMISSION_WORDS]);
                 let _ = outcomes.push(&[1; COMPLETION_WORDS]);
             }

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -221,6 +221,20 @@ impl Segment {
     /// Its content, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.mapping.bytes_mut()
+    }
+
+    /// A word that several processes may wait for; `at` counts in words of 8 bytes.
+    #[expect(unsafe_code, reason = "half a word as an atomic")]
+    pub(crate) fn futex(&self, at: usize) -> &AtomicU32 {
+        let word = &self.words()[at];
+        // SAFETY: the first half of a word that is mapped and aligned for more. Words that are waited for are
+        // used through this method only.
+        unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
+    }
+
+    /// Where it begins, for `block`, which hands out ranges of it.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.mapping.start.as_ptr()
     }
 
     /// Its content as words that several processes may read and write at once.

@@ -11,6 +11,11 @@ pub enum DType {
     F16,
     /// The upper half of an f32, accumulated in f32.
     Bf16,
+    /// 8 bits: 4 of exponent, 3 of fraction, no infinity, accumulated in f32. PyTorch's `float8_e4m3fn`: up to 448,
+    /// and what rounds to more becomes NaN.
+    E4m3,
+    /// 8 bits: 5 of exponent, 2 of fraction, accumulated in f32. PyTorch's `float8_e5m2`: the upper half of an f16.
+    E5m2,
     /// Unsigned byte, wraps.
     U8,
     /// Signed 32 bit, wraps.
@@ -21,10 +26,12 @@ pub enum DType {
 
 impl DType {
     /// Every type, for tables and tests.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
+        Self::E4m3,
+        Self::E5m2,
         Self::U8,
         Self::I32,
         Self::I64,
@@ -36,8 +43,17 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::U8 => 1,
+            Self::E4m3 | Self::E5m2 | Self::U8 => 1,
             Self::I64 => 8,
+        }
+    }
+
+    /// Whether its elements are combined in f32.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 | Self::E4m3 | Self::E5m2 => true,
+            Self::U8 | Self::I32 | Self::I64 => false,
         }
     }
 
@@ -48,6 +64,8 @@ impl DType {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::E4m3 => "e4m3",
+            Self::E5m2 => "e5m2",
             Self::U8 => "u8",
             Self::I32 => "i32",
             Self::I64 => "i64",

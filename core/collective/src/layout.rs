@@ -2,11 +2,16 @@
 
 use std::ops::Range;
 
-/// The ranks of a group, node by node in rank order. Nodes may hold different numbers of ranks.
+/// The ranks of a group, node by node in rank order. Nodes may hold different numbers of ranks. When nodes have left,
+/// the ranks of the others keep their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// `first[n]` is the first global rank of node `n`; one more entry than nodes, the last is the world size.
-    first: Vec<u32>,
+    /// The global ranks of each node, ascending.
+    nodes: Vec<Range<u32>>,
+    /// Number of ranks of all nodes.
+    world: u32,
+    /// Number of ranks before anybody had left.
+    whole: u32,
 }
 
 impl Layout {
@@ -14,17 +19,18 @@ impl Layout {
     /// or when the ranks do not fit a `u32`.
     #[must_use]
     pub fn new(ranks: &[u32]) -> Option<Self> {
-        let mut first = Vec::with_capacity(ranks.len() + 1);
-        first.push(0u32);
+        let mut nodes = Vec::with_capacity(ranks.len());
         let mut world = 0u32;
         for &count in ranks {
-            if count == 0 {
-                return None;
-            }
-            world = world.checked_add(count)?;
-            first.push(world);
+            let end = world.checked_add(count).filter(|_| count > 0)?;
+            nodes.push(world..end);
+            world = end;
         }
-        (!ranks.is_empty()).then_some(Self { first })
+        (!ranks.is_empty()).then_some(Self {
+            nodes,
+            world,
+            whole: world,
+        })
     }
 
     /// A group of `nodes` nodes with `ranks` ranks each.
@@ -33,34 +39,62 @@ impl Layout {
         Self::new(&vec![ranks; nodes])
     }
 
+    /// What is left of it when only these nodes stay, which are ascending; they are numbered anew, their ranks are not.
+    /// `None` when nobody or somebody else stays.
+    #[must_use]
+    pub fn of_members(&self, members: &[usize]) -> Option<Self> {
+        let nodes: Vec<Range<u32>> = members
+            .iter()
+            .map(|&node| self.nodes.get(node).cloned())
+            .collect::<Option<_>>()?;
+        let world = nodes.iter().map(|ranks| ranks.end - ranks.start).sum();
+        (!nodes.is_empty()).then_some(Self {
+            nodes,
+            world,
+            whole: self.whole,
+        })
+    }
+
     /// Number of nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.first.len() - 1
+        self.nodes.len()
     }
 
     /// Number of ranks of all nodes.
     #[must_use]
     pub fn world(&self) -> u32 {
-        self.first[self.nodes()]
+        self.world
+    }
+
+    /// Whether nobody has left.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.world == self.whole
     }
 
     /// Global ranks of a node.
     #[must_use]
     pub fn ranks(&self, node: usize) -> Range<u32> {
-        self.first[node]..self.first[node + 1]
+        self.nodes[node].clone()
     }
 
     /// Number of ranks on a node.
     #[must_use]
     pub fn local(&self, node: usize) -> usize {
-        self.ranks(node).len()
+        self.nodes[node].len()
     }
 
-    /// The node that holds a global rank, which must be below [`Layout::world`].
+    /// Whether a global rank is here.
+    #[must_use]
+    pub fn has_rank(&self, rank: u32) -> bool {
+        self.nodes.iter().any(|ranks| ranks.contains(&rank))
+    }
+
+    /// The node that holds a global rank, which must be here.
     #[must_use]
     pub fn node_of(&self, rank: u32) -> usize {
-        self.first.partition_point(|&first| first <= rank) - 1
+        self.nodes.partition_point(|ranks| ranks.end <= rank)
     }
 }
 
@@ -75,6 +109,21 @@ mod tests {
         let nodes: Vec<usize> = (0..6).map(|rank| layout.node_of(rank)).collect();
         assert_eq!(nodes, [0, 0, 1, 2, 2, 2]);
         assert_eq!(layout.ranks(2), 3..6);
+    }
+
+    #[test]
+    fn ranks_keep_their_numbers_when_nodes_leave() {
+        let whole = Layout::new(&[2, 1, 3]).unwrap();
+        let rest = whole.of_members(&[0, 2]).unwrap();
+        assert_eq!((rest.nodes(), rest.world()), (2, 5));
+        assert_eq!((rest.ranks(1), rest.node_of(4)), (3..6, 1));
+        assert!(whole.is_whole() && !rest.is_whole());
+        assert!(rest.has_rank(1) && !rest.has_rank(2) && !rest.has_rank(6));
+        assert_eq!(whole.of_members(&[0, 1, 2]).as_ref(), Some(&whole));
+        assert_eq!(
+            (whole.of_members(&[]), whole.of_members(&[3])),
+            (None, None)
+        );
     }
 
     #[test]

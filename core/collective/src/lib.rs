@@ -9,10 +9,11 @@ pub mod layout;
 pub mod machine;
 pub mod membership;
 pub mod op;
+pub mod recovery;
 pub mod schedule;
 pub mod tree;
 
 pub use dtype::DType;
 pub use layout::Layout;
-pub use op::{Call, CallError, Divide, OpKind, ReduceOp};
+pub use op::{Call, CallError, Factor, OpKind, ReduceOp, Scale};
 pub use tree::DoubleTree;

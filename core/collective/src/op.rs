@@ -1,5 +1,5 @@
-//! What a rank asks for: the collective, its arithmetic and its size, with the checks a single call allows.
-//! Whether the calls of different ranks agree is decided by `machine`.
+//! What a rank asks for: the collective, its arithmetic and its size, with the checks a single call allows, and what
+//! that makes of the contributions at each node. Whether the calls of different ranks agree is decided by `machine`.
 
 use std::fmt;
 
@@ -11,19 +11,29 @@ pub enum ReduceOp {
     /// Sum; integers wrap.
     Sum,
     /// Sum divided by the number of ranks; integers truncate towards zero. f32 and integers are divided once, at
-    /// the end. f16 and bf16 are divided where they enter, in f32: a node rounds the sum of its own ranks' inputs
-    /// divided by the number of all ranks, plus what its children have sent. So an average that fits does not
-    /// overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and below 2^-25 everything.
+    /// the end. Floats of 16 and 8 bits are divided where they enter, in f32: a node rounds the sum of its own ranks'
+    /// inputs divided by the number of all ranks, plus what its children have sent. So an average that fits does not
+    /// overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and below 2^-25 everything. In
+    /// e4m3 that is 2^-6 and 2^-10, in e5m2 2^-14 and 2^-17.
     Avg,
     /// Largest; NaN wins.
     Max,
     /// Smallest; NaN wins.
     Min,
+    /// Sum of every rank's contribution times a factor, which is the same on all ranks. Floats only. A contribution
+    /// is multiplied in f32 where it enters, before it is added.
+    PremulSum(Factor),
 }
 
 impl ReduceOp {
     /// Every operator, for tables and tests.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Avg, Self::Max, Self::Min];
+    pub const ALL: [Self; 5] = [
+        Self::Sum,
+        Self::Avg,
+        Self::Max,
+        Self::Min,
+        Self::PremulSum(Factor::new(0.625)),
+    ];
 
     /// The name users write.
     #[must_use]
@@ -33,22 +43,71 @@ impl ReduceOp {
             Self::Avg => "avg",
             Self::Max => "max",
             Self::Min => "min",
+            Self::PremulSum(_) => "premul_sum",
         }
     }
 }
 
-/// A division within a reduction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Divide {
-    /// The sources, from the first on, that are combined before it: at least 1. The others are combined after.
-    pub first: usize,
-    /// By what, at least 1. By 1 nothing is divided.
-    pub by: u32,
+/// `premul_sum 0.5`: how errors name an operator.
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::PremulSum(factor) => write!(f, " {}", factor.value()),
+            Self::Sum | Self::Avg | Self::Max | Self::Min => Ok(()),
+        }
+    }
 }
 
-impl Divide {
-    /// No division.
-    pub const NOT: Self = Self { first: 1, by: 1 };
+/// A factor by its bits: calls are fingerprints, which compare as nothing but bits do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Factor(u32);
+
+impl Factor {
+    /// Any f32.
+    #[must_use]
+    pub const fn new(value: f32) -> Self {
+        Self(value.to_bits())
+    }
+
+    /// From its bits.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+
+    /// Its bits.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// How one step of a sum scales its sources. Those that were scaled elsewhere come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Not at all.
+    Not,
+    /// The sum of the first sources is divided; the others are added to the quotient.
+    Divide {
+        /// How many of them, at least 1.
+        first: usize,
+        /// By what, at least 1.
+        by: u32,
+    },
+    /// Each of the first sources is multiplied before it is added. Floats only.
+    Multiply {
+        /// How many of them, at least 1.
+        first: usize,
+        /// By what.
+        by: Factor,
+    },
 }
 
 /// Which collective, with the arguments that only it has. `root` is a global rank.
@@ -98,6 +157,9 @@ pub enum CallError {
         dtype: DType,
         world: u32,
     },
+    /// A factor for elements that are no floats.
+    #[error("premul_sum multiplies floats only, and the elements are {dtype}")]
+    Factor { dtype: DType },
 }
 
 impl Call {
@@ -119,6 +181,11 @@ impl Call {
             && root >= world
         {
             return Err(CallError::Root { root, world });
+        }
+        if let Some(ReduceOp::PremulSum(_)) = self.reduce_op()
+            && !self.dtype.is_float()
+        {
+            return Err(CallError::Factor { dtype: self.dtype });
         }
         let largest = MAX_RESULT_BYTES / u64::from(world) / self.dtype.size() as u64;
         if self.count > largest {
@@ -149,12 +216,34 @@ impl Call {
         }
     }
 
-    /// Whether each node divides what its own ranks bring, because 16 bits may not hold a sum whose average they
-    /// hold. Otherwise the root divides.
+    /// Whether each node scales what its own ranks bring: averages in few bits, which may not hold a sum whose
+    /// average they hold, and contributions with a factor. Other averages are divided at the root.
     #[must_use]
-    pub const fn divides_inputs(&self) -> bool {
-        let is_half = matches!(self.dtype, DType::F16 | DType::Bf16);
-        is_half && matches!(self.reduce_op(), Some(ReduceOp::Avg))
+    pub const fn scales_inputs(&self) -> bool {
+        match self.reduce_op() {
+            Some(ReduceOp::Avg) => self.dtype.is_float() && self.dtype.size() < 4,
+            Some(ReduceOp::PremulSum(_)) => true,
+            Some(ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min) | None => false,
+        }
+    }
+
+    /// How a node scales a chunk: `own` of its `sources` are its own ranks', the others its children's.
+    #[must_use]
+    pub const fn scale(&self, own: usize, sources: usize, is_root: bool, world: u32) -> Scale {
+        match self.reduce_op() {
+            Some(ReduceOp::Avg) if self.scales_inputs() => Scale::Divide {
+                first: own,
+                by: world,
+            },
+            Some(ReduceOp::Avg) if is_root => Scale::Divide {
+                first: sources,
+                by: world,
+            },
+            Some(ReduceOp::PremulSum(by)) => Scale::Multiply { first: own, by },
+            Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min) | None => {
+                Scale::Not
+            }
+        }
     }
 
     /// The operator of a call that reduces.
@@ -172,9 +261,9 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, dtype) = (self.count, self.dtype);
         match self.kind {
-            OpKind::AllReduce { op } => write!(f, "allreduce({}, {count} x {dtype}", op.name())?,
+            OpKind::AllReduce { op } => write!(f, "allreduce({op}, {count} x {dtype}")?,
             OpKind::Reduce { op, root } => {
-                write!(f, "reduce({}, {count} x {dtype}, root {root}", op.name())?;
+                write!(f, "reduce({op}, {count} x {dtype}, root {root}")?;
             }
             OpKind::Broadcast { root } => write!(f, "broadcast({count} x {dtype}, root {root}")?,
             OpKind::AllGather => write!(f, "allgather({count} x {dtype}")?,
@@ -209,6 +298,27 @@ mod tests {
         assert_eq!(call.check(5), Ok(()));
         call.count = u64::MAX;
         assert!(matches!(call.check(5), Err(CallError::Size { .. })));
+    }
+
+    #[test]
+    fn integers_have_no_factor() {
+        let of = |dtype| Call {
+            kind: OpKind::AllReduce {
+                op: ReduceOp::PremulSum(Factor::new(0.5)),
+            },
+            dtype,
+            count: 1,
+            tag: 0,
+        };
+        for dtype in DType::ALL {
+            let refused = Err(CallError::Factor { dtype });
+            let expected = if dtype.is_float() { Ok(()) } else { refused };
+            assert_eq!(of(dtype).check(1), expected);
+        }
+        assert_eq!(
+            of(DType::E4m3).to_string(),
+            "allreduce(premul_sum 0.5, 1 x e4m3)"
+        );
     }
 
     #[test]

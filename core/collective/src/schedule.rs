@@ -119,6 +119,38 @@ impl Plan {
         }
     }
 
+    /// Cuts the result of a call that one node has already, to bring it to the others.
+    #[must_use]
+    pub fn served(call: Call, bytes: u64, from: usize, chunk_bytes: u32) -> Self {
+        let chunk_bytes = u64::from(chunk_bytes);
+        let flow = Flow::Spread { from };
+        Self {
+            call,
+            chunk_bytes,
+            chunks: count(bytes, chunk_bytes),
+            cut: Cut::Whole { bytes, flow },
+        }
+    }
+
+    /// Whether a node has seen every byte of the result when all its chunks have settled.
+    #[must_use]
+    pub fn completes(&self, trees: &[Tree; 2], node: usize) -> bool {
+        match self.cut {
+            Cut::Whole {
+                flow: Flow::Combine { to: Some(target) },
+                ..
+            } => (0..2).all(|tree| self.chunks_of(tree) == 0 || holds(&trees[tree], node, target)),
+            Cut::Whole { .. } | Cut::Nodes(_) => true,
+        }
+    }
+
+    /// Bytes of the result.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let last = self.chunk(self.chunks - 1);
+        last.offset + last.bytes
+    }
+
     /// The call it cuts.
     #[must_use]
     pub const fn call(&self) -> &Call {

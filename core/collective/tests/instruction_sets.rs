@@ -7,8 +7,8 @@ mod combine;
 
 use std::process::ExitCode;
 
-use collective::kernels::{Isa, Kernels};
-use collective::{DType, Divide, ReduceOp};
+use collective::kernels::{Isa, Kernels, Store};
+use collective::{DType, Factor, ReduceOp, Scale};
 use combine::{bytes_of, combined};
 use sim::{Rng, for_each_seed, run_tests};
 
@@ -19,15 +19,30 @@ struct Test {
     slow: bool,
 }
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 9] = [
     Test {
         name: "random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference",
         run: random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference,
         slow: false,
     },
     Test {
-        name: "every_16_bit_value_alone_gives_the_bits_of_the_reference",
-        run: every_16_bit_value_alone_gives_the_bits_of_the_reference,
+        name: "sums_that_cancel_give_the_bits_of_the_reference",
+        run: sums_that_cancel_give_the_bits_of_the_reference,
+        slow: false,
+    },
+    Test {
+        name: "sums_next_to_where_rounding_turns_give_the_bits_of_the_reference",
+        run: sums_next_to_where_rounding_turns_give_the_bits_of_the_reference,
+        slow: false,
+    },
+    Test {
+        name: "every_value_of_16_and_8_bits_alone_gives_the_bits_of_the_reference",
+        run: every_value_of_16_and_8_bits_alone_gives_the_bits_of_the_reference,
+        slow: false,
+    },
+    Test {
+        name: "every_pair_of_8_bit_values_gives_the_bits_of_the_reference",
+        run: every_pair_of_8_bit_values_gives_the_bits_of_the_reference,
         slow: false,
     },
     Test {
@@ -46,7 +61,21 @@ const TESTS: [Test; 5] = [
         run: subnormals_survive_a_sum,
         slow: false,
     },
+    Test {
+        name: "nothing_is_written_beside_the_destination",
+        run: nothing_is_written_beside_the_destination,
+        slow: false,
+    },
 ];
+
+const FLOATS: [DType; 5] = [
+    DType::F32,
+    DType::F16,
+    DType::Bf16,
+    DType::E4m3,
+    DType::E5m2,
+];
+const BYTES: [DType; 2] = [DType::E4m3, DType::E5m2];
 
 #[expect(
     clippy::disallowed_methods,
@@ -67,10 +96,10 @@ fn main() -> ExitCode {
     }))
 }
 
-fn check(kernels: &Kernels, dtype: DType, op: ReduceOp, sources: &[&[u8]], divide: Divide) {
+fn check(kernels: &Kernels, dtype: DType, op: ReduceOp, sources: &[&[u8]], scale: Scale) {
     let reference = Kernels::of(Isa::Scalar).unwrap();
-    let expected = combined(&reference, dtype, op, sources, divide);
-    let got = combined(kernels, dtype, op, sources, divide);
+    let expected = combined(&reference, dtype, op, sources, scale);
+    let got = combined(kernels, dtype, op, sources, scale);
     if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
         let element = at / dtype.size() * dtype.size()..(at / dtype.size() + 1) * dtype.size();
         let inputs: Vec<&[u8]> = sources
@@ -78,12 +107,35 @@ fn check(kernels: &Kernels, dtype: DType, op: ReduceOp, sources: &[&[u8]], divid
             .map(|source| &source[element.clone()])
             .collect();
         panic!(
-            "{:?} {dtype} {op:?} {divide:?}: {inputs:02x?} -> {:02x?}, reference {:02x?}",
+            "{:?} {dtype} {op:?} {scale:?}: {inputs:02x?} -> {:02x?}, reference {:02x?}",
             kernels.isa(),
             &got[element.clone()],
             &expected[element]
         );
     }
+}
+
+/// Every way to scale `sources` sources of a type with an operator, with numbers that follow from `rng`.
+fn scales(rng: &mut Rng, dtype: DType, op: ReduceOp, sources: usize) -> Vec<Scale> {
+    let first = 1 + rng.below(sources);
+    let scale = match op {
+        ReduceOp::Avg => Scale::Divide {
+            first,
+            by: *rng.pick(&[1, 2, 3, 7, 64, 1250, u32::MAX]),
+        },
+        ReduceOp::PremulSum(_) if dtype.is_float() => {
+            let any = rng.next_u64() as u32;
+            let by = *rng.pick(&[0, 0x3f80_0000, 0x3dcc_cccd, 0xff7f_ffff, 0x7fc1_2345, any]);
+            Scale::Multiply {
+                first,
+                by: Factor::from_bits(by),
+            }
+        }
+        ReduceOp::PremulSum(_) | ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => {
+            return vec![Scale::Not];
+        }
+    };
+    vec![Scale::Not, scale]
 }
 
 fn random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference(kernels: &Kernels) {
@@ -102,15 +154,9 @@ fn random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference(kernel
                         &source[skip..skip + length]
                     })
                     .collect();
-                let divide = if op == ReduceOp::Avg {
-                    Divide {
-                        first: 1 + rng.below(shifted.len()),
-                        by: rng.range(1..20) as u32,
-                    }
-                } else {
-                    Divide::NOT
-                };
-                check(kernels, dtype, op, &shifted, divide);
+                for scale in scales(rng, dtype, op, shifted.len()) {
+                    check(kernels, dtype, op, &shifted, scale);
+                }
             }
         }
     });
@@ -131,12 +177,113 @@ fn noise(rng: &mut Rng, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn every_16_bit_value_alone_gives_the_bits_of_the_reference(kernels: &Kernels) {
+/// Large numbers of both signs with small ones between them: what is left depends on every rounding on the way.
+fn sums_that_cancel_give_the_bits_of_the_reference(kernels: &Kernels) {
+    for_each_seed(40, |rng| {
+        for dtype in FLOATS {
+            let length = 500 * dtype.size();
+            let upper = dtype.size() - 1;
+            let mut sources: Vec<Vec<u8>> = (0..3).map(|_| noise(rng, length)).collect();
+            for source in sources.clone() {
+                let mut negated = source;
+                let signs = negated.iter_mut().skip(upper).step_by(dtype.size());
+                signs.for_each(|byte| *byte ^= 0x80);
+                sources.push(negated);
+            }
+            let small = |byte: &mut u8| *byte &= 0x9f;
+            let mut last: Vec<Vec<u8>> = (0..3).map(|_| noise(rng, length)).collect();
+            for source in &mut last {
+                source
+                    .iter_mut()
+                    .skip(upper)
+                    .step_by(dtype.size())
+                    .for_each(small);
+            }
+            sources.append(&mut last);
+            rng.shuffle(&mut sources);
+            let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
+            for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::ALL[4]] {
+                for scale in scales(rng, dtype, op, sources.len()) {
+                    check(kernels, dtype, op, &sources, scale);
+                }
+            }
+        }
+    });
+}
+
+/// A number, half of its last bit, and what is hardly anything: the sum in f32 lies on the tie or next to it. By way
+/// of a wider format than the result's it would be rounded to the tie first.
+fn sums_next_to_where_rounding_turns_give_the_bits_of_the_reference(kernels: &Kernels) {
+    for_each_seed(40, |rng| {
+        for dtype in FLOATS {
+            let bits_of_fraction = match dtype {
+                DType::F16 => 10,
+                DType::Bf16 => 7,
+                DType::E4m3 => 3,
+                DType::E5m2 => 2,
+                DType::F32 | DType::U8 | DType::I32 | DType::I64 => continue,
+            };
+            let size = dtype.size();
+            let element = |bits: u64| bits.to_le_bytes()[..size].to_vec();
+            let mut sources = vec![Vec::new(); 4];
+            for _ in 0..300 {
+                let any = rng.next_u64() & ((1 << (8 * size - 1)) - 1);
+                // The exponent of the last bit's half, with a fraction of 0.
+                let exponent = (any >> bits_of_fraction).saturating_sub(bits_of_fraction + 1);
+                let half = exponent << bits_of_fraction;
+                let sign = |rng: &mut Rng| (rng.next_u64() & 1) << (8 * size - 1);
+                sources[0].extend(element(any));
+                sources[1].extend(element(half | sign(rng)));
+                sources[2].extend(element(rng.range(0..3) | sign(rng)));
+                sources[3].extend(element(half.saturating_sub(rng.range(0..9)) | sign(rng)));
+            }
+            let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
+            for count in 1..=sources.len() {
+                check(kernels, dtype, ReduceOp::Sum, &sources[..count], Scale::Not);
+            }
+        }
+    });
+}
+
+fn every_value_of_16_and_8_bits_alone_gives_the_bits_of_the_reference(kernels: &Kernels) {
     let all = bytes_of(0..=u16::MAX);
-    for dtype in [DType::F16, DType::Bf16] {
+    let factor = |by| Scale::Multiply {
+        first: 1,
+        by: Factor::new(by),
+    };
+    let scales = [
+        Scale::Not,
+        Scale::Divide { first: 1, by: 3 },
+        factor(1.0 / 3.0),
+        factor(-1e38),
+        factor(1e-44),
+    ];
+    for dtype in [DType::F16, DType::Bf16, DType::E4m3, DType::E5m2] {
         for op in ReduceOp::ALL {
-            check(kernels, dtype, op, &[&all], Divide::NOT);
-            check(kernels, dtype, op, &[&all], Divide { first: 1, by: 3 });
+            check(kernels, dtype, op, &[&all], Scale::Not);
+        }
+        for scale in scales {
+            check(kernels, dtype, ReduceOp::Sum, &[&all], scale);
+        }
+    }
+}
+
+fn every_pair_of_8_bit_values_gives_the_bits_of_the_reference(kernels: &Kernels) {
+    let one: Vec<u8> = (0..=u16::MAX).map(|pair| pair as u8).collect();
+    let other: Vec<u8> = (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect();
+    let by = Factor::new(0.3);
+    let scales = [
+        Scale::Divide { first: 1, by: 3 },
+        Scale::Divide { first: 2, by: 1250 },
+        Scale::Multiply { first: 1, by },
+        Scale::Multiply { first: 2, by },
+    ];
+    for dtype in BYTES {
+        for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
+            check(kernels, dtype, op, &[&one, &other], Scale::Not);
+        }
+        for scale in scales {
+            check(kernels, dtype, ReduceOp::Sum, &[&one, &other], scale);
         }
     }
 }
@@ -147,19 +294,56 @@ fn check_pairs(kernels: &Kernels, step: usize) {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
             for other in (0..=u16::MAX).step_by(step) {
                 let others = bytes_of(std::iter::repeat_n(other, 1 << 16));
-                check(kernels, dtype, op, &[&all, &others], Divide::NOT);
+                check(kernels, dtype, op, &[&all, &others], Scale::Not);
             }
         }
     }
 }
 
 fn subnormals_survive_a_sum(kernels: &Kernels) {
+    let sum = |dtype, value: &[u8], zero: &[u8]| {
+        combined(kernels, dtype, ReduceOp::Sum, &[value, zero], Scale::Not)
+    };
     for bits in [1u16, 0x0040, 0x007f, 0x8001, 0x03ff] {
         let value = bytes_of([bits]);
-        let zero = bytes_of([0u16]);
         for dtype in [DType::F16, DType::Bf16] {
-            let sum = combined(kernels, dtype, ReduceOp::Sum, &[&value, &zero], Divide::NOT);
-            assert_eq!(sum, value);
+            assert_eq!(sum(dtype, &value, &[0; 2]), value);
         }
     }
+    for bits in [1u8, 2, 3, 0x81, 0x83] {
+        for dtype in BYTES {
+            assert_eq!(sum(dtype, &[bits], &[0]), [bits]);
+        }
+    }
+}
+
+/// At every place of a destination in its line, in memory that is watched on both sides.
+fn nothing_is_written_beside_the_destination(kernels: &Kernels) {
+    for_each_seed(4, |rng| {
+        for dtype in DType::ALL {
+            for start in 0..64 {
+                let length = rng.below(400) / dtype.size() * dtype.size();
+                let source = noise(rng, length);
+                let sources = [source.as_slice(), &source];
+                let expected = combined(kernels, dtype, ReduceOp::Max, &sources, Scale::Not);
+                for store in [Store::Cached, Store::Streaming] {
+                    let mut memory = vec![0xa5; length + 128];
+                    let line = memory.as_ptr().align_offset(64);
+                    let place = (line + start) % 64..(line + start) % 64 + length;
+                    let destination = &mut memory[place.clone()];
+                    kernels.reduce(
+                        dtype,
+                        ReduceOp::Max,
+                        destination,
+                        &sources,
+                        Scale::Not,
+                        store,
+                    );
+                    assert_eq!(memory[place.clone()], expected, "{dtype} {store:?}");
+                    assert!(memory[..place.start].iter().all(|&byte| byte == 0xa5));
+                    assert!(memory[place.end..].iter().all(|&byte| byte == 0xa5));
+                }
+            }
+        }
+    });
 }

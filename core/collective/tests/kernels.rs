@@ -3,7 +3,7 @@
 mod combine;
 
 use collective::kernels::{Isa, Kernels};
-use collective::{DType, Divide, ReduceOp};
+use collective::{DType, Factor, ReduceOp, Scale};
 use combine::{bytes_of, combined};
 use half::{bf16, f16};
 
@@ -21,7 +21,7 @@ fn small_addends_are_not_lost_within_a_node() {
         DType::Bf16,
         ReduceOp::Sum,
         &sources,
-        Divide::NOT,
+        Scale::Not,
     );
     assert_eq!(sum, bytes_of([bf16::from_f32(264.0).to_bits()]));
 }
@@ -37,7 +37,7 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
                 [f32s([1.0, 7.0]), f32s([2.0, negative_nan])],
             ] {
                 let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
-                let got = combined(&kernels, DType::F32, op, &sources, Divide::NOT);
+                let got = combined(&kernels, DType::F32, op, &sources, Scale::Not);
                 assert_eq!(got[4..], 0x7fc0_0000u32.to_ne_bytes());
             }
         }
@@ -48,10 +48,19 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
 fn sums_overflow_to_infinity_integers_wrap_and_averages_truncate() {
     let kernels = Kernels::best();
     let combined =
-        |dtype, op, sources: &[&[u8]], divide| combined(kernels, dtype, op, sources, divide);
-    let halve = |first| Divide { first, by: 2 };
+        |dtype, op, sources: &[&[u8]], scale| combined(kernels, dtype, op, sources, scale);
+    let halve = |first| Scale::Divide { first, by: 2 };
+    let (large, small) = (0x7e, 0x58);
+    for (addend, sum) in [(small, 0x7e), (small + 1, 0x7f)] {
+        let sources: [&[u8]; 2] = [&[large], &[addend]];
+        let got = combined(DType::E4m3, ReduceOp::Sum, &sources, Scale::Not);
+        assert_eq!(got, [sum], "464 rounds to 448, more is NaN");
+    }
+    let sources: [&[u8]; 2] = [&[0x7b], &[0x7b]];
+    let sum = combined(DType::E5m2, ReduceOp::Sum, &sources, Scale::Not);
+    assert_eq!(sum, [0x7c]);
     let big = bytes_of([f16::MAX.to_bits()]);
-    let sum = combined(DType::F16, ReduceOp::Sum, &[&big, &big], Divide::NOT);
+    let sum = combined(DType::F16, ReduceOp::Sum, &[&big, &big], Scale::Not);
     assert_eq!(sum, bytes_of([f16::INFINITY.to_bits()]));
     let avg = combined(DType::F16, ReduceOp::Avg, &[&big, &big], halve(2));
     assert_eq!(avg, big, "the sum is divided before it is rounded");
@@ -59,10 +68,33 @@ fn sums_overflow_to_infinity_integers_wrap_and_averages_truncate() {
     let avg = combined(DType::F16, ReduceOp::Avg, &[&big, &half], halve(1));
     assert_eq!(avg, big, "what was divided before is not divided again");
     assert_eq!(
-        combined(DType::U8, ReduceOp::Sum, &[&[200], &[100]], Divide::NOT),
+        combined(DType::U8, ReduceOp::Sum, &[&[200], &[100]], Scale::Not),
         [44]
     );
     let int = |value: i32| value.to_ne_bytes();
     let avg = combined(DType::I32, ReduceOp::Avg, &[&int(-4), &int(-3)], halve(2));
     assert_eq!(avg, int(-3), "-7 / 2 towards zero");
+}
+
+#[test]
+fn a_factor_multiplies_the_first_sources_before_they_are_added_and_the_others_not() {
+    let f32s = |value: f32| value.to_ne_bytes();
+    let scale = Scale::Multiply {
+        first: 2,
+        by: Factor::new(0.1),
+    };
+    for kernels in Isa::ALL.into_iter().filter_map(Kernels::of) {
+        let combined = |dtype, sources: &[&[u8]]| {
+            let op = ReduceOp::PremulSum(Factor::new(0.1));
+            combined(&kernels, dtype, op, sources, scale)
+        };
+        let sources: [&[u8]; 3] = [&f32s(3.0), &f32s(7.0), &f32s(100.0)];
+        let expected = 3.0 * 0.1 + 7.0 * 0.1 + 100.0f32;
+        assert_eq!(combined(DType::F32, &sources), f32s(expected));
+        // A tenth of 448 twice on top of 448 is too much, once up and once down is nothing.
+        let sources: [&[u8]; 3] = [&[0x7e], &[0x7e], &[0x7e]];
+        assert_eq!(combined(DType::E4m3, &sources), [0x7f]);
+        let sources: [&[u8]; 3] = [&[0x7e], &[0xfe], &[0x7e]];
+        assert_eq!(combined(DType::E4m3, &sources), [0x7e]);
+    }
 }

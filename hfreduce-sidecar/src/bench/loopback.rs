@@ -137,6 +137,7 @@ impl Gang {
             };
             let options = Options {
                 chunk_bytes: args.chunk_bytes,
+                transport: args.transport,
                 ..Options::new(folder.clone())
             };
             let stop = Stop::new()?;

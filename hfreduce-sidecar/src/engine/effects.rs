@@ -1,16 +1,20 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
-use collective::kernels;
-use collective::machine::{Broken, Cause, Effect, Input, OpId, Region, Ticket, Verdict};
+use collective::kernels::{self, Store};
+use collective::machine::{
+    Broken, Cause, Effect, Frame, Input, OpId, Placement, Region, Ticket, Verdict,
+};
 use rustix::event::epoll;
 use tracing::{error, info, warn};
 use wire::attach::Standing;
+use wire::block::Reading;
 use wire::entry::FailureKind;
+use wire::frame::Header;
 use wire::rendezvous::SuspectReason;
+use wire::transport::{self as link, Outgoing, Place, Received};
 
 use super::{Engine, LINK};
 use crate::codec;
-use crate::link::Received;
 use crate::memory::OutOfBounds;
 use crate::rendezvous::Report;
 use crate::session::Called;
@@ -21,7 +25,33 @@ const EFFECT_BUDGET: usize = 16;
 const READ_BUDGET: usize = 32;
 
 impl Engine {
-    pub(super) fn read_link(&mut self, peer: usize) {
+    /// A link's socket has something to say.
+    pub(super) fn wake_link(&mut self, peer: usize) {
+        let Some(link) = self.links.get_mut(&peer) else {
+            return;
+        };
+        match link.wake() {
+            Ok(()) => {
+                self.read_link(peer);
+            }
+            Err(error) => self.lose_link(peer, &error),
+        }
+    }
+
+    /// Looks at the links whose sockets do not tell when something has come. Says whether it had.
+    pub(super) fn look_at_links(&mut self) -> bool {
+        let polled = self.links.iter().filter(|(_, link)| link.is_polled());
+        let polled: Vec<usize> = polled.map(|(peer, _)| *peer).collect();
+        let mut busy = false;
+        for peer in polled {
+            busy |= self.read_link(peer);
+        }
+        busy
+    }
+
+    /// Takes what has come over a link, then sends. Says whether something had come.
+    fn read_link(&mut self, peer: usize) -> bool {
+        let mut any = false;
         for _ in 0..READ_BUDGET {
             let Self {
                 machine,
@@ -30,32 +60,65 @@ impl Engine {
                 ..
             } = self;
             let Some(link) = links.get_mut(&peer) else {
-                return;
+                return any;
             };
-            let received = link.receive(memory, |fence, frame| machine.place(peer, fence, frame));
-            match received {
+            let mut place = |header: &Header| {
+                let (fence, frame) = codec::frame_from_wire(header).map_err(|e| e.to_string())?;
+                match machine.place(peer, fence, &frame) {
+                    Placement::Discard => Ok(Place::Discard),
+                    Placement::Into(region) => {
+                        let into = memory.write(&region).map_err(|error| error.to_string())?;
+                        Ok(Place::Into(into))
+                    }
+                }
+            };
+            match link.receive(&mut place) {
                 Ok(Received::Nothing) => break,
-                Ok(Received::Part) => {}
-                Ok(Received::Frame(fence, frame)) => {
-                    self.handle(Input::Frame { peer, fence, frame });
+                Ok(Received::Part) => any = true,
+                Ok(Received::Frame(header, lent)) => {
+                    any = true;
+                    if let Err(error) = self.received(peer, &header, lent) {
+                        self.lose_link(peer, &error);
+                        return any;
+                    }
                 }
                 Err(error) => {
                     self.lose_link(peer, &error);
-                    return;
+                    return any;
                 }
             }
         }
         self.flush(peer);
+        any
+    }
+
+    /// A frame has come, its payload lies where it belongs or is lent.
+    fn received(
+        &mut self,
+        peer: usize,
+        header: &Header,
+        lent: Option<Reading>,
+    ) -> Result<(), link::Error> {
+        let unknown = |error: codec::Unknown| link::Error::Unplaced(error.to_string());
+        let (fence, frame) = codec::frame_from_wire(header).map_err(unknown)?;
+        if let Some(lent) = lent
+            && let Frame::Up { tree, slot, .. } = frame
+            && let Placement::Into(_) = self.machine.place(peer, fence, &frame)
+        {
+            self.memory.borrow(peer, tree, slot, lent);
+        }
+        self.handle(Input::Frame { peer, fence, frame });
+        Ok(())
     }
 
     fn flush(&mut self, peer: usize) {
         let Some(link) = self.links.get_mut(&peer) else {
             return;
         };
-        let was_blocked = link.blocked;
+        let was_blocked = link.is_blocked();
         let mut left = Vec::new();
-        let flushed = link.flush(&self.memory, &mut left);
-        let blocked = link.blocked;
+        let flushed = link.flush(&mut left);
+        let blocked = link.is_blocked();
         if blocked != was_blocked {
             let flags = if blocked {
                 epoll::EventFlags::IN | epoll::EventFlags::OUT
@@ -63,7 +126,7 @@ impl Engine {
                 epoll::EventFlags::IN
             };
             let data = epoll::EventData::new_u64(LINK | peer as u64);
-            epoll::modify(&self.poll, &*link, data, flags).ok();
+            epoll::modify(self.park.poll(), link.socket(), data, flags).ok();
         }
         self.done(left);
         if let Err(error) = flushed {
@@ -73,7 +136,7 @@ impl Engine {
 
     /// Nothing can be sent over a link any more. It is lost when all that came over it has been read: a peer
     /// that is gone has often said why before.
-    fn stop_sending(&mut self, peer: usize, error: &crate::link::Error) {
+    fn stop_sending(&mut self, peer: usize, error: &link::Error) {
         info!(node = peer, name = self.name(peer), %error, "link takes nothing more");
         let mut left = Vec::new();
         if let Some(link) = self.links.get_mut(&peer) {
@@ -82,12 +145,12 @@ impl Engine {
         self.done(left);
     }
 
-    fn lose_link(&mut self, peer: usize, error: &crate::link::Error) {
+    pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
         let Some(mut link) = self.links.remove(&peer) else {
             return;
         };
         info!(node = peer, name = self.name(peer), %error, "link ended");
-        epoll::delete(&self.poll, &link).ok();
+        epoll::delete(self.park.poll(), link.socket()).ok();
         let mut left = Vec::new();
         link.abandon(&mut left);
         self.metrics.peers.set(self.links.len() as i64);
@@ -97,14 +160,15 @@ impl Engine {
 
     pub(super) fn count_traffic(&mut self) {
         for link in self.links.values_mut() {
-            let (sent, received) = std::mem::take(&mut link.traffic);
+            let (sent, received) = link.take_traffic();
             self.metrics.sent_bytes.inc_by(sent);
             self.metrics.received_bytes.inc_by(received);
         }
     }
 
-    fn done(&mut self, tickets: Vec<Ticket>) {
-        for ticket in tickets {
+    fn done(&mut self, tokens: Vec<u64>) {
+        for token in tokens {
+            let ticket = Ticket(token);
             self.handle(Input::Done { ticket });
         }
     }
@@ -132,39 +196,21 @@ impl Engine {
                 peer,
                 frame,
                 payload,
-            } => {
-                let fence = self.config.fence;
-                match self
-                    .links
-                    .get_mut(&peer)
-                    .filter(|link| link.can_send())
-                    .map(|link| link.push(fence, &frame, payload))
-                {
-                    Some(Ok(())) => self.flush(peer),
-                    Some(Err(error)) => {
-                        self.stop_sending(peer, &error);
-                        self.done(payload.into_iter().map(|(ticket, _)| ticket).collect());
-                    }
-                    // The peer is gone: what was meant for it has left.
-                    None => self.done(payload.into_iter().map(|(ticket, _)| ticket).collect()),
-                }
-            }
+            } => self.send(peer, &frame, payload)?,
             Effect::Reduce {
                 ticket,
                 op,
                 dtype,
-                divide,
+                scale,
                 sources,
                 destination,
             } => {
-                self.memory.write(&destination, |into, memory| {
-                    let sources: Vec<&[u8]> = sources
-                        .iter()
-                        .map(|source| memory.read(source))
-                        .collect::<Result<_, _>>()?;
-                    kernels::reduce(dtype, op, into, &sources, divide);
-                    Ok::<(), OutOfBounds>(())
-                })??;
+                let mut into = self.memory.write(&destination)?;
+                let read = |source| self.memory.read(source);
+                let from: Vec<Reading> = sources.iter().map(read).collect::<Result<_, _>>()?;
+                let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
+                kernels::reduce(dtype, op, &mut into, &slices, scale, Store::Cached);
+                drop((into, from));
                 self.moved(&destination, sources.len());
                 self.handle(Input::Done { ticket });
             }
@@ -173,20 +219,19 @@ impl Engine {
                 source,
                 destination,
             } => {
-                self.memory.write(&destination, |into, memory| {
-                    let from = memory.read(&source)?;
-                    if from.len() != into.len() {
-                        return Err(OutOfBounds::from(source));
-                    }
-                    into.copy_from_slice(from);
-                    Ok(())
-                })??;
+                let mut into = self.memory.write(&destination)?;
+                let from = self.memory.read(&source)?;
+                if from.len() != into.len() {
+                    return Err(OutOfBounds::from(source));
+                }
+                into.copy_from_slice(&from);
+                drop((into, from));
                 self.moved(&destination, 1);
                 self.handle(Input::Done { ticket });
             }
             Effect::End { op, rank, outcome } => self.end(op, rank, outcome),
+            Effect::FreeInputs { op } => self.memory.forget_inputs(op),
             Effect::Release { op } => {
-                self.memory.forget_inputs(op);
                 self.uses.entry(op).or_default().released = true;
                 self.forget_if_unused(op);
             }
@@ -230,6 +275,38 @@ impl Engine {
                 }
             }
             Effect::Broken { broken } => self.broken(broken),
+            // Operations do not wait for a next epoch yet: see `node`.
+            Effect::Stopped { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        peer: usize,
+        frame: &Frame,
+        payload: Option<(Ticket, Region)>,
+    ) -> Result<(), OutOfBounds> {
+        if let Frame::Credit { tree, slot, .. } = *frame {
+            self.memory.let_go(peer, tree, slot);
+        }
+        let header = codec::frame_to_wire(self.config.fence, frame);
+        let token = payload.map(|(ticket, _)| ticket.0);
+        let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
+            let bytes = self.memory.read(&region)?;
+            let token = ticket.0;
+            Ok(Outgoing { token, bytes })
+        };
+        let payload = payload.map(lend).transpose()?;
+        let link = self.links.get_mut(&peer).filter(|link| link.can_send());
+        match link.map(|link| link.push(&header, payload)) {
+            Some(Ok(())) => self.flush(peer),
+            Some(Err(error)) => {
+                self.stop_sending(peer, &error);
+                self.done(token.into_iter().collect());
+            }
+            // The peer is gone: what was meant for it has left.
+            None => self.done(token.into_iter().collect()),
         }
         Ok(())
     }
@@ -240,7 +317,7 @@ impl Engine {
             .inc_by(destination.bytes * (sources as u64 + 1));
     }
 
-    fn end(&mut self, op: OpId, rank: usize, outcome: Result<(), Cause>) {
+    fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let text = outcome.err().map(|cause| self.text(&cause));
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
@@ -258,7 +335,7 @@ impl Engine {
                 };
                 session.fail(called.ticket, kind, text)
             }
-            (Ok(()), _) | (Err(_), None) => {
+            (Ok(_), _) | (Err(_), None) => {
                 self.metrics.succeeded(&called.call, called.since.elapsed());
                 let bytes = result_bytes(&called, session.standing());
                 let result = self.memory.result(op).filter(|_| bytes > 0);

@@ -50,7 +50,7 @@ impl Engine {
         let Some(channel) = self.visitors.remove(&visitor) else {
             return;
         };
-        epoll::delete(&self.poll, &channel).ok();
+        epoll::delete(self.park.poll(), &channel).ok();
         let reason = match message {
             ToSidecar::Attach {
                 version,
@@ -136,10 +136,10 @@ impl Engine {
 
     pub(super) fn wake(&mut self, rank: usize) {
         if let Some(session) = self.sessions.get(&rank)
-            && !session.awake()
+            && !session.bell.clear()
         {
-            // Whether it has left, and how, is said over its socket.
-            epoll::delete(&self.poll, &session.bell).ok();
+            // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
+            epoll::delete(self.park.poll(), &session.bell).ok();
         }
     }
 
@@ -157,8 +157,8 @@ impl Engine {
             return;
         };
         // Dropping does not remove them: the client holds the same open files.
-        epoll::delete(&self.poll, session.channel()).ok();
-        epoll::delete(&self.poll, &session.bell).ok();
+        epoll::delete(self.park.poll(), session.channel()).ok();
+        epoll::delete(self.park.poll(), &session.bell).ok();
         let held: Vec<OpId> = session.holds().collect();
         for op in held {
             self.let_go(op);
@@ -222,7 +222,7 @@ impl Engine {
         let op = session.next_op;
         let call = codec::call_from_wire(&waiting.called.call);
         let mut refused = match (call.check(self.standing.world), &waiting.input) {
-            (Err(error), _) => Some((root_or_size(error), error.to_string())),
+            (Err(error), _) => Some((reason_of(&error), error.to_string())),
             (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
             (Ok(()), Ok(_)) => None,
         };
@@ -318,9 +318,10 @@ impl Engine {
     }
 }
 
-fn root_or_size(error: CallError) -> Reason {
+fn reason_of(error: &CallError) -> Reason {
     match error {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,
+        CallError::Factor { .. } => Reason::Factor,
     }
 }

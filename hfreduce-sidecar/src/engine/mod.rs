@@ -4,6 +4,7 @@
 
 mod effects;
 mod local;
+mod park;
 #[cfg(test)]
 mod tests;
 
@@ -12,20 +13,21 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use collective::machine::{Cause, Config, Effect, Input, Machine, OpId};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
+use wire::doorbell;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
+use wire::ring::Bed;
 use wire::segment;
+use wire::transport::Transport;
 
-use crate::link::Link;
-use crate::memory::Memory;
+use crate::memory::{Memory, Sizes};
 use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
+use park::Park;
 
-/// How long the engine looks before it sleeps while operations are in flight: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
 /// How long farewells may take before the sidecar leaves without.
 pub const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -69,7 +71,7 @@ pub struct Setup {
     /// Where local processes attach.
     pub listener: Listener,
     /// Authenticated connections to all neighbours.
-    pub links: BTreeMap<usize, Link>,
+    pub links: BTreeMap<usize, Box<dyn Transport>>,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
 }
@@ -97,7 +99,7 @@ pub struct Engine {
     standing: Standing,
     names: Vec<String>,
     memory: Memory,
-    links: BTreeMap<usize, Link>,
+    links: BTreeMap<usize, Box<dyn Transport>>,
     listener: Listener,
     visitors: BTreeMap<u64, Channel>,
     next_visitor: u64,
@@ -107,10 +109,12 @@ pub struct Engine {
     effects: VecDeque<Effect>,
     scratch: Vec<Effect>,
     limit_bytes: usize,
-    poll: std::os::fd::OwnedFd,
+    park: Park,
     stop: Stop,
     start: Instant,
     active: Instant,
+    /// How long it looks before it sleeps while operations are in flight.
+    spin: Duration,
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
@@ -138,13 +142,19 @@ impl Engine {
             return Err(Error::Chunk(config.chunk_bytes));
         }
         let machine = Machine::new(config.clone(), Duration::ZERO);
-        let memory = Memory::new(
-            &machine.receives(),
-            &machine.sends(),
-            config.slots,
-            config.chunk_bytes,
+        let is_polled = |peer: &usize| links.get(peer).is_some_and(|link| link.is_polled());
+        let (borrows, receives) = machine
+            .receives()
+            .into_iter()
+            .partition(|(peer, _)| is_polled(peer));
+        let memory = Memory::new(&Sizes {
+            receives,
+            borrows,
+            sends: machine.sends(),
+            slots: config.slots,
+            chunk_bytes: config.chunk_bytes,
             limit_bytes,
-        )?;
+        })?;
         let local = config.layout.local(config.node);
         let standing = Standing {
             attempt: config.fence.attempt,
@@ -157,7 +167,10 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let mut park = Park::new().map_err(Error::Poll)?;
+        if links.values().all(|link| link.is_polled()) {
+            park.use_words().map_err(Error::Poll)?;
+        }
         let engine = Self {
             machine,
             standing,
@@ -173,10 +186,11 @@ impl Engine {
             effects: VecDeque::new(),
             scratch: Vec::new(),
             limit_bytes,
-            poll,
+            park,
             stop,
             start: Instant::now(),
             active: Instant::now(),
+            spin: doorbell::patience(local),
             left: None,
             metrics,
             reporter,
@@ -185,7 +199,8 @@ impl Engine {
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
         for (peer, link) in &engine.links {
-            engine.watch(link, LINK | *peer as u64).map_err(failed)?;
+            let socket = link.socket();
+            engine.watch(&socket, LINK | *peer as u64).map_err(failed)?;
             engine.metrics.suspect(*peer, engine.name(*peer), false);
         }
         engine.metrics.peers.set(engine.links.len() as i64);
@@ -199,21 +214,19 @@ impl Engine {
         let mut events = Vec::with_capacity(64);
         loop {
             let mut busy = self.look_at_rings();
+            busy |= self.look_at_links();
             busy |= self.carry_out();
             self.forget_gone();
             if self.has_left() {
                 return Ok(());
             }
-            let timeout = self.timeout(busy);
             events.clear();
-            let capacity = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.poll, capacity, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(source) => return Err(Error::Poll(source.into())),
-            }
+            self.rest(busy, &mut events)
+                .map_err(|source| Error::Poll(source.into()))?;
             for event in &events {
                 self.dispatch(event.data.u64());
             }
+            self.park.looked();
             if self.now() >= self.machine.wake_at() {
                 self.handle(Input::Tick);
                 self.count_traffic();
@@ -227,7 +240,7 @@ impl Engine {
 
     fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.poll, source, data, epoll::EventFlags::IN)
+        epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
     }
 
     fn handle(&mut self, input: Input) {
@@ -236,42 +249,58 @@ impl Engine {
         self.effects.extend(self.scratch.drain(..));
     }
 
-    /// How long to sleep: not at all while there is work, and not before spinning for a moment while
-    /// somebody waits for an answer.
-    fn timeout(&mut self, busy: bool) -> Timespec {
-        let none = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+    /// Looks at the descriptors, and sleeps before if there is nothing to do: not while there is work, and not
+    /// before looking around for a moment while somebody waits for an answer.
+    fn rest(&mut self, busy: bool, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
         if busy {
             self.active = Instant::now();
-            return none;
         }
-        if !self.uses.is_empty() && self.active.elapsed() < SPIN {
-            return none;
+        if busy || !self.uses.is_empty() && self.active.elapsed() < self.spin {
+            return self.park.look(events);
         }
-        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
-        for rank in ranks {
-            let Some(session) = self.sessions.get(&rank) else {
-                continue;
-            };
-            match session.sleep() {
-                Ok(true) => {}
-                Ok(false) => return none,
-                Err(error) => self.lose_session(rank, &error),
+        let slept = match self.lie_down() {
+            Some(beds) => {
+                let until = self.machine.wake_at().saturating_sub(self.now());
+                let limit = match self.left {
+                    Some(_) => until.min(Duration::from_millis(10)),
+                    None => until.min(Duration::from_secs(1)),
+                };
+                self.park.sleep(&beds, events, limit)
+            }
+            None => self.park.look(events),
+        };
+        self.sessions.values().for_each(Session::awake);
+        self.links.values().for_each(|link| link.awake());
+        slept
+    }
+
+    /// Tells everybody who may wake the engine that it is about to sleep. None when something has come.
+    fn lie_down(&mut self) -> Option<Vec<Bed>> {
+        let how = self.park.how();
+        let mut beds = Vec::with_capacity(self.sessions.len() + 2 * self.links.len());
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            let session = self.sessions.get(&rank)?;
+            match session.sleep(how) {
+                Ok(true) => beds.push(session.bed()),
+                Ok(false) => return None,
+                Err(error) => {
+                    self.lose_session(rank, &error);
+                    return None;
+                }
             }
         }
-        let until = self.machine.wake_at().saturating_sub(self.now());
-        let until = match self.left {
-            Some(_) => until.min(Duration::from_millis(10)),
-            None => until.min(Duration::from_secs(1)),
-        };
-        // Rounded up, since the kernel counts in milliseconds and waking up early means spinning.
-        let until = until + Duration::from_millis(1);
-        Timespec {
-            tv_sec: until.as_secs().cast_signed(),
-            tv_nsec: until.subsec_nanos().into(),
+        for peer in self.links.keys().copied().collect::<Vec<_>>() {
+            let link = self.links.get(&peer)?;
+            match link.sleep(how) {
+                Ok(true) => beds.extend(link.beds()),
+                Ok(false) => return None,
+                Err(error) => {
+                    self.lose_link(peer, &error);
+                    return None;
+                }
+            }
         }
+        Some(beds)
     }
 
     fn dispatch(&mut self, token: u64) {
@@ -280,7 +309,7 @@ impl Engine {
             VISITOR => self.greet(index),
             CLIENT => self.hear(index as usize),
             CLIENT_BELL => self.wake(index as usize),
-            LINK => self.read_link(index as usize),
+            LINK => self.wake_link(index as usize),
             _ if token == LISTENER => self.accept(),
             _ => {
                 self.stop.bell().clear();
@@ -315,7 +344,7 @@ impl Engine {
             }
             return false;
         };
-        let said = self.effects.is_empty() && self.links.values().all(Link::is_flushed);
+        let said = self.effects.is_empty() && self.links.values().all(|link| link.is_flushed());
         said && self.has_said_farewell() || since.elapsed() > FAREWELL
     }
 

@@ -3,9 +3,11 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Timing};
+use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing};
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
+
+use wire::transport::Tcp;
 
 use super::*;
 use crate::codec;
@@ -31,11 +33,15 @@ fn setup() -> (Setup, TcpStream) {
             chunk_bytes: MIN_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
+            recovery: Recovery::default(),
         },
         epoch: 1,
         names: vec![String::new(); 2],
         listener: Listener::bind(&dir.path().join("socket")).unwrap(),
-        links: BTreeMap::from([(PEER, Link::new(ours).unwrap())]),
+        links: BTreeMap::from([(
+            PEER,
+            Box::new(Tcp::new(ours).unwrap()) as Box<dyn Transport>,
+        )]),
         limit_bytes: 0,
     };
     (setup, theirs)
@@ -64,7 +70,7 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
     set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
     drop(theirs);
     let since = Instant::now();
-    while engine.links.get(&PEER).is_some_and(Link::can_send) {
+    while engine.links.get(&PEER).is_some_and(|link| link.can_send()) {
         assert!(since.elapsed() < Duration::from_secs(20), "it never failed");
         engine.effects.push_back(Effect::Send {
             peer: PEER,

@@ -225,18 +225,36 @@ pub(crate) fn to_f32s(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// Free of the numbers' own rounding: small integers in every type.
+/// Free of the numbers' own rounding: small integers in every type, in those of 8 bits some of them.
 pub(crate) fn encode(dtype: DType, values: impl Iterator<Item = i64>) -> Vec<u8> {
     values
         .flat_map(|value| match dtype {
             DType::F32 => (value as f32).to_le_bytes().to_vec(),
             DType::F16 => half::f16::from_f32(value as f32).to_le_bytes().to_vec(),
             DType::BF16 => half::bf16::from_f32(value as f32).to_le_bytes().to_vec(),
+            DType::E4M3 => vec![e4m3(value)],
+            DType::E5M2 => vec![half::f16::from_f32(value as f32).to_le_bytes()[1]],
             DType::U8 => vec![value as u8],
             DType::I32 => (value as i32).to_le_bytes().to_vec(),
             DType::I64 => value.to_le_bytes().to_vec(),
         })
         .collect()
+}
+
+/// One of the numbers that e4m3 holds exactly.
+fn e4m3(value: i64) -> u8 {
+    let mut all = (0..0x7fu8).map(|bits| {
+        let (exponent, fraction) = (i32::from(bits >> 3), f64::from(bits & 7) / 8.0);
+        let number = match exponent {
+            0 => fraction / 64.0,
+            _ => (1.0 + fraction) * 2f64.powi(exponent - 7),
+        };
+        (bits, number)
+    });
+    let magnitude = value.unsigned_abs() as f64;
+    let bits = all.find(|(_, number)| *number == magnitude);
+    let sign = if value < 0 { 0x80 } else { 0 };
+    bits.map(|(bits, _)| sign | bits).unwrap()
 }
 
 pub(crate) fn run_dir(gang: &Gang, node: usize) -> &Path {

@@ -101,7 +101,9 @@ impl Sidecars {
             None => Command::new(PROGRAM),
         };
         command
-            .args(["serve", "--rank", &rank.to_string(), "--metrics-listen"])
+            // Nodes that share files, and are machines of their own all the same.
+            .args(["serve", "--transport", "tcp"])
+            .args(["--rank", &rank.to_string(), "--metrics-listen"])
             .arg(SocketAddr::from((seat.address, METRICS_PORT)).to_string())
             .arg("--roster")
             .arg(self.dir.path().join("roster"))

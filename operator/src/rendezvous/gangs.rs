@@ -183,6 +183,11 @@ impl Gangs {
                     | Event::Heartbeat { .. }
                     | Event::Suspect { .. }
                     | Event::Recovered { .. }
+                    | Event::Stopped { .. }
+                    | Event::RankLost { .. }
+                    | Event::Gone { .. }
+                    | Event::Committed { .. }
+                    | Event::CommitFailed { .. }
                     | Event::Bye { .. }
                     | Event::Tick => None,
                 };
@@ -234,6 +239,8 @@ impl Gangs {
                     message,
                 } => meeting.send(connection, message),
                 Effect::Changed => changed = true,
+                // Every attempt restarts after a loss: nothing is committed.
+                Effect::Commit { .. } => {}
             }
         }
         if changed {
@@ -329,6 +336,8 @@ impl Meeting {
                 }
             }
             Message::Go { epoch } => ToSidecar::Go { epoch },
+            // Every attempt restarts after a loss: nobody is told to stop or to go on.
+            Message::Revoke { .. } | Message::Next { .. } => return,
             Message::Refused(refusal) => ToSidecar::Refused {
                 reason: refusal.to_string(),
             },

@@ -23,6 +23,7 @@ use shared::{Shared, sleep_on};
 use state::State;
 
 use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use crate::doorbell::patience;
 use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
 use crate::ring::{self, Bell, PushError};
@@ -104,8 +105,10 @@ impl Client {
                 owner: std::process::id(),
                 socket: socket.to_owned(),
                 standing,
+                spin: patience(standing.local_world as usize),
                 channel,
                 bell: Bell::from_fd(bell),
+                outcomes: completions.bed(),
                 state: Mutex::new(State::new(submissions, completions)),
                 looked: Condvar::new(),
                 asking: Mutex::new(()),
@@ -165,7 +168,7 @@ impl Client {
                         waited,
                     });
                 }
-                state = shared.sleep(state, timeout - waited);
+                state = shared.sleep_on_socket(state, timeout - waited);
             };
             match answer {
                 Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),

@@ -1,5 +1,5 @@
 //! What all handles of a client share: the connection, the state behind its lock, and how threads wait. One
-//! thread sleeps on bell and socket, the others until it has looked.
+//! thread sleeps until an outcome comes, the others until it has looked.
 
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,27 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Error;
 use super::state::State;
 use crate::attach::{Channel, Standing, ToSidecar};
-use crate::ring::Bell;
+use crate::ring::{Bed, Bell};
 
-/// How long a waiting thread looks before it sleeps: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
+/// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often a thread that waits for an answer looks whether another one has it.
+const ANSWER_LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) owner: u32,
     pub(super) socket: PathBuf,
     pub(super) standing: Standing,
+    /// How long a waiting thread looks before it sleeps.
+    pub(super) spin: Duration,
     pub(super) channel: Channel,
+    /// The sidecar's bell, for when it sleeps on that.
     pub(super) bell: Bell,
+    /// Where a thread sleeps until an outcome comes.
+    pub(super) outcomes: Bed,
     pub(super) state: Mutex<State>,
-    /// Notified whenever the thread that sleeps on the bell has looked.
+    /// Notified whenever the thread that sleeps has looked.
     pub(super) looked: Condvar,
     /// Held while a segment is asked for, so that answers find who asked.
     pub(super) asking: Mutex<()>,
@@ -44,14 +51,14 @@ impl Shared {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until the sidecar says something, or another thread has heard it, or time is over.
+    /// Waits until an outcome has come, or another thread has taken some, or time is over.
     pub(super) fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         limit: Duration,
     ) -> MutexGuard<'a, State> {
         let start = Instant::now();
-        while start.elapsed() < SPIN.min(limit) {
+        while start.elapsed() < self.spin.min(limit) {
             if state.look() {
                 return state;
             }
@@ -69,20 +76,32 @@ impl Shared {
         }
         state.sleeper = true;
         drop(state);
-        sleep_on(
-            &[
-                PollFd::new(&self.bell, PollFlags::IN),
-                PollFd::new(&self.channel, PollFlags::IN),
-            ],
-            limit,
-        );
-        self.bell.clear();
+        self.outcomes.doorbell().sleep(limit.min(LOOK));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.sleeper = false;
         state.awake();
-        state.look();
-        state.hear(&self.channel);
+        if !state.look() {
+            // Nobody rings for a sidecar that died.
+            state.hear(&self.channel);
+        }
         self.looked.notify_all();
+        state
+    }
+
+    /// Waits until the sidecar has answered over the socket, or time is over.
+    pub(super) fn sleep_on_socket<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        sleep_on(
+            &[PollFd::new(&self.channel, PollFlags::IN)],
+            // Another thread may have taken the answer in its place.
+            limit.min(ANSWER_LOOK),
+        );
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.hear(&self.channel);
         state
     }
 }

@@ -10,7 +10,7 @@ use super::{Error, NO_SEGMENT};
 use crate::attach::{self, Channel, ToClient, ToSidecar};
 use crate::entry::{Completion, Outcome, Submission};
 use crate::op::Call;
-use crate::ring::{COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS};
+use crate::ring::{COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, Sleep};
 use crate::segment::{Segment, View};
 
 /// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
@@ -39,7 +39,7 @@ pub(super) struct State {
     results: HashMap<u32, Arc<View>>,
     pub(super) answers: VecDeque<Result<Lent, String>>,
     lost: Option<String>,
-    /// Whether a thread sleeps on the bell; others wait until it has looked.
+    /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
 }
 
@@ -102,8 +102,7 @@ impl State {
         any
     }
 
-    /// Takes the messages that have come over the socket, or learns that it was closed. Not while another
-    /// thread sleeps on the socket: it would sleep on without what it waits for.
+    /// Takes the messages that have come over the socket, or learns that it was closed.
     pub(super) fn hear(&mut self, channel: &Channel) {
         while self.lost.is_none() {
             match channel.receive_with_fds::<ToClient>() {
@@ -155,7 +154,7 @@ impl State {
     }
 
     pub(super) fn may_sleep(&mut self) -> bool {
-        match self.completions.sleep() {
+        match self.completions.sleep(Sleep::Word) {
             Ok(may) => may && self.lost.is_none(),
             Err(corrupt) => {
                 self.lose(corrupt.to_string());
@@ -239,10 +238,7 @@ impl State {
             Some(Outcome::Done { segment, .. })
                 if segment != NO_SEGMENT && !self.results.contains_key(&segment) =>
             {
-                // The segment was announced before the outcome was written. Whoever sleeps is about to hear it.
-                if self.sleeper {
-                    return Ok(None);
-                }
+                // The segment was announced before the outcome was written.
                 self.hear(channel);
             }
             Some(_) => {}

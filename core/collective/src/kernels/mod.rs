@@ -1,30 +1,56 @@
 //! Combining k buffers into one in a single pass: the only place where payload bytes are computed on. Owns the
 //! arithmetic of every type and operator, and the choice of instruction set, made once.
 //!
-//! - f16 and bf16 are summed in f32 and rounded once, to nearest even. Sources are taken in their order.
-//! - NaN wins over every number in all operators and comes out as the quiet NaN with sign 0 of its type.
+//! - Floats of 16 and 8 bits are summed in f32 and rounded once, to nearest even. Sources are taken in their order.
+//! - What is too large becomes infinity, in e4m3, which has none, NaN: as PyTorch casts.
+//! - NaN wins over every number in all operators and comes out as the quiet NaN with sign 0 of its type; in the 8-bit
+//!   formats as 0x7f.
 //! - Of two equal zeros of different sign, MAX and MIN take the later source's.
 //! - Integers wrap. Averages of integers truncate towards zero.
 //! - All instruction sets give the bits of the scalar reference.
 
 mod float;
 mod scalar;
+
 #[cfg(target_arch = "x86_64")]
-mod x86;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod formats;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod sweep;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vector;
 
 use std::sync::OnceLock;
 
 use crate::dtype::DType;
-use crate::op::{Divide, ReduceOp};
+use crate::op::{ReduceOp, Scale};
 
-/// A kernel for one type: operator, destination, sources, division.
-type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Divide);
+/// Whether a result is read soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Soon: it stays in the caches.
+    Cached,
+    /// Not before much else: it goes to memory and leaves the caches to others.
+    Streaming,
+}
+
+/// A kernel for one type: operator, destination, sources, scaling, where the result goes.
+type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Scale, Store);
 
 /// An instruction set there are kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain code: the reference.
     Scalar,
+    /// NEON, of 64-bit Arm.
+    Neon,
     /// AVX2 and F16C.
     Avx2,
     /// AVX-512 F, BW, VL and DQ.
@@ -32,8 +58,19 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Every set, slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// Every set; of those that a processor may have, the slowest first.
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// The name users write.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
 
     /// Whether this processor has it.
     #[must_use]
@@ -41,6 +78,7 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         return match self {
             Self::Scalar => true,
+            Self::Neon => false,
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             Self::Avx512 => {
                 is_x86_feature_detected!("avx512f")
@@ -49,7 +87,9 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
             }
         };
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        return matches!(self, Self::Scalar | Self::Neon);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         return self == Self::Scalar;
     }
 }
@@ -58,12 +98,7 @@ impl Isa {
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
     isa: Isa,
-    f32: Kernel,
-    f16: Kernel,
-    bf16: Kernel,
-    u8: Kernel,
-    i32: Kernel,
-    i64: Kernel,
+    kernel: fn(DType) -> Kernel,
 }
 
 impl Kernels {
@@ -71,11 +106,11 @@ impl Kernels {
     pub fn best() -> &'static Self {
         static BEST: OnceLock<Kernels> = OnceLock::new();
         BEST.get_or_init(|| {
-            Isa::ALL
-                .into_iter()
-                .rev()
-                .find_map(Self::of)
-                .unwrap_or_else(Self::scalar)
+            let kernels = Isa::ALL.into_iter().rev().find_map(Self::of);
+            kernels.unwrap_or(Self {
+                isa: Isa::Scalar,
+                kernel: scalar::kernel,
+            })
         })
     }
 
@@ -85,42 +120,20 @@ impl Kernels {
         if !isa.is_available() {
             return None;
         }
-        #[cfg(target_arch = "x86_64")]
-        return Some(match isa {
-            Isa::Scalar => Self::scalar(),
-            Isa::Avx2 => Self {
-                isa,
-                f32: x86::avx2::reduce::<x86::F32x8>,
-                f16: x86::avx2::reduce::<x86::F16x8>,
-                bf16: x86::avx2::reduce::<x86::Bf16x8>,
-                u8: x86::avx2::reduce::<x86::U8x32>,
-                i32: x86::avx2::reduce::<x86::I32x8>,
-                i64: x86::avx2::reduce::<x86::I64x4>,
-            },
-            Isa::Avx512 => Self {
-                isa,
-                f32: x86::avx512::reduce::<x86::F32x16>,
-                f16: x86::avx512::reduce::<x86::F16x16>,
-                bf16: x86::avx512::reduce::<x86::Bf16x16>,
-                u8: x86::avx512::reduce::<x86::U8x64>,
-                i32: x86::avx512::reduce::<x86::I32x16>,
-                i64: x86::avx512::reduce::<x86::I64x8>,
-            },
-        });
-        #[cfg(not(target_arch = "x86_64"))]
-        return Some(Self::scalar());
-    }
-
-    fn scalar() -> Self {
-        Self {
-            isa: Isa::Scalar,
-            f32: scalar::reduce::<scalar::F32>,
-            f16: scalar::reduce::<scalar::F16>,
-            bf16: scalar::reduce::<scalar::Bf16>,
-            u8: scalar::reduce::<u8>,
-            i32: scalar::reduce::<i32>,
-            i64: scalar::reduce::<i64>,
-        }
+        let kernel = match isa {
+            Isa::Scalar => scalar::kernel,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => vector::neon::kernel,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => vector::avx2::kernel,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => vector::avx512::kernel,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon => return None,
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => return None,
+        };
+        Some(Self { isa, kernel })
     }
 
     /// Which instruction set these are.
@@ -129,35 +142,37 @@ impl Kernels {
         self.isa
     }
 
-    /// Combines `sources` into `destination`, with a division on the way. There is at least one source, and all
-    /// are as long as the destination, a multiple of the type's size.
+    /// Combines `sources` into `destination`, scaled on the way. There is at least one source, and all are as long
+    /// as the destination, a multiple of the type's size.
     pub fn reduce(
         &self,
         dtype: DType,
         op: ReduceOp,
         destination: &mut [u8],
         sources: &[&[u8]],
-        divide: Divide,
+        scale: Scale,
+        store: Store,
     ) {
         let length = destination.len();
-        assert!(
-            (1..=sources.len()).contains(&divide.first) && divide.by > 0,
-            "something to combine, something to divide and to divide by"
-        );
+        assert!(!sources.is_empty(), "something to combine");
         assert!(
             sources.iter().all(|source| source.len() == length),
             "sources as long as the result"
         );
         assert!(length.is_multiple_of(dtype.size()), "whole elements");
-        let kernel = match dtype {
-            DType::F32 => self.f32,
-            DType::F16 => self.f16,
-            DType::Bf16 => self.bf16,
-            DType::U8 => self.u8,
-            DType::I32 => self.i32,
-            DType::I64 => self.i64,
+        let is_sum = !matches!(op, ReduceOp::Max | ReduceOp::Min);
+        let fits = match scale {
+            Scale::Not => true,
+            Scale::Divide { first, by } => is_sum && (1..=sources.len()).contains(&first) && by > 0,
+            Scale::Multiply { first, .. } => {
+                is_sum && (1..=sources.len()).contains(&first) && dtype.is_float()
+            }
         };
-        kernel(op, destination, sources, divide);
+        assert!(
+            fits,
+            "sums of what is there are scaled, and floats by any factor"
+        );
+        (self.kernel)(dtype)(op, destination, sources, scale, store);
     }
 }
 
@@ -167,7 +182,8 @@ pub fn reduce(
     op: ReduceOp,
     destination: &mut [u8],
     sources: &[&[u8]],
-    divide: Divide,
+    scale: Scale,
+    store: Store,
 ) {
-    Kernels::best().reduce(dtype, op, destination, sources, divide);
+    Kernels::best().reduce(dtype, op, destination, sources, scale, store);
 }

@@ -1,8 +1,8 @@
-//! The reference: one element at a time, in plain code. Every other kernel equals it bit by bit, and uses it for
-//! the elements that do not fill a vector.
+//! The reference: one element at a time, in plain code. Every other kernel equals it bit by bit.
 
-use super::float;
-use crate::op::{Divide, ReduceOp};
+use super::{Kernel, Store, float};
+use crate::dtype::DType;
+use crate::op::{ReduceOp, Scale};
 
 /// An element as it lies in memory, and the wider type it is combined in.
 pub(super) trait Element: Copy {
@@ -10,8 +10,6 @@ pub(super) trait Element: Copy {
     type Wide: Copy;
     /// Its bytes.
     const BYTES: usize;
-    /// Whether vectors divide as this does.
-    const FLOAT: bool;
     /// Reads one element.
     fn load(bytes: &[u8]) -> Self::Wide;
     /// Rounds once and writes one element.
@@ -20,6 +18,22 @@ pub(super) trait Element: Copy {
     fn combine(op: ReduceOp, so_far: Self::Wide, next: Self::Wide) -> Self::Wide;
     /// Divides a sum.
     fn divide(wide: Self::Wide, divisor: u32) -> Self::Wide;
+    /// Multiplies what a source brings; integers are not multiplied.
+    fn multiply(wide: Self::Wide, factor: f32) -> Self::Wide;
+}
+
+/// The kernel for a type.
+pub(super) fn kernel(dtype: DType) -> Kernel {
+    match dtype {
+        DType::F32 => reduce::<F32>,
+        DType::F16 => reduce::<F16>,
+        DType::Bf16 => reduce::<Bf16>,
+        DType::E4m3 => reduce::<E4m3>,
+        DType::E5m2 => reduce::<E5m2>,
+        DType::U8 => reduce::<u8>,
+        DType::I32 => reduce::<i32>,
+        DType::I64 => reduce::<i64>,
+    }
 }
 
 /// Combines equally long sources into the destination.
@@ -27,35 +41,33 @@ pub(super) fn reduce<E: Element>(
     op: ReduceOp,
     destination: &mut [u8],
     sources: &[&[u8]],
-    divide: Divide,
+    scale: Scale,
+    _store: Store,
 ) {
-    reduce_from::<E>(0, op, destination, sources, divide);
-}
-
-/// The same from a byte offset on.
-pub(super) fn reduce_from<E: Element>(
-    start: usize,
-    op: ReduceOp,
-    destination: &mut [u8],
-    sources: &[&[u8]],
-    divide: Divide,
-) {
-    let (before, after) = sources.split_at(divide.first);
-    let Some((first, before)) = before.split_first() else {
-        return;
-    };
-    for (index, target) in destination[start..].chunks_exact_mut(E::BYTES).enumerate() {
-        let at = start + index * E::BYTES;
-        let at = at..at + E::BYTES;
-        let mut wide = E::load(&first[at.clone()]);
-        for source in before {
-            wide = E::combine(op, wide, E::load(&source[at.clone()]));
+    for (index, target) in destination.chunks_exact_mut(E::BYTES).enumerate() {
+        let at = index * E::BYTES..(index + 1) * E::BYTES;
+        let mut sources = sources.iter().enumerate().map(|(index, source)| {
+            let brought = E::load(&source[at.clone()]);
+            match scale {
+                Scale::Multiply { first, by } if index < first => E::multiply(brought, by.value()),
+                Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. } => brought,
+            }
+        });
+        let Some(mut wide) = sources.next() else {
+            return;
+        };
+        let (before, quotient_of) = match scale {
+            Scale::Divide { first, by } => (first - 1, by),
+            Scale::Not | Scale::Multiply { .. } => (0, 1),
+        };
+        for next in sources.by_ref().take(before) {
+            wide = E::combine(op, wide, next);
         }
-        if divide.by != 1 {
-            wide = E::divide(wide, divide.by);
+        if quotient_of != 1 {
+            wide = E::divide(wide, quotient_of);
         }
-        for source in after {
-            wide = E::combine(op, wide, E::load(&source[at.clone()]));
+        for next in sources {
+            wide = E::combine(op, wide, next);
         }
         E::store(wide, target);
     }
@@ -71,10 +83,17 @@ pub(super) struct F16;
 #[derive(Clone, Copy)]
 pub(super) struct Bf16;
 
+/// e4m3 in memory, f32 in sums.
+#[derive(Clone, Copy)]
+pub(super) struct E4m3;
+/// e5m2 in memory, f32 in sums.
+#[derive(Clone, Copy)]
+pub(super) struct E5m2;
+
 /// NaN wins. Of two equal values (zeros of either sign) the later one is taken.
 fn combine_f32(op: ReduceOp, so_far: f32, next: f32) -> f32 {
     match op {
-        ReduceOp::Sum | ReduceOp::Avg => so_far + next,
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_) => so_far + next,
         ReduceOp::Max | ReduceOp::Min if so_far.is_nan() => so_far,
         ReduceOp::Max => {
             if so_far > next {
@@ -98,7 +117,6 @@ macro_rules! float_element {
         impl Element for $element {
             type Wide = f32;
             const BYTES: usize = size_of::<$bits>();
-            const FLOAT: bool = true;
             fn load(bytes: &[u8]) -> f32 {
                 let mut raw = [0; Self::BYTES];
                 raw.copy_from_slice(bytes);
@@ -114,6 +132,9 @@ macro_rules! float_element {
             fn divide(wide: f32, divisor: u32) -> f32 {
                 wide / divisor as f32
             }
+            fn multiply(wide: f32, factor: f32) -> f32 {
+                wide * factor
+            }
         }
     };
 }
@@ -122,13 +143,14 @@ float_element!(F32, u32, f32::from_bits, |wide: f32| float::canonical(wide)
     .to_bits());
 float_element!(F16, u16, float::from_f16, float::to_f16);
 float_element!(Bf16, u16, float::from_bf16, float::to_bf16);
+float_element!(E4m3, u8, float::from_e4m3, float::to_e4m3);
+float_element!(E5m2, u8, float::from_e5m2, float::to_e5m2);
 
 macro_rules! integer_element {
     ($integer:ty) => {
         impl Element for $integer {
             type Wide = $integer;
             const BYTES: usize = size_of::<$integer>();
-            const FLOAT: bool = false;
             fn load(bytes: &[u8]) -> Self {
                 let mut raw = [0; Self::BYTES];
                 raw.copy_from_slice(bytes);
@@ -139,7 +161,9 @@ macro_rules! integer_element {
             }
             fn combine(op: ReduceOp, so_far: Self, next: Self) -> Self {
                 match op {
-                    ReduceOp::Sum | ReduceOp::Avg => so_far.wrapping_add(next),
+                    ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_) => {
+                        so_far.wrapping_add(next)
+                    }
                     ReduceOp::Max => so_far.max(next),
                     ReduceOp::Min => so_far.min(next),
                 }
@@ -147,6 +171,9 @@ macro_rules! integer_element {
             fn divide(wide: Self, divisor: u32) -> Self {
                 // In i64, which holds every operand: the divisor may not fit the element's type.
                 (wide as i64 / i64::from(divisor)) as Self
+            }
+            fn multiply(wide: Self, _factor: f32) -> Self {
+                wide
             }
         }
     };

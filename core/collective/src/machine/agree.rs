@@ -4,15 +4,17 @@
 //! the group goes on.
 
 use super::cause::{Claim, Mismatch, Verdict, Violation};
+use super::group::Group;
+use super::node::Node;
 use super::operation::Stage;
-use super::{Effect, Frame, MAX_IN_FLIGHT, Machine, OpId};
+use super::{Frame, MAX_IN_FLIGHT, OpId};
 
 /// The tree that carries verdicts: every operation has a chunk in it.
 const VERDICTS: usize = 0;
 
-impl Machine {
+impl Group {
     /// Decides whether this node's subtree can carry out the operation, when all of it has called it.
-    pub(super) fn judge(&mut self, id: OpId) {
+    pub(super) fn judge(&mut self, node: &mut Node, id: OpId) {
         let Some(verdict) = self.verdict(id) else {
             return;
         };
@@ -21,9 +23,15 @@ impl Machine {
                 if let Some(operation) = self.ops.get_mut(&id) {
                     operation.stage = Stage::Refused;
                 }
-                self.send(peer, Frame::Refuse { op: id, verdict }, None);
+                let group = self.id;
+                let frame = Frame::Refuse {
+                    group,
+                    op: id,
+                    verdict,
+                };
+                node.send(peer, frame, None);
             }
-            None => self.fail_operation(id, verdict),
+            None => self.fail_operation(node, id, verdict),
         }
     }
 
@@ -33,7 +41,7 @@ impl Machine {
         let operation = self
             .ops
             .get(&id)
-            .filter(|operation| operation.stage == Stage::Open)?;
+            .filter(|operation| operation.stage == Stage::Open && operation.served.is_none())?;
         if operation.halves[VERDICTS].started > 0 || !operation.complete_here() {
             return None;
         }
@@ -41,14 +49,14 @@ impl Machine {
         let call = operation.brought.first().copied().flatten()?.call;
         let mut refused = None;
         let mut differs = None;
-        for peer in &self.config.trees.trees[VERDICTS].children[self.config.node] {
-            let link = self.links.get(peer)?;
-            if let Some(&verdict) = link.refused.get(&id) {
+        for peer in &self.trees.trees[VERDICTS].children[self.node] {
+            let edge = self.edges.get(peer)?;
+            if let Some(&verdict) = edge.refused.get(&id) {
                 refused = refused.or(Some(verdict));
                 continue;
             }
             // Chunk 0 is the first of tree 0 for every call.
-            let arrival = link.child[VERDICTS].as_ref()?.arrived.get(&(id, 0))?;
+            let arrival = edge.child[VERDICTS].as_ref()?.arrived.get(&(id, 0))?;
             if arrival.call != call {
                 let other = Claim {
                     rank: arrival.rank,
@@ -63,6 +71,7 @@ impl Machine {
 
     pub(super) fn refused(
         &mut self,
+        node: &mut Node,
         peer: usize,
         id: OpId,
         verdict: Verdict,
@@ -71,21 +80,22 @@ impl Machine {
             return Err(Violation::Direction);
         }
         if !self.is_live(id)? {
-            self.counters.late_frames += 1;
+            node.counters.late_frames += 1;
             return Ok(());
         }
-        if let Some(link) = self.links.get_mut(&peer) {
-            link.refused.insert(id, verdict);
-            if link.refused.len() as u64 > 2 * MAX_IN_FLIGHT {
+        if let Some(edge) = self.edges.get_mut(&peer) {
+            edge.refused.insert(id, verdict);
+            if edge.refused.len() as u64 > 2 * MAX_IN_FLIGHT {
                 return Err(Violation::Operation);
             }
         }
-        self.hear_of(id);
+        self.hear_of(node, id);
         Ok(())
     }
 
     pub(super) fn failed(
         &mut self,
+        node: &mut Node,
         peer: usize,
         id: OpId,
         verdict: Verdict,
@@ -98,39 +108,35 @@ impl Machine {
         let operation = self
             .ops
             .get(&id)
-            .filter(|operation| operation.stage != Stage::Ended);
+            .filter(|operation| !operation.stage.is_over());
         if operation.is_none_or(|operation| !operation.complete_here()) {
             return Err(Violation::Operation);
         }
-        self.fail_operation(id, verdict);
+        self.fail_operation(node, id, verdict);
         Ok(())
     }
 
     /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
-    fn fail_operation(&mut self, id: OpId, verdict: Verdict) {
-        let Some(operation) = self.ops.get_mut(&id) else {
-            return;
-        };
-        operation.stage = Stage::Ended;
-        for rank in 0..operation.brought.len() {
-            self.out.push(Effect::End {
-                op: id,
-                rank,
-                outcome: Err(verdict.into()),
-            });
-        }
+    fn fail_operation(&mut self, node: &mut Node, id: OpId, verdict: Verdict) {
+        self.finish(node, id, Some(verdict));
         for (peer, tree) in self.receives() {
             if usize::from(tree) == VERDICTS {
-                self.send(peer, Frame::Fail { op: id, verdict }, None);
+                let group = self.id;
+                let frame = Frame::Fail {
+                    group,
+                    op: id,
+                    verdict,
+                };
+                node.send(peer, frame, None);
             }
-            self.drop_arrivals(id, peer, usize::from(tree));
+            self.drop_arrivals(node, id, peer, usize::from(tree));
         }
-        for link in self.links.values_mut() {
-            link.refused.remove(&id);
+        for edge in self.edges.values_mut() {
+            edge.refused.remove(&id);
         }
     }
 
-    fn drop_arrivals(&mut self, id: OpId, peer: usize, tree: usize) {
+    fn drop_arrivals(&mut self, node: &mut Node, id: OpId, peer: usize, tree: usize) {
         let Some(child) = self.child_mut(peer, tree) else {
             return;
         };
@@ -143,8 +149,8 @@ impl Machine {
             if let Some(child) = self.child_mut(peer, tree) {
                 child.arrived.remove(&(id, chunk));
             }
-            self.counters.late_frames += 1;
-            self.return_slot(peer, tree, slot);
+            node.counters.late_frames += 1;
+            self.return_slot(node, peer, tree, slot);
         }
     }
 }

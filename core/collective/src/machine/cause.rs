@@ -31,6 +31,9 @@ pub enum Reason {
     /// [`crate::CallError::Size`].
     #[error("its result is larger than any result may be")]
     Size,
+    /// [`crate::CallError::Factor`].
+    #[error("its elements are integers, and its factor multiplies floats only")]
+    Factor,
     /// The rank brought no input, or one that is not where it says.
     #[error("its input does not lie in memory that was lent for inputs")]
     Input,
@@ -43,6 +46,15 @@ pub enum Reason {
     /// The node's kernel has no memory for the result.
     #[error("its node has no memory for the result")]
     Memory,
+    /// The root has left the group.
+    #[error("its root was lost")]
+    RootLost,
+    /// The result has a place for every rank, and some have left the group.
+    #[error("every rank of the group is needed for it and some were lost")]
+    RanksLost,
+    /// Some have left a group whose ranks do not do the same work.
+    #[error("ranks of the group were lost and it cannot go on without them")]
+    NotReplicated,
 }
 
 /// A rank's call that its node cannot carry out. It keeps its place in the order of operations and fails on
@@ -127,6 +139,9 @@ pub enum Violation {
     /// The operation is further ahead than this node allows.
     #[error("frame for an operation too far ahead")]
     Operation,
+    /// There is no such group.
+    #[error("frame for a group that does not exist")]
+    Group,
     /// The tree index is not 0 or 1.
     #[error("frame for a tree that does not exist")]
     Tree,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::io::Fence;
+use super::io::{Fence, OpId};
 use crate::layout::Layout;
+use crate::recovery::{GroupResume, Held};
 use crate::tree::DoubleTree;
 
 /// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
@@ -40,6 +41,58 @@ impl Default for Timing {
     }
 }
 
+/// When a rank is told that an operation has succeeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handover {
+    /// When the result is here. If whoever has it is lost before others do, they cannot go on without a restart.
+    #[default]
+    Immediate,
+    /// When every node has the result: costs a frame up and one down each edge of the first tree, and their way.
+    Stable,
+}
+
+/// What becomes of the operations in flight when the epoch ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnPeerLoss {
+    /// They fail with the cause.
+    #[default]
+    Fail,
+    /// They wait: the next epoch serves them or runs them again.
+    Hold,
+}
+
+/// How much of an operation survives the loss of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// When a rank is told.
+    pub handover: Handover,
+    /// What becomes of the operations in flight.
+    pub on_peer_loss: OnPeerLoss,
+    /// Whether the ranks do the same work, so that some can go on without others.
+    pub replicated: bool,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            handover: Handover::default(),
+            on_peer_loss: OnPeerLoss::default(),
+            replicated: true,
+        }
+    }
+}
+
+/// Where the world's operations of an epoch begin on one node, when it is not the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The same on all members; holders are nodes of this epoch.
+    pub resume: GroupResume,
+    /// For each local rank, the first operation whose end it was not told: the one that it calls first.
+    pub told: Vec<OpId>,
+    /// What is final here: as it was reported.
+    pub held: Vec<Held>,
+}
+
 /// What one node needs to know to take part in an epoch.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -57,6 +110,8 @@ pub struct Config {
     pub slots: u8,
     /// Time limits.
     pub timing: Timing,
+    /// What survives a loss; the same on every node.
+    pub recovery: Recovery,
 }
 
 /// A configuration the machine cannot work with.
@@ -110,6 +165,7 @@ pub(super) mod tests {
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
+            recovery: Recovery::default(),
         }
     }
 

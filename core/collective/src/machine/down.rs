@@ -1,10 +1,12 @@
 //! The way down: a chunk of the result is passed on to every child that needs it, as far as there is room.
 
 use super::flow::result;
-use super::{Frame, Machine, OpId, Work};
+use super::group::Group;
+use super::node::{Node, Work};
+use super::{Frame, OpId};
 use crate::schedule::{Carry, Chunk, Step};
 
-impl Machine {
+impl Group {
     /// A chunk of the result is here: pass it on.
     pub(super) fn settle(&mut self, id: OpId, chunk: &Chunk, step: &Step) {
         let Some(operation) = self.ops.get_mut(&id) else {
@@ -20,14 +22,14 @@ impl Machine {
     }
 
     /// Sends down what the children have room for.
-    pub(super) fn pump(&mut self) {
+    pub(super) fn pump(&mut self, node: &mut Node) {
         for (peer, tree) in self.receives() {
-            while self.pump_one(peer, usize::from(tree)).is_some() {}
+            while self.pump_one(node, peer, usize::from(tree)).is_some() {}
         }
     }
 
-    fn pump_one(&mut self, peer: usize, tree: usize) -> Option<()> {
-        let room = self.config.slots;
+    fn pump_one(&mut self, node: &mut Node, peer: usize, tree: usize) -> Option<()> {
+        let room = self.slots;
         let child = self.child_mut(peer, tree)?;
         let full = child.sending >= room;
         let &(id, index) = child.backlog.front()?;
@@ -42,18 +44,20 @@ impl Machine {
         self.ops.get_mut(&id)?.queued -= 1;
         let payload = loaded.then(|| {
             (
-                self.ticket(Work::Down { op: id, tree, peer }),
+                self.ticket(node, Work::Down { op: id, tree, peer }),
                 result(id, &chunk),
             )
         });
         let bytes = if loaded { chunk.bytes as u32 } else { 0 };
-        self.send(
+        node.send(
             peer,
             Frame::Down {
+                group: self.id,
                 tree: tree as u8,
                 op: id,
                 chunk: index,
                 bytes,
+                mark: self.mark_down(peer, tree),
             },
             payload,
         );

@@ -1,28 +1,30 @@
 //! How operations go on: does everything that has become possible, on the way `up` and `down`, ends operations and
-//! lets go of their buffers, and says farewell when nothing is left.
+//! lets go of their buffers.
 
+use super::group::Group;
+use super::node::Node;
 use super::operation::Stage;
-use super::{Buffer, Effect, Farewell, Frame, Machine, OpId, Region};
-use crate::schedule::{self, Chunk, Step};
+use super::{Buffer, Effect, OnPeerLoss, OpId, Region, Verdict};
+use crate::recovery::Held;
+use crate::schedule::{self, Chunk, Plan, Step};
 
-impl Machine {
+impl Group {
     /// Does everything that has become possible.
-    pub(super) fn advance(&mut self) {
-        if self.broken.is_none() {
-            while self.advance_once() {}
-            self.pump();
+    pub(super) fn advance(&mut self, node: &mut Node) {
+        if node.broken.is_none() {
+            while self.advance_once(node) {}
+            self.pump(node);
         }
-        self.end_and_release();
-        self.say_farewell();
+        self.end_and_release(node);
     }
 
-    fn advance_once(&mut self) -> bool {
+    fn advance_once(&mut self, node: &mut Node) -> bool {
         let ids: Vec<OpId> = self.ops.keys().copied().collect();
         let mut moved = false;
         for id in ids {
-            self.judge(id);
+            self.judge(node, id);
             for tree in 0..2 {
-                while self.start(id, tree).is_some() {
+                while self.start(node, id, tree).is_some() {
                     moved = true;
                 }
             }
@@ -33,50 +35,108 @@ impl Machine {
     /// A chunk of an operation that is planned, and this node's step.
     pub(super) fn step(&self, id: OpId, index: u32) -> Option<(Chunk, Step)> {
         let chunk = self.ops.get(&id)?.plan.as_ref()?.chunk(index);
-        let step = schedule::step(
-            &self.config.trees.trees[chunk.tree()],
-            &chunk,
-            self.config.node,
-        );
+        let step = schedule::step(&self.trees.trees[chunk.tree()], &chunk, self.node);
         Some((chunk, step))
     }
 
-    fn end_and_release(&mut self) {
-        for (&id, operation) in &mut self.ops {
-            if operation.stage == Stage::Open && operation.is_done() {
-                operation.stage = Stage::Ended;
-                let ends = (0..operation.brought.len()).map(|rank| Effect::End {
-                    op: id,
-                    rank,
-                    outcome: Ok(()),
-                });
-                self.out.extend(ends);
-            }
+    /// The outcome of an operation is final here.
+    pub(super) fn finish(&mut self, node: &Node, id: OpId, verdict: Option<Verdict>) {
+        let Some(operation) = self.ops.get_mut(&id) else {
+            return;
+        };
+        operation.stage = Stage::Final;
+        if self.history.kept(id).is_some() {
+            return; // It was here before.
         }
-        let out = &mut self.out;
-        self.ops.retain(|&op, operation| {
-            let in_use = operation.stage != Stage::Ended || !operation.is_idle();
-            if !in_use && operation.brought.iter().any(Option::is_some) {
-                out.push(Effect::Release { op });
-            }
-            in_use
+        let Some(call) = operation.call() else {
+            return;
+        };
+        let plan = operation.plan.as_ref();
+        self.history.keep(Held {
+            op: id,
+            epoch: operation.epoch.unwrap_or(node.config.fence.epoch),
+            call,
+            bytes: plan.map_or(0, Plan::bytes),
+            complete: plan.is_some_and(|plan| plan.completes(&self.trees.trees, self.node)),
+            verdict,
         });
     }
 
-    fn say_farewell(&mut self) {
-        // What only others have begun does not keep us: our farewell tells them.
-        let in_flight = self
-            .ops
-            .values()
-            .any(|operation| operation.brought.iter().any(Option::is_some));
-        if self.farewell != Farewell::Due || in_flight || self.broken.is_some() {
+    fn end_and_release(&mut self, node: &mut Node) {
+        if node.holds() {
             return;
         }
-        self.farewell = Farewell::Said;
-        let ended = self.oldest();
-        for peer in self.peers() {
-            self.send(peer, Frame::Bye { ended }, None);
+        let done: Vec<OpId> = self
+            .ops
+            .iter()
+            .filter(|(_, operation)| operation.stage == Stage::Open && operation.is_done())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in done {
+            self.finish(node, id, None);
         }
+        if node.broken.is_none() {
+            // What is told may be news to others, and at the root what they say may let more be told.
+            self.pass_marks(node);
+            self.tell(node);
+            self.pass_marks(node);
+        }
+        self.release_kept(node);
+        self.release(node);
+    }
+
+    /// Tells ranks the outcomes that may be told.
+    fn tell(&mut self, node: &mut Node) {
+        let recovery = node.config.recovery;
+        let first = self.layout.ranks(self.node).start;
+        for (&op, operation) in &mut self.ops {
+            let may = || {
+                let history = &self.history;
+                history.may_tell(op, recovery.handover, recovery.on_peer_loss)
+            };
+            if operation.stage != Stage::Final || !may() {
+                continue;
+            }
+            let Some(held) = self.history.kept(op).copied() else {
+                continue;
+            };
+            for rank in 0..operation.brought.len() {
+                let Some(brought) = operation.brought[rank].filter(|_| !operation.told[rank])
+                else {
+                    continue;
+                };
+                operation.told[rank] = true;
+                self.history.tell(rank, op);
+                let global = first + rank as u32;
+                let outcome = match held.verdict {
+                    None => operation.success(global, brought.call, held.epoch),
+                    Some(verdict) => Err(verdict.into()),
+                };
+                node.out.push(Effect::End { op, rank, outcome });
+            }
+            if operation.told.iter().all(|&told| told) {
+                operation.stage = Stage::Ended;
+            }
+        }
+    }
+
+    /// Lets go of what is over and used by nobody here.
+    fn release(&mut self, node: &mut Node) {
+        let released = match node.config.recovery.on_peer_loss {
+            OnPeerLoss::Fail => OpId::MAX,
+            OnPeerLoss::Hold => self.history.released(),
+        };
+        self.ops.retain(|&op, operation| {
+            let in_use = operation.stage != Stage::Ended || !operation.is_idle();
+            let was_called = operation.brought.iter().any(Option::is_some);
+            if !in_use && (was_called || operation.served.is_some()) {
+                node.out.push(Effect::FreeInputs { op });
+                if op < released {
+                    node.out.push(Effect::Release { op });
+                }
+            }
+            in_use
+        });
     }
 }
 

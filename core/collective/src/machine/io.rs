@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use super::cause::{Broken, Cause, Reason, Verdict};
 use crate::dtype::DType;
-use crate::op::{Call, Divide, ReduceOp};
+use crate::op::{Call, ReduceOp, Scale};
+use crate::recovery::Report;
 
-/// An operation: the k-th call of every rank of the group is operation k, counted from 0 in each epoch.
+/// An operation: the k-th call of every rank of the group is operation k, counted from 0 in the attempt.
 pub type OpId = u64;
+
+/// A group of ranks with an order of operations of its own.
+pub type GroupId = u32;
+
+/// The group of all ranks.
+pub const WORLD: GroupId = 0;
 
 /// Names one piece of work given to the shell, until the shell reports it with [`Input::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,12 +54,22 @@ pub struct Region {
     pub bytes: u64,
 }
 
+/// How far somebody is: an operation below it is final, or all ranks were told its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// The first operation that is not final.
+    pub done: OpId,
+    /// The first operation whose end not every rank was told.
+    pub told: OpId,
+}
+
 /// One message between neighbours. `Up` and `Down` are followed by `bytes` of payload, the others by none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Child to parent: this subtree's part of a chunk, with the call it belongs to. `slot` is the
     /// parent's receive slot, taken until the parent returns it with `Credit`.
     Up {
+        group: GroupId,
         tree: u8,
         op: OpId,
         chunk: u32,
@@ -60,24 +77,39 @@ pub enum Frame {
         bytes: u32,
         call: Call,
         rank: u32,
+        /// Of the subtree, when this is tree 0.
+        mark: Mark,
     },
     /// Child to parent in tree 0, instead of the first `Up` of an operation: it cannot be carried out.
-    Refuse { op: OpId, verdict: Verdict },
+    Refuse {
+        group: GroupId,
+        op: OpId,
+        verdict: Verdict,
+    },
     /// Parent to child: a chunk of the result.
     Down {
+        group: GroupId,
         tree: u8,
         op: OpId,
         chunk: u32,
         bytes: u32,
+        /// Of all nodes.
+        mark: Mark,
     },
     /// Parent to child in tree 0, instead of every `Down` of an operation: it failed for all.
-    Fail { op: OpId, verdict: Verdict },
+    Fail {
+        group: GroupId,
+        op: OpId,
+        verdict: Verdict,
+    },
     /// Parent to child: a receive slot is free again.
-    Credit { tree: u8, slot: u8 },
+    Credit { group: GroupId, tree: u8, slot: u8 },
     /// To neighbours in tree 0, passed on once: we have waited long for this operation; who is missing?
-    Awaiting { op: OpId },
+    Awaiting { group: GroupId, op: OpId },
     /// To all neighbours, passed on once: the epoch is over.
     Abort { broken: Broken },
+    /// Between neighbours in tree 0: how far the child's subtree is, or how far all are.
+    Mark { group: GroupId, mark: Mark },
     /// Nothing to say, still here.
     Heartbeat,
     /// Leaving in good order after ending the first `ended` operations.
@@ -131,13 +163,13 @@ pub enum Effect {
         frame: Frame,
         payload: Option<(Ticket, Region)>,
     },
-    /// Combine the sources, in this order and with a division on the way, into the destination; all have the
+    /// Combine the sources, in this order and scaled on the way, into the destination; all have the
     /// same length. Report `ticket`.
     Reduce {
         ticket: Ticket,
         op: ReduceOp,
         dtype: DType,
-        divide: Divide,
+        scale: Scale,
         sources: Vec<Region>,
         destination: Region,
     },
@@ -148,14 +180,17 @@ pub enum Effect {
         destination: Region,
     },
     /// A local rank's operation is over. After `Ok` the node's result holds the bytes the rank is
-    /// entitled to, and its input is not read again.
+    /// entitled to, its input is not read again, and the members of the epoch named there took part. The rank has to
+    /// know before anything that follows is carried out: a mark says so to others.
     End {
         op: OpId,
         rank: usize,
-        outcome: Result<(), Cause>,
+        outcome: Result<u32, Cause>,
     },
-    /// Nothing reads or writes the operation's input and result buffers any more. Comes once for each
-    /// operation, after all its `End`s. A call made after [`Effect::Broken`] ends at once, uses no buffers
+    /// Nothing reads the operation's inputs any more. Comes once for each operation that ended, after its `End`s.
+    FreeInputs { op: OpId },
+    /// Nothing reads or writes the operation's result any more, and nobody can need it. Comes once for each
+    /// operation, after [`Effect::FreeInputs`]. A call made after [`Effect::Broken`] ends at once, uses no buffers
     /// and gets none; and a payload that the shell is still reading in then is the shell's own to finish first.
     Release { op: OpId },
     /// A neighbour has been silent for [`super::Timing::suspect`].
@@ -167,6 +202,10 @@ pub enum Effect {
     Late { op: OpId, ranks: Vec<usize> },
     /// The epoch is over on this node; comes once, before the failures of what was in flight.
     Broken { broken: Broken },
+    /// After `Broken`, where operations wait ([`super::OnPeerLoss::Hold`]): how far this node is. Nothing ends and
+    /// nothing is released any more. The shell keeps calls, inputs and results for the machine of the next epoch,
+    /// which takes over when [`super::Machine::is_idle`].
+    Stopped { report: Report },
 }
 
 /// Where the payload of an incoming frame goes.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::cause::{Claim, Mismatch, Reason, Refusal, Verdict};
+use super::cause::{Cause, Claim, Mismatch, Reason, Refusal, Verdict};
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::schedule::{Chunk, Flow, Plan};
@@ -27,8 +27,20 @@ pub(super) enum Stage {
     Open,
     /// A verdict was asked of the parent; it will come down.
     Refused,
+    /// The outcome is final here; not every local rank was told.
+    Final,
     /// Every local rank knows the outcome; buffers may still be in use.
     Ended,
+}
+
+impl Stage {
+    /// Whether nothing that others send can change the outcome here.
+    pub(super) const fn is_over(self) -> bool {
+        match self {
+            Self::Open | Self::Refused => false,
+            Self::Final | Self::Ended => true,
+        }
+    }
 }
 
 /// Local work on one chunk, between its start and what follows it.
@@ -58,7 +70,13 @@ pub(super) struct Half {
 pub(super) struct Operation {
     /// What each local rank brought, so far.
     pub(super) brought: Vec<Option<Brought>>,
+    /// Whether each local rank was told the outcome.
+    pub(super) told: Vec<bool>,
     pub(super) stage: Stage,
+    /// What was called, where a node of the epoch before has the result already.
+    pub(super) served: Option<Claim>,
+    /// The epoch whose members took part, when it is not this one.
+    pub(super) epoch: Option<u32>,
     /// Set when all local ranks made the same call.
     pub(super) plan: Option<Plan>,
     pub(super) halves: [Half; 2],
@@ -80,7 +98,10 @@ impl Operation {
     pub(super) fn new(local: usize, now: Duration) -> Self {
         Self {
             brought: vec![None; local],
+            told: vec![false; local],
             stage: Stage::Open,
+            served: None,
+            epoch: None,
             plan: None,
             halves: [Half::default(); 2],
             settled: Vec::new(),
@@ -89,6 +110,25 @@ impl Operation {
             queued: 0,
             began: now,
             asked: false,
+        }
+    }
+
+    /// What is called, or what the first of the ranks that disagree has called.
+    pub(super) fn call(&self) -> Option<Call> {
+        let planned = self.plan.as_ref().map(|plan| *plan.call());
+        let brought = || self.brought.iter().flatten().next();
+        planned.or_else(|| Some(brought()?.call))
+    }
+
+    /// What a rank is told of an operation that succeeded in an epoch.
+    pub(super) fn success(&self, rank: u32, call: Call, epoch: u32) -> Result<u32, Cause> {
+        match self.served.filter(|one| one.call != call) {
+            // It has called something else than before the epoch ended.
+            Some(one) => {
+                let other = Claim { rank, call };
+                Err(Verdict::from(Mismatch { one, other }).into())
+            }
+            None => Ok(epoch),
         }
     }
 
@@ -163,6 +203,9 @@ impl Operation {
         node: usize,
     ) -> Option<Vec<(usize, u64, u64, u64)>> {
         let plan = self.plan.as_ref()?;
+        if self.served.is_some() {
+            return Some(Vec::new()); // The result is in its place.
+        }
         let end = chunk.offset + chunk.bytes;
         let whole = |rank| (rank, chunk.offset, chunk.bytes, chunk.offset);
         let pieces: Vec<_> = match (plan.call().kind, chunk.flow) {

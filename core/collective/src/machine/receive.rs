@@ -2,7 +2,10 @@
 //! that may not be is a broken protocol and ends the epoch with the sender's name; one of another epoch is dropped.
 
 use super::cause::Violation;
-use super::link::{Arrival, Child};
+use super::edge::Arrival;
+use super::group::Group;
+use super::history::MARKS;
+use super::node::Node;
 use super::operation::{Operation, Stage};
 use super::{Broken, Buffer, Fence, Frame, MAX_IN_FLIGHT, Machine, OpId, Placement, Region};
 use crate::schedule::{Carry, Chunk, Step};
@@ -12,9 +15,84 @@ impl Machine {
     /// [`super::Input::Frame`].
     #[must_use]
     pub fn place(&self, peer: usize, fence: Fence, frame: &Frame) -> Placement {
-        if fence != self.config.fence || self.broken.is_some() {
+        if fence != self.node.config.fence || self.node.broken.is_some() {
             return Placement::Discard;
         }
+        match *frame {
+            Frame::Up { group, .. } | Frame::Down { group, .. } => {
+                let group = self.groups.get(&group);
+                group.map_or(Placement::Discard, |group| group.place(peer, frame))
+            }
+            Frame::Refuse { .. }
+            | Frame::Fail { .. }
+            | Frame::Credit { .. }
+            | Frame::Awaiting { .. }
+            | Frame::Mark { .. }
+            | Frame::Abort { .. }
+            | Frame::Heartbeat
+            | Frame::Bye { .. } => Placement::Discard,
+        }
+    }
+
+    pub(super) fn frame(&mut self, peer: usize, fence: Fence, frame: Frame) {
+        if fence != self.node.config.fence {
+            self.node.counters.stale_frames += 1;
+            return;
+        }
+        self.node.hear(peer);
+        if self.node.broken.is_some() {
+            return;
+        }
+        if let Err(violation) = self.deliver(peer, frame) {
+            let by = self.node.config.node;
+            let broken = Broken::Protocol {
+                node: peer,
+                by,
+                violation,
+            };
+            self.node.break_with(broken, None);
+        }
+    }
+
+    fn deliver(&mut self, peer: usize, frame: Frame) -> Result<(), Violation> {
+        let node = &mut self.node;
+        let group = match frame {
+            Frame::Up { group, .. }
+            | Frame::Refuse { group, .. }
+            | Frame::Down { group, .. }
+            | Frame::Fail { group, .. }
+            | Frame::Credit { group, .. }
+            | Frame::Awaiting { group, .. }
+            | Frame::Mark { group, .. } => group,
+            Frame::Abort { broken } => {
+                node.break_with(broken, Some(peer));
+                return Ok(());
+            }
+            Frame::Heartbeat => return Ok(()),
+            Frame::Bye { ended } => {
+                self.bye(peer, ended);
+                return Ok(());
+            }
+        };
+        let group = self.groups.get_mut(&group).ok_or(Violation::Group)?;
+        group.frame(node, peer, frame)
+    }
+
+    /// A neighbour leaves. That is nobody's loss unless an operation that it has not ended still needs it.
+    fn bye(&mut self, peer: usize, ended: u64) {
+        if let Some(link) = self.node.links.get_mut(&peer) {
+            link.bye = Some(ended);
+        }
+        let handover = self.node.config.recovery.handover;
+        for group in self.groups.values_mut() {
+            group.marked_by_farewell(peer, ended, handover);
+            group.check_departures_of_open(&mut self.node);
+        }
+    }
+}
+
+impl Group {
+    fn place(&self, peer: usize, frame: &Frame) -> Placement {
         let region = match *frame {
             Frame::Up {
                 tree, slot, bytes, ..
@@ -27,11 +105,14 @@ impl Machine {
                     bytes,
                 })
             }
+            // What is final here may be in use by our ranks: it is not written again.
+            Frame::Down { op, .. } if self.history.kept(op).is_some() => return Placement::Discard,
             Frame::Down {
                 tree,
                 op,
                 chunk,
                 bytes,
+                ..
             } => self
                 .check_down(peer, tree, op, chunk, bytes)
                 .map(|(chunk, _)| Region {
@@ -43,6 +124,7 @@ impl Machine {
             | Frame::Fail { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
+            | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
             | Frame::Bye { .. } => return Placement::Discard,
@@ -50,16 +132,8 @@ impl Machine {
         region.map_or(Placement::Discard, Placement::Into)
     }
 
-    pub(super) fn frame(&mut self, peer: usize, fence: Fence, frame: Frame) {
-        if fence != self.config.fence {
-            self.counters.stale_frames += 1;
-            return;
-        }
-        self.hear(peer);
-        if self.broken.is_some() {
-            return;
-        }
-        let outcome = match frame {
+    fn frame(&mut self, node: &mut Node, peer: usize, frame: Frame) -> Result<(), Violation> {
+        match frame {
             Frame::Up {
                 tree,
                 op,
@@ -68,52 +142,47 @@ impl Machine {
                 bytes,
                 call,
                 rank,
-            } => self.up(
-                peer,
-                tree,
-                op,
-                chunk,
-                Arrival {
+                mark,
+                ..
+            } => {
+                let arrival = Arrival {
                     slot,
                     bytes,
                     call,
                     rank,
-                },
-            ),
+                };
+                self.up(node, peer, tree, op, chunk, arrival)?;
+                if usize::from(tree) == MARKS {
+                    self.marked(peer, mark)?;
+                }
+                Ok(())
+            }
             Frame::Down {
                 tree,
                 op,
                 chunk,
                 bytes,
-            } => self.down(peer, tree, op, chunk, bytes),
-            Frame::Refuse { op, verdict } => self.refused(peer, op, verdict),
-            Frame::Fail { op, verdict } => self.failed(peer, op, verdict),
-            Frame::Credit { tree, slot } => self.credit(peer, tree, slot),
-            Frame::Awaiting { op } => self.awaiting(peer, op),
-            Frame::Abort { broken } => {
-                self.break_with(broken, Some(peer));
+                mark,
+                ..
+            } => {
+                self.down(peer, tree, op, chunk, bytes)?;
+                if usize::from(tree) == MARKS {
+                    self.marked(peer, mark)?;
+                }
                 Ok(())
             }
-            Frame::Heartbeat => Ok(()),
-            Frame::Bye { ended } => {
-                self.bye(peer, ended);
-                Ok(())
-            }
-        };
-        if let Err(violation) = outcome {
-            self.break_with(
-                Broken::Protocol {
-                    node: peer,
-                    by: self.config.node,
-                    violation,
-                },
-                None,
-            );
+            Frame::Refuse { op, verdict, .. } => self.refused(node, peer, op, verdict),
+            Frame::Fail { op, verdict, .. } => self.failed(node, peer, op, verdict),
+            Frame::Credit { tree, slot, .. } => self.credit(peer, tree, slot),
+            Frame::Awaiting { op, .. } => self.awaiting(node, peer, op),
+            Frame::Mark { mark, .. } => self.marked(peer, mark),
+            Frame::Abort { .. } | Frame::Heartbeat | Frame::Bye { .. } => Ok(()),
         }
     }
 
     fn up(
         &mut self,
+        node: &mut Node,
         peer: usize,
         tree: u8,
         id: OpId,
@@ -132,15 +201,15 @@ impl Machine {
             child.taken |= 1 << arrival.slot;
         }
         if !self.is_live(id)? {
-            self.counters.late_frames += 1;
-            self.return_slot(peer, tree, arrival.slot);
+            node.counters.late_frames += 1;
+            self.return_slot(node, peer, tree, arrival.slot);
             return Ok(());
         }
         self.check_part(id, peer, tree, chunk, &arrival)?;
         if let Some(child) = self.child_mut(peer, tree) {
             child.arrived.insert((id, chunk), arrival);
         }
-        self.hear_of(id);
+        self.hear_of(node, id);
         Ok(())
     }
 
@@ -178,10 +247,10 @@ impl Machine {
         let child = self
             .child(peer, usize::from(tree))
             .ok_or(Violation::Direction)?;
-        if slot >= self.config.slots || child.taken & (1 << slot) != 0 {
+        if slot >= self.slots || child.taken & (1 << slot) != 0 {
             return Err(Violation::Slot);
         }
-        if bytes > u64::from(self.config.chunk_bytes) {
+        if bytes > u64::from(self.chunk_bytes) {
             return Err(Violation::Chunk);
         }
         Ok(())
@@ -221,22 +290,22 @@ impl Machine {
     }
 
     /// Parts that came before our ranks had called could not be checked then.
-    pub(super) fn check_early_parts(&mut self, id: OpId) {
+    pub(super) fn check_early_parts(&self, node: &mut Node, id: OpId) {
         let mut early = Vec::new();
-        for (&peer, link) in &self.links {
-            for (tree, child) in link.child.iter().enumerate() {
+        for (&peer, edge) in &self.edges {
+            for (tree, child) in edge.child.iter().enumerate() {
                 let arrived = child
                     .iter()
                     .flat_map(|child| child.arrived.range((id, 0)..=(id, u32::MAX)));
                 early.extend(arrived.map(|(&(_, chunk), &arrival)| (peer, tree, chunk, arrival)));
             }
         }
-        for (node, tree, chunk, arrival) in early {
-            if let Err(violation) = self.check_part(id, node, tree, chunk, &arrival) {
-                self.break_with(
+        for (peer, tree, chunk, arrival) in early {
+            if let Err(violation) = self.check_part(id, peer, tree, chunk, &arrival) {
+                node.break_with(
                     Broken::Protocol {
-                        node,
-                        by: self.config.node,
+                        node: peer,
+                        by: self.node,
                         violation,
                     },
                     None,
@@ -279,7 +348,7 @@ impl Machine {
     /// have in flight beyond what we have called.
     pub(super) fn is_live(&self, id: OpId) -> Result<bool, Violation> {
         if let Some(operation) = self.ops.get(&id) {
-            return Ok(operation.stage != Stage::Ended);
+            return Ok(!operation.stage.is_over());
         }
         if id > self.oldest() + 2 * MAX_IN_FLIGHT {
             return Err(Violation::Operation);
@@ -288,36 +357,29 @@ impl Machine {
     }
 
     /// Others have begun an operation.
-    pub(super) fn hear_of(&mut self, id: OpId) {
+    pub(super) fn hear_of(&mut self, node: &mut Node, id: OpId) {
         let local = self.called.len();
         self.ops
             .entry(id)
-            .or_insert_with(|| Operation::new(local, self.now));
-        self.check_departures(id);
+            .or_insert_with(|| Operation::new(local, node.now));
+        self.check_departures(node, id);
     }
 
-    pub(super) fn return_slot(&mut self, peer: usize, tree: usize, slot: u8) {
+    pub(super) fn return_slot(&mut self, node: &mut Node, peer: usize, tree: usize, slot: u8) {
         if let Some(child) = self.child_mut(peer, tree) {
             child.taken &= !(1 << slot);
         }
-        if self.broken.is_none() {
-            self.send(
+        if node.broken.is_none() {
+            node.send(
                 peer,
                 Frame::Credit {
+                    group: self.id,
                     tree: tree as u8,
                     slot,
                 },
                 None,
             );
         }
-    }
-
-    pub(super) fn child(&self, peer: usize, tree: usize) -> Option<&Child> {
-        self.links.get(&peer)?.child[tree].as_ref()
-    }
-
-    pub(super) fn child_mut(&mut self, peer: usize, tree: usize) -> Option<&mut Child> {
-        self.links.get_mut(&peer)?.child[tree].as_mut()
     }
 }
 

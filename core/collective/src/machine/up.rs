@@ -2,16 +2,18 @@
 //! Chunks of a tree are started in order and a slot is kept for the oldest operation, which is what keeps bounded
 //! slots free of deadlock: the first chunk that is not finished never waits for a later one.
 
+use super::edge::{Arrival, Slot};
 use super::flow::result;
-use super::link::{Arrival, Slot};
+use super::group::Group;
+use super::node::{Node, Work};
 use super::operation::{Operation, Part, Stage};
-use super::{Buffer, Effect, Frame, Machine, OpId, Region, Work};
-use crate::op::{Call, Divide, ReduceOp};
+use super::{Buffer, Effect, Frame, OpId, Region};
+use crate::op::{Call, ReduceOp};
 use crate::schedule::{Carry, Chunk, Flow, Step};
 
-impl Machine {
+impl Group {
     /// Starts the next chunk of one tree, if everything for it is here.
-    pub(super) fn start(&mut self, id: OpId, tree: usize) -> Option<()> {
+    pub(super) fn start(&mut self, node: &mut Node, id: OpId, tree: usize) -> Option<()> {
         let operation = self
             .ops
             .get(&id)
@@ -50,14 +52,14 @@ impl Machine {
             .filter(|(_, arrival)| arrival.bytes > 0)
             .map(|&(peer, arrival)| self.received(peer, tree, arrival))
             .collect();
-        let left = self.begin_part(id, &chunk, inputs, received, slot);
+        let left = self.begin_part(node, id, &chunk, inputs, received, slot);
         let operation = self.ops.get_mut(&id)?;
         operation.halves[tree].started += 1;
         operation
             .parts
             .insert(chunk.index, Part { left, reads, slot });
         if left == 0 {
-            self.finish_part(id, chunk.index);
+            self.finish_part(node, id, chunk.index);
         }
         Some(())
     }
@@ -82,7 +84,7 @@ impl Machine {
     fn arrivals(&self, id: OpId, chunk: &Chunk, step: &Step) -> Option<Vec<(usize, Arrival)>> {
         let call = self.ops.get(&id)?.plan.as_ref()?.call();
         let one = |&(peer, _): &(usize, Carry)| {
-            let child = self.links.get(&peer)?.child[chunk.tree()].as_ref()?;
+            let child = self.edges.get(&peer)?.child[chunk.tree()].as_ref()?;
             let arrival = child
                 .arrived
                 .get(&(id, chunk.index))
@@ -94,10 +96,7 @@ impl Machine {
 
     /// This node's own part of a chunk as (where it is, offset in the result); `None` while not all may be read.
     fn inputs(&self, id: OpId, chunk: &Chunk) -> Option<Vec<(Region, u64)>> {
-        let pieces = self
-            .ops
-            .get(&id)?
-            .pieces(chunk, &self.config.layout, self.config.node)?;
+        let pieces = self.ops.get(&id)?.pieces(chunk, &self.layout, self.node)?;
         let region = |(rank, offset, bytes, target)| {
             (
                 Region {
@@ -127,6 +126,7 @@ impl Machine {
     /// Hands the chunk's local work out and returns how many pieces it is.
     fn begin_part(
         &mut self,
+        node: &mut Node,
         id: OpId,
         chunk: &Chunk,
         inputs: Vec<(Region, u64)>,
@@ -147,34 +147,28 @@ impl Machine {
                 let inputs = inputs.into_iter().map(|(region, _)| region);
                 // Local ranks in rank order, then children in node order: never the order of arrival.
                 let sources: Vec<Region> = inputs.chain(received).collect();
-                let ticket = self.ticket(work);
+                let ticket = self.ticket(node, work);
                 let Some((call, op)) = self.arithmetic(id) else {
                     return 0;
                 };
-                let by = self.config.layout.world();
-                let divide = match (op, slot) {
-                    (ReduceOp::Avg, _) if call.divides_inputs() => Divide { first: own, by },
-                    // The last reduction is at the root; only it divides.
-                    (ReduceOp::Avg, None) => Divide {
-                        first: sources.len(),
-                        by,
-                    },
-                    _ => Divide::NOT,
-                };
+                let (is_root, world) = (slot.is_none(), self.layout.world());
+                let scale = call.scale(own, sources.len(), is_root, world);
                 let destination = match slot {
                     Some(slot) => self.staged(chunk, slot),
                     None => result(id, chunk),
                 };
-                self.out.push(Effect::Reduce {
+                node.out.push(Effect::Reduce {
                     ticket,
                     op,
                     dtype: call.dtype,
-                    divide,
+                    scale,
                     sources,
                     destination,
                 });
                 1
             }
+            // Where the result is already, nothing is written to it.
+            Flow::Spread { .. } if self.history.kept(id).is_some() => 0,
             Flow::Spread { .. } => {
                 let copies = received
                     .into_iter()
@@ -182,13 +176,13 @@ impl Machine {
                     .chain(inputs);
                 let mut left = 0;
                 for (source, offset) in copies {
-                    let ticket = self.ticket(work);
+                    let ticket = self.ticket(node, work);
                     let destination = Region {
                         buffer: Buffer::Result { op: id },
                         offset,
                         bytes: source.bytes,
                     };
-                    self.out.push(Effect::Copy {
+                    node.out.push(Effect::Copy {
                         ticket,
                         source,
                         destination,
@@ -205,13 +199,13 @@ impl Machine {
         Some((call, call.reduce_op()?))
     }
 
-    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is divided.
+    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is scaled.
     fn sends_input(&self, id: OpId, chunk: &Chunk, slot: Option<u8>) -> bool {
-        let children = &self.config.trees.trees[chunk.tree()].children[self.config.node];
-        let divides = self
+        let children = &self.trees.trees[chunk.tree()].children[self.node];
+        let scales = self
             .arithmetic(id)
-            .is_some_and(|(call, _)| call.divides_inputs());
-        slot.is_some() && children.is_empty() && self.called.len() == 1 && !divides
+            .is_some_and(|(call, _)| call.scales_inputs());
+        slot.is_some() && children.is_empty() && self.called.len() == 1 && !scales
     }
 
     fn staged(&self, chunk: &Chunk, slot: u8) -> Region {
@@ -226,7 +220,7 @@ impl Machine {
     }
 
     /// The local work on a chunk is finished: give the receive slots back, then send it up or turn it.
-    pub(super) fn finish_part(&mut self, id: OpId, index: u32) {
+    pub(super) fn finish_part(&mut self, node: &mut Node, id: OpId, index: u32) {
         let Some(operation) = self.ops.get_mut(&id) else {
             return;
         };
@@ -239,7 +233,7 @@ impl Machine {
         };
         let tree = chunk.tree();
         for (peer, slot) in part.reads {
-            self.return_slot(peer, tree, slot);
+            self.return_slot(node, peer, tree, slot);
         }
         match part.slot {
             Some(slot) if over => {
@@ -247,7 +241,7 @@ impl Machine {
                     parent.set(slot, Slot::Free);
                 }
             }
-            Some(slot) => self.send_up(id, &chunk, &step, slot),
+            Some(slot) => self.send_up(node, id, &chunk, &step, slot),
             None if over => {}
             None => {
                 if self.parents[tree].is_none() {
@@ -257,7 +251,7 @@ impl Machine {
         }
     }
 
-    fn send_up(&mut self, id: OpId, chunk: &Chunk, step: &Step, slot: u8) {
+    fn send_up(&mut self, node: &mut Node, id: OpId, chunk: &Chunk, step: &Step, slot: u8) {
         let tree = chunk.tree();
         let Some(&call) = self
             .ops
@@ -279,7 +273,7 @@ impl Machine {
             Flow::Spread { .. } => result(id, chunk),
         };
         let loaded = step.to_parent == Some(Carry::Payload) && chunk.bytes > 0;
-        let payload = loaded.then(|| (self.ticket(Work::Up { op: id, tree, slot }), region));
+        let payload = loaded.then(|| (self.ticket(node, Work::Up { op: id, tree, slot }), region));
         let bytes = if loaded { chunk.bytes as u32 } else { 0 };
         if let Some((_, parent)) = &mut self.parents[tree] {
             parent.set(
@@ -292,6 +286,7 @@ impl Machine {
         }
         let rank = self.global(0);
         let frame = Frame::Up {
+            group: self.id,
             tree: tree as u8,
             op: id,
             chunk: chunk.index,
@@ -299,7 +294,8 @@ impl Machine {
             bytes,
             call,
             rank,
+            mark: self.mark_up(tree),
         };
-        self.send(peer, frame, payload);
+        node.send(peer, frame, payload);
     }
 }

@@ -4,18 +4,21 @@
 use std::time::Duration;
 
 use super::cause::Violation;
+use super::group::Group;
+use super::node::{Farewell, Node};
 use super::operation::{Operation, Stage};
-use super::{Broken, Effect, Farewell, Frame, Machine, OpId};
+use super::{Broken, Effect, Frame, Machine, OpId};
 
 impl Machine {
     /// When [`super::Input::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> Duration {
-        if self.broken.is_some() || self.farewell == Farewell::Said {
+        let node = &self.node;
+        if node.broken.is_some() || node.farewell == Farewell::Said {
             return Duration::MAX;
         }
-        let timing = &self.config.timing;
-        let links = self
+        let timing = &node.config.timing;
+        let links = node
             .links
             .values()
             .filter(|link| link.bye.is_none())
@@ -28,11 +31,14 @@ impl Machine {
                 (link.heard + silence).min(link.sent + timing.heartbeat)
             });
         let late = self
-            .waiting()
-            .map(|(_, operation)| operation.began + timing.late);
+            .groups
+            .values()
+            .filter_map(|group| Some(group.waiting()?.1.began + timing.late));
         links.chain(late).min().unwrap_or(Duration::MAX)
     }
+}
 
+impl Node {
     /// After a gap that no schedule explains, this process was stopped, not everybody else: silence starts anew.
     pub(super) fn pass_time(&mut self, now: Duration) {
         let gap = now.saturating_sub(self.now);
@@ -52,44 +58,48 @@ impl Machine {
         }
     }
 
-    pub(super) fn watch(&mut self) {
+    /// Looks after every link. Returns the peers that should hear something.
+    pub(super) fn watch(&mut self) -> Vec<usize> {
         if self.broken.is_some() || self.farewell == Farewell::Said {
-            return;
+            return Vec::new();
         }
-        for peer in self.peers() {
-            self.watch_link(peer);
-        }
-        let late = self.config.timing.late;
-        let due = self
-            .waiting()
-            .filter(|(_, operation)| self.now >= operation.began + late);
-        if let Some((id, _)) = due {
-            self.ask(id, None);
-        }
+        let peers = self.peers().into_iter();
+        let due: Vec<usize> = peers.filter(|&peer| self.watch_link(peer)).collect();
+        let goes_on = self.broken.is_none();
+        due.into_iter().filter(|_| goes_on).collect()
     }
 
-    fn watch_link(&mut self, peer: usize) {
+    fn watch_link(&mut self, peer: usize) -> bool {
         let (now, timing) = (self.now, self.config.timing);
         let Some(link) = self.links.get_mut(&peer).filter(|link| link.bye.is_none()) else {
-            return;
+            return false;
         };
         let silent = now.saturating_sub(link.heard);
         if silent >= timing.lost {
-            self.break_with(
-                Broken::NodeSilent {
-                    node: peer,
-                    by: self.config.node,
-                },
-                None,
-            );
-            return;
+            let by = self.config.node;
+            self.break_with(Broken::NodeSilent { node: peer, by }, None);
+            return false;
         }
         if silent >= timing.suspect && !link.suspect {
             link.suspect = true;
             self.out.push(Effect::Suspect { peer, silent });
         }
-        if now >= link.sent + timing.heartbeat && self.broken.is_none() {
-            self.send(peer, Frame::Heartbeat, None);
+        now >= link.sent + timing.heartbeat
+    }
+}
+
+impl Group {
+    /// Asks for ranks that keep others waiting.
+    pub(super) fn watch(&mut self, node: &mut Node) {
+        if node.broken.is_some() || node.farewell == Farewell::Said {
+            return;
+        }
+        let late = node.config.timing.late;
+        let due = self
+            .waiting()
+            .filter(|(_, operation)| node.now >= operation.began + late);
+        if let Some((id, _)) = due {
+            self.ask(node, id, None);
         }
     }
 
@@ -100,7 +110,7 @@ impl Machine {
             .iter()
             .find(|(_, operation)| operation.stage == Stage::Open)?;
         let waits = |(_, operation): &(&OpId, &Operation)| {
-            !operation.asked && operation.halves[0].started == 0
+            !operation.asked && operation.served.is_none() && operation.halves[0].started == 0
         };
         Some(oldest)
             .filter(waits)
@@ -108,26 +118,30 @@ impl Machine {
     }
 
     /// Names the local ranks that are missing and asks the others to do the same.
-    fn ask(&mut self, id: OpId, except: Option<usize>) {
+    fn ask(&mut self, node: &mut Node, id: OpId, except: Option<usize>) {
         let Some(operation) = self.ops.get_mut(&id) else {
             return;
         };
         operation.asked = true;
         let ranks = operation.missing();
         if !ranks.is_empty() {
-            self.out.push(Effect::Late { op: id, ranks });
+            node.out.push(Effect::Late { op: id, ranks });
         }
-        let peers: Vec<usize> = self.config.trees.trees[0]
-            .neighbours(self.config.node)
-            .collect();
+        let peers: Vec<usize> = self.trees.trees[0].neighbours(self.node).collect();
         for peer in peers.into_iter().filter(|&peer| Some(peer) != except) {
-            self.send(peer, Frame::Awaiting { op: id }, None);
+            let group = self.id;
+            node.send(peer, Frame::Awaiting { group, op: id }, None);
         }
     }
 
-    pub(super) fn awaiting(&mut self, peer: usize, id: OpId) -> Result<(), Violation> {
-        if !self.config.trees.trees[0]
-            .neighbours(self.config.node)
+    pub(super) fn awaiting(
+        &mut self,
+        node: &mut Node,
+        peer: usize,
+        id: OpId,
+    ) -> Result<(), Violation> {
+        if !self.trees.trees[0]
+            .neighbours(self.node)
             .any(|neighbour| neighbour == peer)
         {
             return Err(Violation::Direction);
@@ -135,10 +149,10 @@ impl Machine {
         if !self.is_live(id)? {
             return Ok(());
         }
-        self.hear_of(id);
+        self.hear_of(node, id);
         let asked = self.ops.get(&id).is_none_or(|operation| operation.asked);
-        if !asked && self.broken.is_none() {
-            self.ask(id, Some(peer));
+        if !asked && node.broken.is_none() {
+            self.ask(node, id, Some(peer));
         }
         Ok(())
     }

@@ -8,17 +8,23 @@
 //!
 //! Epochs start at 1. Links of one epoch are made once, so whoever comes back without having joined (its sidecar
 //! restarted, or lost its connection while it was connecting) makes everybody begin a new epoch, with a new
-//! roster. After the start there is no new epoch: going on with the survivors is the next capability to be added
-//! here.
+//! roster. After the start a loss breaks the gang, or, where the policy is to shrink, leads to an epoch of the
+//! survivors: see `recover`.
 
+mod recover;
+mod survivors;
 mod types;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::layout::Layout;
+use recover::Recovery;
+pub use recover::{OnPeerLoss, Policy};
+pub use survivors::{Reach, probes, survivors};
 pub use types::{
-    Break, Checkpoint, Connection, Effect, Endpoint, Event, Message, Phase, Progress, Reason,
-    Refusal, Suspicion, View,
+    Break, Checkpoint, Commit, Connection, Effect, Endpoint, Event, Message, Phase, Progress,
+    Reason, Refusal, Suspicion, View,
 };
 
 /// The first epoch of every attempt.
@@ -46,6 +52,10 @@ enum Stage {
     Introduced,
     /// Everybody was told to start.
     Started,
+    /// Everybody was told to stop.
+    Stopping,
+    /// The store was asked to take the next epoch.
+    Proposing,
 }
 
 /// The rendezvous of one attempt.
@@ -62,6 +72,11 @@ pub struct Membership {
     suspects: BTreeMap<(u32, u32), Reason>,
     broken: Option<Break>,
     progress: Progress,
+    recovery: Recovery,
+    /// When this leader began.
+    began: Duration,
+    /// Which node a rank of the trainer is on, where that matters.
+    layout: Option<Layout>,
     /// What [`Effect::Changed`] last announced.
     announced: View,
 }
@@ -70,8 +85,29 @@ impl Membership {
     /// An attempt over nodes `0..nodes` of which nothing is known yet.
     #[must_use]
     pub fn new(nodes: u32) -> Self {
+        Self::begin(nodes, None, Recovery::default(), Duration::ZERO)
+    }
+
+    /// An attempt of which the store may hold what earlier leaders have committed.
+    #[must_use]
+    pub fn resume(
+        layout: Layout,
+        policy: Policy,
+        committed: Option<Commit>,
+        now: Duration,
+    ) -> Self {
+        let nodes = layout.nodes() as u32;
+        let recovery = Recovery::new(policy, committed, now);
+        Self::begin(nodes, Some(layout), recovery, now)
+    }
+
+    fn begin(nodes: u32, layout: Option<Layout>, recovery: Recovery, now: Duration) -> Self {
+        let committed = recovery.committed.as_ref();
+        let epoch = committed.map_or(FIRST_EPOCH, |commit| commit.epoch);
+        let all = || (0..nodes).collect::<Vec<u32>>();
         let announced = View {
-            epoch: FIRST_EPOCH,
+            epoch,
+            members: committed.map_or_else(all, |commit| commit.members.clone()),
             phase: Phase::Gathering {
                 missing: (0..nodes).collect(),
             },
@@ -83,9 +119,12 @@ impl Membership {
         };
         Self {
             nodes,
-            epoch: FIRST_EPOCH,
+            epoch,
             stage: Stage::Heard,
-            now: Duration::ZERO,
+            now,
+            began: now,
+            layout,
+            recovery,
             members: BTreeMap::new(),
             connections: BTreeMap::new(),
             suspects: BTreeMap::new(),
@@ -135,10 +174,29 @@ impl Membership {
                 if let Some(member) = self.hear(connection) {
                     member.left = true;
                 }
+                if let Some(&rank) = self.connections.get(&connection) {
+                    self.is_out(rank);
+                }
             }
+            Event::Stopped {
+                connection,
+                epoch,
+                report,
+                reach,
+            } => self.stopped(connection, epoch, report, reach, effects),
+            Event::RankLost { connection } => {
+                self.hear(connection);
+                if let Some(&rank) = self.connections.get(&connection) {
+                    self.is_out(rank);
+                }
+            }
+            Event::Gone { rank } => self.is_out(rank),
+            Event::Committed { epoch } => self.committed(epoch, effects),
+            Event::CommitFailed { current } => self.commit_failed(current, effects),
             Event::Disconnected { connection } => self.disconnected(connection),
             Event::Tick => {}
         }
+        self.recover(effects);
         let view = self.view();
         if view != self.announced {
             self.announced = view;
@@ -153,7 +211,8 @@ impl Membership {
             .members
             .iter()
             .filter(|&(rank, member)| !member.left && !self.is_quiet(*rank));
-        loud.map(|(_, member)| member.heard + QUIET).min()
+        let quiet = loud.map(|(_, member)| member.heard + QUIET).min();
+        quiet.into_iter().chain(self.recovery_wake_at()).min()
     }
 
     /// What is known.
@@ -167,10 +226,19 @@ impl Membership {
             .map(|(&(rank, by), &reason)| Suspicion { rank, by, reason });
         View {
             epoch: self.epoch,
-            phase: match (unknown.is_empty(), apart.is_empty()) {
-                (_, true) => Phase::Running,
-                (true, false) => Phase::Connecting { missing: apart },
-                (false, false) => Phase::Gathering { missing: unknown },
+            members: self.expected(),
+            phase: match (self.stage, unknown.is_empty(), apart.is_empty()) {
+                (Stage::Stopping, ..) => Phase::Stopping {
+                    missing: self.awaited(),
+                },
+                (Stage::Proposing, ..) => Phase::Proposing,
+                (Stage::Heard | Stage::Introduced | Stage::Started, _, true) => Phase::Running,
+                (Stage::Heard | Stage::Introduced | Stage::Started, true, false) => {
+                    Phase::Connecting { missing: apart }
+                }
+                (Stage::Heard | Stage::Introduced | Stage::Started, false, false) => {
+                    Phase::Gathering { missing: unknown }
+                }
             },
             suspects: suspects.collect(),
             broken: self.broken,
@@ -183,7 +251,8 @@ impl Membership {
     }
 
     fn ranks_where(&self, holds: impl Fn(Option<&Member>) -> bool) -> Vec<u32> {
-        (0..self.nodes)
+        self.expected()
+            .into_iter()
             .filter(|rank| holds(self.members.get(rank)))
             .collect()
     }
@@ -207,10 +276,27 @@ impl Membership {
             }));
             return;
         }
+        let committed = self.recovery.committed.is_some();
+        if committed && !self.expected().contains(&rank) {
+            let epoch = self.epoch;
+            effects.push(refuse(Refusal::Out { rank, epoch }));
+            return;
+        }
         match joined {
+            // What it has missed is said to it again.
+            Some(theirs) if committed && theirs <= self.epoch => {}
+            None if committed => {}
             // It has not heard yet that its epoch was given up before the start.
             Some(theirs) if theirs < self.epoch && self.stage == Stage::Introduced => {}
             Some(theirs) if theirs < self.epoch => {
+                effects.push(refuse(Refusal::Epoch {
+                    theirs,
+                    ours: self.epoch,
+                }));
+                return;
+            }
+            Some(theirs) if committed => {
+                // Another leads by now.
                 effects.push(refuse(Refusal::Epoch {
                     theirs,
                     ours: self.epoch,
@@ -252,6 +338,10 @@ impl Membership {
                 message,
             });
         }
+        if committed {
+            self.answer_member(rank, connection, joined, effects);
+            return;
+        }
         self.answer_hello(connection, joined == Some(self.epoch), effects);
     }
 
@@ -288,10 +378,11 @@ impl Membership {
 
     fn joined(&mut self, connection: Connection, epoch: u64, effects: &mut Vec<Effect>) {
         let (ours, stage) = (self.epoch, self.stage);
+        let committed = self.recovery.committed.is_some();
         let Some(member) = self.hear(connection) else {
             return;
         };
-        if epoch < ours && stage == Stage::Introduced {
+        if epoch < ours && (committed || stage == Stage::Introduced) {
             return; // Said before it heard of the new roster.
         }
         if epoch != ours {
@@ -312,10 +403,13 @@ impl Membership {
     /// Who has joined and lost its connection is waited for: it may have restarted.
     fn start_if_all_are_there(&mut self, effects: &mut Vec<Effect>) {
         let there = |member: &&Member| self.has_joined(member) && member.connection.is_some();
-        let all = self.members.values().filter(there).count() == self.nodes as usize;
-        if all && self.broken.is_none() && self.stage != Stage::Started {
-            self.stage = Stage::Started;
-            self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
+        let all = self.members.values().filter(there).count() == self.expected().len();
+        let before = match self.stage {
+            Stage::Heard | Stage::Introduced => true,
+            Stage::Started | Stage::Stopping | Stage::Proposing => false,
+        };
+        if all && self.broken.is_none() && before {
+            self.go(effects);
         }
     }
 
@@ -348,10 +442,10 @@ impl Membership {
         let known = self.suspects.entry((rank, by)).or_insert(reason);
         *known = reason.min(*known);
         match reason {
-            Reason::Dead | Reason::Silent => {
+            Reason::Dead | Reason::Silent if !self.shrinks() => {
                 self.break_with(Break::Lost { rank, by });
             }
-            Reason::Frozen => {}
+            Reason::Dead | Reason::Silent | Reason::Frozen => {}
         }
     }
 

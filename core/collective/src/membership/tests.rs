@@ -70,7 +70,7 @@ fn sent(effects: &[Effect]) -> Vec<(u64, &Message)> {
             connection,
             ref message,
         } => Some((connection.0, message)),
-        Effect::Changed => None,
+        Effect::Changed | Effect::Commit { .. } => None,
     };
     effects.iter().filter_map(message).collect()
 }

@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 
+use super::survivors::Reach;
+use crate::recovery::{Report, Resume};
+
 /// One connection of a sidecar; the shell hands out a new number for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection(pub u64);
@@ -77,12 +80,39 @@ pub enum Event {
         epoch: u64,
         rank: u32,
     },
+    /// It has stopped in this epoch and in all before, and will not go on in one of them: how far it is, and whom it
+    /// reaches. Said again when what it reaches changes, and on each new connection.
+    Stopped {
+        connection: Connection,
+        epoch: u64,
+        report: Report,
+        reach: Reach,
+    },
+    /// A process of its trainer is gone. Said again on each new connection.
+    RankLost { connection: Connection },
+    /// The pod of this rank is gone for good.
+    Gone { rank: u32 },
+    /// The store has taken the commit of this epoch.
+    Committed { epoch: u64 },
+    /// The store has not taken the commit at hand. What it holds, if that is known.
+    CommitFailed { current: Option<Commit> },
     /// It leaves in good order.
     Bye { connection: Connection },
     /// The connection is gone.
     Disconnected { connection: Connection },
     /// Time passed; due at [`super::Membership::wake_at`].
     Tick,
+}
+
+/// An epoch as it is written down, before anybody goes on in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The epoch.
+    pub epoch: u64,
+    /// Its members, ascending.
+    pub members: Vec<u32>,
+    /// What it begins with; empty for the first.
+    pub resume: Resume,
 }
 
 /// What the shell says to a sidecar.
@@ -92,6 +122,19 @@ pub enum Message {
     Roster {
         epoch: u64,
         endpoints: Vec<Endpoint>,
+    },
+    /// Stop in this epoch and all before, and report; the members that are known, for one that has lost its memory.
+    /// A later one replaces an earlier one.
+    Revoke {
+        epoch: u64,
+        members: Vec<(u32, Endpoint)>,
+    },
+    /// The members of the next epoch and what it begins with: connect along its trees. A later one replaces an
+    /// earlier one; the same may come again.
+    Next {
+        epoch: u64,
+        members: Vec<(u32, Endpoint)>,
+        resume: Resume,
     },
     /// Everybody has joined. May come again after a reconnection.
     Go { epoch: u64 },
@@ -108,6 +151,9 @@ pub enum Refusal {
     /// Its epoch is over.
     #[error("epoch {theirs} is over, the members are in epoch {ours}")]
     Epoch { theirs: u64, ours: u64 },
+    /// The others have gone on without it.
+    #[error("rank {rank} was lost: the members have gone on without it in epoch {epoch}")]
+    Out { rank: u32, epoch: u64 },
     /// The same rank has connected again.
     #[error("rank {rank} has connected again")]
     Replaced { rank: u32 },
@@ -124,6 +170,8 @@ pub enum Effect {
         connection: Connection,
         message: Message,
     },
+    /// Store the commit if the last one in the store is that of epoch `after`, and say how that went.
+    Commit { commit: Commit, after: Option<u64> },
     /// [`super::Membership::view`] changed: plan again.
     Changed,
 }
@@ -148,6 +196,12 @@ pub enum Break {
     /// A peer gave it up.
     #[error("rank {rank} was lost (reported by rank {by})")]
     Lost { rank: u32, by: u32 },
+    /// Too few are left.
+    #[error("{left} nodes are left, fewer than {least}")]
+    TooFew { left: u32, least: u32 },
+    /// What the survivors would begin with is gone.
+    #[error("the result of operation {op} was lost with those who had it")]
+    Forgotten { op: u64 },
 }
 
 /// How far the rendezvous is.
@@ -159,6 +213,10 @@ pub enum Phase {
     Connecting { missing: Vec<u32> },
     /// Everybody joined: trainers run.
     Running,
+    /// The epoch is over; waiting for these ranks to report.
+    Stopping { missing: Vec<u32> },
+    /// The members of the next epoch are being written down.
+    Proposing,
 }
 
 /// What the scheduler needs to know of an attempt.
@@ -166,6 +224,8 @@ pub enum Phase {
 pub struct View {
     /// The epoch.
     pub epoch: u64,
+    /// Its members.
+    pub members: Vec<u32>,
     /// How far it is.
     pub phase: Phase,
     /// Suspicions, ordered by suspect.

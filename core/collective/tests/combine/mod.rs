@@ -1,7 +1,7 @@
 //! What the tests of the kernels share.
 
-use collective::kernels::Kernels;
-use collective::{DType, Divide, ReduceOp};
+use collective::kernels::{Kernels, Store};
+use collective::{DType, ReduceOp, Scale};
 
 /// The sources combined by these kernels.
 pub(crate) fn combined(
@@ -9,10 +9,10 @@ pub(crate) fn combined(
     dtype: DType,
     op: ReduceOp,
     sources: &[&[u8]],
-    divide: Divide,
+    scale: Scale,
 ) -> Vec<u8> {
     let mut destination = vec![0xa5; sources[0].len()];
-    kernels.reduce(dtype, op, &mut destination, sources, divide);
+    kernels.reduce(dtype, op, &mut destination, sources, scale, Store::Cached);
     destination
 }
 

@@ -90,7 +90,11 @@ pub(crate) struct Cluster {
     pub(crate) recovered: Vec<(usize, usize)>,
     pub(crate) late: Vec<(Duration, usize, OpId, Vec<usize>)>,
     pub(crate) broken: BTreeMap<usize, (Duration, Broken)>,
+    pub(crate) freed: Vec<BTreeSet<OpId>>,
     pub(crate) released: Vec<BTreeSet<OpId>>,
+    /// Frames sent, and those of them that only carry a mark.
+    pub(crate) frames: u64,
+    pub(crate) marks: u64,
     /// When each node last heard from each peer.
     pub(crate) heard: BTreeMap<(usize, usize), Duration>,
     ticks: Vec<Option<Duration>>,
@@ -109,6 +113,7 @@ impl Cluster {
                 chunk_bytes: group.chunk_bytes,
                 slots: group.slots,
                 timing: Timing::default(),
+                recovery: group.recovery,
             };
             config.check().unwrap();
             Some(Machine::new(config, Duration::ZERO))
@@ -135,7 +140,10 @@ impl Cluster {
             recovered: Vec::new(),
             late: Vec::new(),
             broken: BTreeMap::new(),
+            freed: vec![BTreeSet::new(); nodes],
             released: vec![BTreeSet::new(); nodes],
+            frames: 0,
+            marks: 0,
             heard: BTreeMap::new(),
             ticks: vec![None; nodes],
             group,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::machine::{Broken, Cause, Frame, Input, Violation};
+use collective::machine::{Broken, Cause, Frame, Input, Mark, Violation, WORLD};
 use sim::{CrashPoint, Rng, for_each_seed};
 
 use crate::cluster::{Cluster, FENCE};
@@ -317,6 +317,7 @@ fn a_rank_that_leaves_while_it_is_needed_is_named() {
 #[test]
 fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
     let up = |tree| Frame::Up {
+        group: WORLD,
         tree,
         op: 0,
         chunk: 0,
@@ -324,22 +325,46 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
         bytes: 0,
         call: sum(9),
         rank: 0,
+        mark: Mark::default(),
     };
     let cases = [
-        (Frame::Credit { tree: 0, slot: 0 }, Violation::Slot),
-        (Frame::Credit { tree: 2, slot: 0 }, Violation::Tree),
+        (
+            Frame::Credit {
+                group: WORLD,
+                tree: 0,
+                slot: 0,
+            },
+            Violation::Slot,
+        ),
+        (
+            Frame::Credit {
+                group: WORLD,
+                tree: 2,
+                slot: 0,
+            },
+            Violation::Tree,
+        ),
         (
             Frame::Down {
+                group: WORLD,
                 tree: 0,
                 op: 0,
                 chunk: 0,
                 bytes: 4,
+                mark: Mark::default(),
             },
             Violation::Chunk,
         ),
         (up(0), Violation::Direction),
         (up(7), Violation::Tree),
-        (Frame::Awaiting { op: 1000 }, Violation::Operation),
+        (
+            Frame::Awaiting {
+                group: WORLD,
+                op: 1000,
+            },
+            Violation::Operation,
+        ),
+        (Frame::Awaiting { group: 1, op: 0 }, Violation::Group),
     ];
     for (frame, violation) in cases {
         // In a pair, node 0 is the root of tree 0 and node 1 its child.

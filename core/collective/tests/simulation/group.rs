@@ -1,5 +1,6 @@
 //! What is simulated: which ranks, on which trees, with which sizes.
 
+use collective::machine::{Handover, Recovery};
 use collective::{DoubleTree, Layout};
 use sim::Rng;
 
@@ -12,6 +13,7 @@ pub(crate) struct Group {
     pub(crate) slots: u8,
     /// Operations a rank calls without waiting for the first of them.
     pub(crate) window: usize,
+    pub(crate) recovery: Recovery,
 }
 
 impl Group {
@@ -22,6 +24,7 @@ impl Group {
             chunk_bytes: 512,
             slots: 2,
             window: 2,
+            recovery: Recovery::default(),
         }
     }
 
@@ -36,7 +39,12 @@ impl Group {
         let zones: Vec<u64> = (0..nodes).map(|node| u64::from(node >= split)).collect();
         let chunk_bytes = *rng.pick(&[512, 576, 1024]);
         let slots = rng.range(1..5) as u8;
+        let recovery = Recovery {
+            handover: *rng.pick(&[Handover::Immediate, Handover::Stable]),
+            ..Recovery::default()
+        };
         Self {
+            recovery,
             chunk_bytes,
             slots,
             window: 1 + rng.below(4),

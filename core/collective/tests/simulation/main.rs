@@ -14,7 +14,7 @@ mod shell;
 
 use std::time::Duration;
 
-use collective::{Call, DType, OpKind, ReduceOp};
+use collective::{Call, CallError, DType, OpKind, ReduceOp};
 use sim::Rng;
 
 /// Long enough for everything that is not hung.
@@ -43,11 +43,15 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
             *rng.pick(&[0, 1, 3, 128, 127, 129, odd, odd])
         }
     };
-    Call {
+    let call = Call {
         kind,
         dtype: *rng.pick(&DType::ALL),
         count,
         tag: rng.range(0..2),
+    };
+    match call.check(world) {
+        Err(CallError::Factor { .. }) => any_call(rng, world),
+        Ok(()) | Err(CallError::Root { .. } | CallError::Size { .. }) => call,
     }
 }
 

@@ -1,9 +1,10 @@
 //! The result a collective has to give, computed by recursion over the trees in one place, without machine.
 
+use collective::kernels::{self, Store};
 use collective::machine::OpId;
 use collective::schedule::{Chunk, Flow, Plan};
 use collective::tree::Tree;
-use collective::{Call, DType, Divide, OpKind, ReduceOp, kernels};
+use collective::{Call, DType, OpKind, ReduceOp, Scale};
 
 use crate::cluster::Cluster;
 
@@ -46,8 +47,8 @@ fn combined(cluster: &Cluster, call: &Call, inputs: &[Vec<u8>]) -> Vec<u8> {
     result
 }
 
-/// Local ranks in rank order, then children in node order. Each node divides what its ranks bring in 16 bits; for
-/// other types the root divides.
+/// Local ranks in rank order, then children in node order. Each node divides what its ranks bring in 16 or 8
+/// bits of a float; for other types the root divides. A factor is each node's own ranks'.
 fn subtree(
     cluster: &Cluster,
     call: &Call,
@@ -70,18 +71,19 @@ fn subtree(
     let op = call.reduce_op().unwrap();
     let layout = &cluster.group.layout;
     let by = layout.world();
-    let divide = match (op, call.dtype) {
-        (ReduceOp::Avg, DType::F16 | DType::Bf16) => Divide {
-            first: layout.local(node),
-            by,
-        },
-        (ReduceOp::Avg, _) if node == tree.root => Divide {
+    let own = layout.local(node);
+    let scale = match (op, call.dtype) {
+        (ReduceOp::Avg, DType::F16 | DType::Bf16 | DType::E4m3 | DType::E5m2) => {
+            Scale::Divide { first: own, by }
+        }
+        (ReduceOp::Avg, _) if node == tree.root => Scale::Divide {
             first: slices.len(),
             by,
         },
-        (ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min, _) => Divide::NOT,
+        (ReduceOp::PremulSum(by), _) => Scale::Multiply { first: own, by },
+        (ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min, _) => Scale::Not,
     };
     let mut combined = vec![0; chunk.bytes as usize];
-    kernels::reduce(call.dtype, op, &mut combined, &slices, divide);
+    kernels::reduce(call.dtype, op, &mut combined, &slices, scale, Store::Cached);
     combined
 }

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::machine::{Cause, Claim, Fence, Frame, Mismatch, Reason, Refusal, Verdict};
-use collective::{Call, DType, OpKind, ReduceOp};
+use collective::machine::{
+    Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, OnPeerLoss, Reason, Recovery, Refusal,
+    Verdict, WORLD,
+};
+use collective::{Call, DType, Factor, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
 use crate::cluster::{Cluster, FENCE, Outcome};
@@ -43,6 +46,10 @@ fn all_ok(cluster: &Cluster) {
 
 fn check_random_group(rng: &mut Rng, nodes: usize, calls: usize) {
     let group = Group::random(rng, nodes);
+    check_group(rng, group, calls);
+}
+
+fn check_group(rng: &mut Rng, group: Group, calls: usize) {
     let mut cluster = Cluster::new(rng, group);
     let world = cluster.group.layout.world();
     let calls: Vec<Call> = (0..calls).map(|_| any_call(rng, world)).collect();
@@ -50,7 +57,13 @@ fn check_random_group(rng: &mut Rng, nodes: usize, calls: usize) {
     cluster.start();
     cluster.run(LIMIT);
     all_ok(&cluster);
-    let settle = cluster.queue.now() + Duration::from_millis(50);
+    // Results that are kept for others are let go when a heartbeat has said that nobody needs them.
+    let beats = if cluster.group.recovery.on_peer_loss == OnPeerLoss::Hold {
+        Duration::from_secs(6)
+    } else {
+        Duration::ZERO
+    };
+    let settle = cluster.queue.now() + Duration::from_millis(50) + beats;
     cluster.run_until(settle);
     for released in &cluster.released {
         assert_eq!(released.len(), calls.len(), "every operation is released");
@@ -63,6 +76,53 @@ fn any_calls_on_1_to_17_nodes_with_unequal_ranks_give_the_reference_result() {
     for_each_seed(20, |rng| {
         for nodes in 1..=17 {
             check_random_group(rng, nodes, 6);
+        }
+    });
+}
+
+// HOLD-1: what is kept for others is let go when nobody can need it.
+#[test]
+fn results_that_are_kept_for_others_are_let_go_in_the_end() {
+    for_each_seed(4, |rng| {
+        for nodes in 1..=9 {
+            for handover in [Handover::Immediate, Handover::Stable] {
+                let mut group = Group::random(rng, nodes);
+                group.recovery = Recovery {
+                    handover,
+                    on_peer_loss: OnPeerLoss::Hold,
+                    replicated: true,
+                };
+                check_group(rng, group, 40);
+            }
+        }
+    });
+}
+
+/// Ends wait for everybody: the price is a mark up and one down each edge of the first tree, and their way.
+#[test]
+fn an_end_that_waits_for_all_costs_two_frames_an_edge_and_their_way() {
+    for_each_seed(3, |rng| {
+        for nodes in [2, 3, 8, 33, 100] {
+            let run = |handover, rng: &mut Rng| {
+                let mut group = Group::uniform(nodes, 1);
+                group.window = 1;
+                group.recovery.handover = handover;
+                let mut cluster = Cluster::new(rng, group);
+                cluster.program(&[sum(1); 10]);
+                cluster.start();
+                cluster.run(LIMIT);
+                all_ok(&cluster);
+                cluster
+            };
+            let (mut one, mut other) = (rng.clone(), rng.clone());
+            let at_once = run(Handover::Immediate, &mut one);
+            let stable = run(Handover::Stable, &mut other);
+            let edges = 2 * (nodes as u64 - 1);
+            assert_eq!(at_once.marks, 0);
+            assert_eq!(stable.marks, 10 * edges);
+            // A chunk goes up and down; the marks go the same way again.
+            let (fast, slow) = (at_once.queue.now(), stable.queue.now());
+            assert!(slow < fast * 5 / 2, "{nodes} nodes: {fast:?}, {slow:?}");
         }
     });
 }
@@ -80,6 +140,7 @@ fn any_calls_on_larger_groups_give_the_reference_result() {
 fn every_type_and_operator_gives_the_reference_result() {
     for_each_seed(1, |rng| {
         let mut cluster = Cluster::new(rng, Group::new(&[3, 1, 2], &[0, 1, 1]));
+        let world = cluster.group.layout.world();
         let calls = DType::ALL.into_iter().flat_map(|dtype| {
             let kind = |op| OpKind::AllReduce { op };
             ReduceOp::ALL.into_iter().map(move |op| Call {
@@ -89,7 +150,8 @@ fn every_type_and_operator_gives_the_reference_result() {
                 tag: 0,
             })
         });
-        cluster.program(&calls.collect::<Vec<_>>());
+        let legal = calls.filter(|call| call.check(world).is_ok());
+        cluster.program(&legal.collect::<Vec<_>>());
         cluster.start();
         cluster.run(LIMIT);
         all_ok(&cluster);
@@ -185,6 +247,12 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
         count: 700,
         tag: 5,
     };
+    let scaled = |factor| Call {
+        kind: OpKind::AllReduce {
+            op: ReduceOp::PremulSum(Factor::new(factor)),
+        },
+        ..base
+    };
     let reduce = |root| Call {
         kind: OpKind::Reduce {
             op: ReduceOp::Sum,
@@ -215,6 +283,8 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
             },
         ),
         (base, Call::barrier()),
+        (scaled(0.5), base),
+        (scaled(0.5), scaled(0.25)),
         (base, broadcast(0)),
         (
             base,
@@ -329,6 +399,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
         ];
         for fence in stale {
             let up = Frame::Up {
+                group: WORLD,
                 tree: 0,
                 op: 0,
                 chunk: 0,
@@ -336,6 +407,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
                 bytes: 0,
                 call: sum(2000),
                 rank: 1,
+                mark: Mark::default(),
             };
             let abort = Frame::Abort {
                 broken: collective::machine::Broken::Revoked,
@@ -344,10 +416,12 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
                 up,
                 abort,
                 Frame::Down {
+                    group: WORLD,
                     tree: 1,
                     op: 0,
                     chunk: 1,
                     bytes: 0,
+                    mark: Mark::default(),
                 },
             ] {
                 cluster.inject(0, 1, fence, frame);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use collective::kernels;
+use collective::kernels::{self, Store};
 use collective::machine::{Buffer, Cause, Effect, Frame, Input, OpId, Region, Ticket};
 
 use crate::cluster::{Cluster, Event, FENCE};
@@ -30,7 +30,7 @@ impl Cluster {
                 ticket,
                 op,
                 dtype,
-                divide,
+                scale,
                 sources,
                 destination,
             } => {
@@ -40,7 +40,7 @@ impl Cluster {
                     .collect();
                 let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                 let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, divide);
+                kernels::reduce(dtype, op, &mut result, &slices, scale, Store::Cached);
                 self.work(node, ticket, reads, Some((destination, result)));
             }
             Effect::Copy {
@@ -57,12 +57,16 @@ impl Cluster {
                 );
             }
             Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
+            Effect::FreeInputs { op } => {
+                assert!(self.freed[node].insert(op), "freed once");
+                self.memory[node].retain(
+                    |buffer, _| !matches!(*buffer, Buffer::Input { op: other, .. } if other == op),
+                );
+            }
             Effect::Release { op } => {
+                assert!(self.freed[node].contains(&op), "inputs are freed first");
                 assert!(self.released[node].insert(op), "released once");
-                self.memory[node].retain(|buffer, _| match *buffer {
-                    Buffer::Input { op: other, .. } | Buffer::Result { op: other } => other != op,
-                    Buffer::Receive { .. } | Buffer::Send { .. } => true,
-                });
+                self.memory[node].remove(&Buffer::Result { op });
             }
             Effect::Suspect { peer, .. } => self.suspects.push((now, node, peer)),
             Effect::Recovered { peer } => self.recovered.push((node, peer)),
@@ -70,10 +74,13 @@ impl Cluster {
             Effect::Broken { broken } => {
                 assert_eq!(self.broken.insert(node, (now, broken)), None, "broken once");
             }
+            Effect::Stopped { .. } => {}
         }
     }
 
     fn send(&mut self, node: usize, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
+        self.marks += u64::from(matches!(frame, Frame::Mark { .. }));
+        self.frames += 1;
         let bytes = payload.map(|(ticket, region)| {
             let bytes = self.read(node, region);
             assert!(!bytes.is_empty() && bytes.len() <= self.group.chunk_bytes as usize);
@@ -144,9 +151,9 @@ impl Cluster {
         );
     }
 
-    fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<(), Cause>) {
+    fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let global = self.group.layout.ranks(node).start + rank as u32;
-        let bytes = outcome.map(|()| self.memory[node][&Buffer::Result { op }].clone());
+        let bytes = outcome.map(|_| self.memory[node][&Buffer::Result { op }].clone());
         let broken = matches!(bytes, Err(Cause::Broken(_)));
         let earlier = self.outcomes[global as usize].insert(op as usize, bytes);
         assert!(earlier.is_none(), "an operation ends once on each rank");

@@ -1,8 +1,7 @@
-//! What the machine knows of one neighbour: whether it lives, which receive slots it has filled, what waits to be
-//! sent down to it, and in which send slots parts for it are staged.
+//! One group's traffic with one neighbour: which receive slots it has filled, what waits to be sent down to it, and in
+//! which send slots parts for it are staged. Whether the neighbour lives is known to `node`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use super::cause::Verdict;
 use super::io::OpId;
@@ -33,25 +32,16 @@ pub(super) struct Child {
 
 /// A neighbour.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
-    pub(super) heard: Duration,
-    pub(super) sent: Duration,
-    pub(super) suspect: bool,
-    /// The operations it had ended when it said farewell.
-    pub(super) bye: Option<u64>,
+pub(super) struct Edge {
     /// What it is in each tree, if it is a child there.
     pub(super) child: [Option<Child>; 2],
     /// What its subtree cannot carry out, by operation: at most one for each operation in flight.
     pub(super) refused: BTreeMap<OpId, Verdict>,
 }
 
-impl Link {
-    pub(super) fn new(child: [bool; 2], now: Duration) -> Self {
+impl Edge {
+    pub(super) fn new(child: [bool; 2]) -> Self {
         Self {
-            heard: now,
-            sent: now,
-            suspect: false,
-            bye: None,
             child: child.map(|is_child| is_child.then(Child::default)),
             refused: BTreeMap::new(),
         }

@@ -1,0 +1,112 @@
+//! The kernels of each vector instruction set: every format and operator, compiled with the set's features.
+#![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
+
+use super::sweep::{self, Divided, Max, Min, Multiplied, Operator, Sum, Vector};
+use super::{Kernel, Store, formats, scalar};
+use crate::dtype::DType;
+use crate::op::{ReduceOp, Scale};
+
+/// One set of kernels: the features it is compiled with and its lanes.
+macro_rules! instruction_set {
+    ($module:ident, $features:literal, $lanes:ty) => {
+        pub(super) mod $module {
+            use super::*;
+
+            /// The kernel for a type. Call it only where the instruction set was detected.
+            pub(in super::super) fn kernel(dtype: DType) -> Kernel {
+                match dtype {
+                    DType::F32 => reduce::<formats::F32<$lanes>>,
+                    DType::F16 => reduce::<formats::F16<$lanes>>,
+                    DType::Bf16 => reduce::<formats::Bf16<$lanes>>,
+                    DType::E4m3 => reduce::<formats::E4m3<$lanes>>,
+                    DType::E5m2 => reduce::<formats::E5m2<$lanes>>,
+                    DType::U8 => reduce_integers::<formats::U8<$lanes>, u8>,
+                    DType::I32 => reduce_integers::<formats::I32<$lanes>, i32>,
+                    DType::I64 => reduce_integers::<formats::I64<$lanes>, i64>,
+                }
+            }
+
+            fn reduce<V: Vector>(
+                op: ReduceOp,
+                destination: &mut [u8],
+                sources: &[&[u8]],
+                scale: Scale,
+                store: Store,
+            ) {
+                match (op, scale) {
+                    (ReduceOp::Max, _) => run::<V, _>(Max, destination, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, destination, sources, store),
+                    (_, Scale::Not | Scale::Divide { by: 1, .. }) => {
+                        run::<V, _>(Sum, destination, sources, store);
+                    }
+                    (_, Scale::Divide { first, by }) => {
+                        let by = by as f32;
+                        run::<V, _>(Divided { first, by }, destination, sources, store);
+                    }
+                    (_, Scale::Multiply { first, by }) => {
+                        let by = by.value();
+                        run::<V::Exact, _>(Multiplied { first, by }, destination, sources, store);
+                    }
+                }
+            }
+
+            /// Vectors of integers are not divided.
+            fn reduce_integers<V: Vector, E: scalar::Element>(
+                op: ReduceOp,
+                destination: &mut [u8],
+                sources: &[&[u8]],
+                scale: Scale,
+                store: Store,
+            ) {
+                match (op, scale) {
+                    (ReduceOp::Max, _) => run::<V, _>(Max, destination, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, destination, sources, store),
+                    (_, Scale::Divide { by: 2.., .. }) => {
+                        scalar::reduce::<E>(op, destination, sources, scale, store);
+                    }
+                    (_, Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. }) => {
+                        run::<V, _>(Sum, destination, sources, store);
+                    }
+                }
+            }
+
+            fn run<V: Vector, O: Operator>(
+                operator: O,
+                destination: &mut [u8],
+                sources: &[&[u8]],
+                store: Store,
+            ) {
+                let length = destination.len();
+                assert!(
+                    sources.iter().all(|source| source.len() == length),
+                    "equal lengths"
+                );
+                // SAFETY: `kernels::Kernels` hands these functions out only where the features were detected;
+                // lengths are equal as just checked.
+                unsafe { sweep::<V, O>(operator, destination, sources, store) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn sweep<V: Vector, O: Operator>(
+                operator: O,
+                destination: &mut [u8],
+                sources: &[&[u8]],
+                store: Store,
+            ) {
+                // SAFETY: the features are enabled here; lengths are the caller's.
+                unsafe { sweep::sweep::<V, O>(operator, destination, sources, store) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+instruction_set!(avx2, "avx2,f16c", super::super::avx2::Avx2);
+#[cfg(target_arch = "x86_64")]
+instruction_set!(
+    avx512,
+    "avx512f,avx512bw,avx512vl,avx512dq",
+    super::super::avx512::Avx512
+);
+#[cfg(target_arch = "aarch64")]
+instruction_set!(neon, "neon", super::super::neon::Neon);

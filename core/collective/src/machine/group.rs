@@ -1,0 +1,339 @@
+//! The operations of one group on this node: its ranks' calls, its trees, the slots of its edges. At first the world is
+//! the only group. How operations move on is in `up`, `down`, `agree`, `receive` and `flow`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::edge::{Child, Edge, Parent};
+use super::history::History;
+use super::node::{Farewell, Node, Work};
+use super::operation::{Brought, Operation, Stage};
+use super::{Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OpId, Reason, Start, Ticket};
+use crate::layout::Layout;
+use crate::op::{Call, OpKind};
+use crate::recovery::{Held, MAX_HELD};
+use crate::schedule::Plan;
+use crate::tree::DoubleTree;
+
+/// One group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) id: GroupId,
+    /// This node in the group.
+    pub(super) node: usize,
+    pub(super) layout: Layout,
+    pub(super) trees: DoubleTree,
+    pub(super) chunk_bytes: u32,
+    pub(super) slots: u8,
+    /// Whether its ranks do the same work, so that some can go on without others.
+    replicated: bool,
+    pub(super) edges: BTreeMap<usize, Edge>,
+    /// The send slots of each tree in which this node has a parent.
+    pub(super) parents: [Option<(usize, Parent)>; 2],
+    pub(super) ops: BTreeMap<OpId, Operation>,
+    /// How many operations each local rank has called.
+    pub(super) called: Vec<u64>,
+    pub(super) history: History,
+    /// Local ranks that closed their session.
+    gone: Vec<bool>,
+}
+
+impl Group {
+    pub(super) fn new(id: GroupId, config: &Config, start: Option<&Start>) -> Self {
+        let node = config.node;
+        let trees = &config.trees.trees;
+        let edge =
+            |peer: usize| Edge::new([0, 1].map(|tree| trees[tree].parent[peer] == Some(node)));
+        let neighbours = config.trees.neighbours(node).into_iter();
+        let local = config.layout.local(node);
+        let called = start.map_or_else(|| vec![0; local], |start| start.told.clone());
+        let base = start.map_or(0, |start| start.resume.base);
+        let mut group = Self {
+            id,
+            node,
+            edges: neighbours.map(|peer| (peer, edge(peer))).collect(),
+            parents: [0, 1]
+                .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
+            ops: BTreeMap::new(),
+            history: History::new(base, called.clone(), &trees[0].children[node]),
+            called,
+            gone: vec![false; local],
+            layout: config.layout.clone(),
+            trees: config.trees.clone(),
+            chunk_bytes: config.chunk_bytes,
+            slots: config.slots,
+            replicated: config.recovery.replicated,
+        };
+        if let Some(start) = start {
+            group.take_over(start);
+        }
+        group
+    }
+
+    /// Begins with what was reported: operations that are served need nothing of the ranks here.
+    fn take_over(&mut self, start: &Start) {
+        let mine = |op: OpId| start.held.iter().find(|held| held.op == op).copied();
+        for held in &start.held {
+            if held.op < start.resume.base {
+                self.history.keep(*held); // To be released.
+            }
+        }
+        for served in &start.resume.served {
+            let op = served.held.op;
+            let told: Vec<bool> = start.told.iter().map(|&first| first > op).collect();
+            if let Some(held) = mine(op) {
+                self.history.keep(held);
+            } else if !served.spread {
+                let complete = false;
+                self.history.keep(Held {
+                    complete,
+                    ..served.held
+                });
+            }
+            if !served.spread && !told.contains(&false) {
+                continue;
+            }
+            // When it began matters for what waits for ranks only.
+            let mut operation = Operation::new(told.len(), Duration::ZERO);
+            operation.told = told;
+            operation.epoch = Some(served.held.epoch);
+            operation.served = Some(Claim {
+                rank: self.layout.ranks(served.holder).start,
+                call: served.held.call,
+            });
+            if served.spread {
+                let (call, bytes) = (served.held.call, served.held.bytes);
+                let plan = Plan::served(call, bytes, served.holder, self.chunk_bytes);
+                operation.plan(plan, &self.trees, self.node);
+            } else {
+                operation.stage = Stage::Final;
+            }
+            self.ops.insert(op, operation);
+        }
+    }
+
+    /// Why a call cannot run any more since ranks were lost.
+    fn lost_for(&self, call: &Call) -> Option<Reason> {
+        if self.layout.is_whole() {
+            return None;
+        }
+        if !self.replicated {
+            return Some(Reason::NotReplicated);
+        }
+        match call.kind {
+            OpKind::Reduce { root, .. } | OpKind::Broadcast { root } => {
+                (!self.layout.has_rank(root)).then_some(Reason::RootLost)
+            }
+            OpKind::AllGather => Some(Reason::RanksLost),
+            OpKind::AllReduce { .. } | OpKind::Barrier => None,
+        }
+    }
+
+    /// `(peer, tree)` of every child.
+    pub(super) fn receives(&self) -> Vec<(usize, u8)> {
+        let edges = self.edges.iter().flat_map(|(&peer, edge)| {
+            (0u8..)
+                .zip(&edge.child)
+                .map(move |(tree, child)| (peer, tree, child.is_some()))
+        });
+        edges
+            .filter(|&(.., is_child)| is_child)
+            .map(|(peer, tree, _)| (peer, tree))
+            .collect()
+    }
+
+    /// The trees in which this node has a parent.
+    pub(super) fn sends(&self) -> Vec<u8> {
+        let parents = (0u8..).zip(&self.parents);
+        parents
+            .filter(|(_, parent)| parent.is_some())
+            .map(|(tree, _)| tree)
+            .collect()
+    }
+
+    pub(super) fn may_submit(&self, rank: usize) -> bool {
+        let kept = self.history.released() + MAX_HELD;
+        self.called[rank] < (self.oldest() + MAX_IN_FLIGHT).min(kept)
+    }
+
+    pub(super) fn global(&self, rank: usize) -> u32 {
+        self.layout.ranks(self.node).start + rank as u32
+    }
+
+    /// The first operation that is not over here.
+    pub(super) fn oldest(&self) -> OpId {
+        let called = self.called.iter().copied().min().unwrap_or(0);
+        self.ops.keys().next().map_or(called, |&id| id.min(called))
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        node: &mut Node,
+        rank: usize,
+        call: Call,
+        ready: Result<u64, Reason>,
+    ) {
+        if node.holds() {
+            return; // The shell hands it to the next machine.
+        }
+        let id = self.called[rank];
+        self.called[rank] += 1;
+        if node.farewell != Farewell::No {
+            let (node_left, by) = (node.config.node, node.config.node);
+            let broken = Broken::NodeLeft {
+                node: node_left,
+                by,
+                op: id,
+            };
+            node.break_with(broken, None);
+        }
+        if let Some(broken) = node.broken {
+            node.out.push(Effect::End {
+                op: id,
+                rank,
+                outcome: Err(broken.into()),
+            });
+            return;
+        }
+        let first = self.global(0);
+        let refused = ready.err().or_else(|| self.lost_for(&call));
+        let operation = self
+            .ops
+            .entry(id)
+            .or_insert_with(|| Operation::new(self.gone.len(), node.now));
+        operation.brought[rank] = Some(Brought {
+            call,
+            ready: ready.unwrap_or(0),
+            refused,
+        });
+        if operation.served.is_some() {
+            return;
+        }
+        if operation.complete_here() && operation.verdict(first).is_none() {
+            let plan = Plan::new(call, &self.layout, self.chunk_bytes);
+            operation.plan(plan, &self.trees, self.node);
+            self.check_early_parts(node, id);
+        }
+        self.check_departures(node, id);
+    }
+
+    pub(super) fn ready(&mut self, rank: usize, op: OpId, ready: u64) {
+        if let Some(brought) = self
+            .ops
+            .get_mut(&op)
+            .and_then(|operation| operation.brought[rank].as_mut())
+        {
+            brought.ready = brought.ready.max(ready);
+        }
+    }
+
+    pub(super) fn ticket(&mut self, node: &mut Node, work: Work) -> Ticket {
+        if let Some(operation) = self.ops.get_mut(&work.op()) {
+            operation.tickets += 1;
+        }
+        node.ticket(self.id, work)
+    }
+
+    pub(super) fn done(&mut self, node: &mut Node, work: Work) {
+        if let Some(operation) = self.ops.get_mut(&work.op()) {
+            operation.tickets -= 1;
+        }
+        match work {
+            Work::Part { op, chunk } => {
+                let part = self
+                    .ops
+                    .get_mut(&op)
+                    .and_then(|operation| operation.parts.get_mut(&chunk));
+                let Some(part) = part else { return };
+                part.left -= 1;
+                if part.left == 0 {
+                    self.finish_part(node, op, chunk);
+                }
+            }
+            Work::Up { tree, slot, .. } => {
+                if let Some((_, parent)) = &mut self.parents[tree] {
+                    parent.left(slot);
+                }
+            }
+            Work::Down { tree, peer, .. } => {
+                if let Some(child) = self.child_mut(peer, tree) {
+                    child.sending -= 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn child(&self, peer: usize, tree: usize) -> Option<&Child> {
+        self.edges.get(&peer)?.child[tree].as_ref()
+    }
+
+    pub(super) fn child_mut(&mut self, peer: usize, tree: usize) -> Option<&mut Child> {
+        self.edges.get_mut(&peer)?.child[tree].as_mut()
+    }
+
+    /// Whether a local rank waits for an operation.
+    pub(super) fn in_flight(&self) -> bool {
+        // What only others have begun keeps nobody: the farewell tells them.
+        let mut operations = self.ops.values();
+        operations.any(|operation| operation.brought.iter().any(Option::is_some))
+    }
+
+    /// The epoch is over: what is in flight ends with the cause.
+    pub(super) fn close(&mut self, node: &mut Node, broken: Broken) {
+        let holds = node.holds();
+        for (&op, operation) in &mut self.ops {
+            operation.queued = 0;
+            if operation.stage == Stage::Ended {
+                continue;
+            }
+            operation.stage = Stage::Ended;
+            for (rank, brought) in operation.brought.iter().enumerate() {
+                if brought.is_some() && !operation.told[rank] && !holds {
+                    node.out.push(Effect::End {
+                        op,
+                        rank,
+                        outcome: Err(broken.into()),
+                    });
+                }
+            }
+        }
+        let children = self.edges.values_mut().flat_map(|edge| &mut edge.child);
+        for child in children.flatten() {
+            child.backlog.clear();
+            child.arrived.clear();
+        }
+    }
+
+    pub(super) fn rank_left(&mut self, node: &mut Node, rank: usize) {
+        self.gone[rank] = true;
+        self.check_departures_of_open(node);
+    }
+
+    pub(super) fn check_departures_of_open(&mut self, node: &mut Node) {
+        let open = self
+            .ops
+            .iter()
+            .filter(|(_, operation)| !operation.stage.is_over());
+        for id in open.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.check_departures(node, id);
+        }
+    }
+
+    /// An operation that needs somebody who has left never ends: say so instead of waiting.
+    pub(super) fn check_departures(&self, node: &mut Node, op: OpId) {
+        let by = node.config.node;
+        let left = node
+            .links
+            .iter()
+            .find(|(_, link)| link.bye.is_some_and(|ended| ended <= op));
+        if let Some((&left, _)) = left {
+            node.break_with(Broken::NodeLeft { node: left, by, op }, None);
+            return;
+        }
+        let left = (0..self.gone.len()).find(|&rank| self.gone[rank] && self.called[rank] <= op);
+        if let Some(rank) = left {
+            let rank = self.global(rank);
+            node.break_with(Broken::RankLeft { rank, by, op }, None);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What all groups of a node share: its links and whether they live, time, the work that is out, the farewell, and
+//! whether the epoch is over. What a group does with a link is in `edge`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Broken, Config, Counters, Effect, Frame, GroupId, OnPeerLoss, OpId, Region, Ticket};
+
+/// A neighbour.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) heard: Duration,
+    pub(super) sent: Duration,
+    pub(super) suspect: bool,
+    /// The operations it had ended when it said farewell.
+    pub(super) bye: Option<u64>,
+}
+
+/// What a ticket stands for, in its group.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// A reduction or copy for a chunk.
+    Part { op: OpId, chunk: u32 },
+    /// A payload on its way to the parent.
+    Up { op: OpId, tree: usize, slot: u8 },
+    /// A payload on its way to a child.
+    Down { op: OpId, tree: usize, peer: usize },
+}
+
+impl Work {
+    pub(super) const fn op(&self) -> OpId {
+        let (Self::Part { op, .. } | Self::Up { op, .. } | Self::Down { op, .. }) = *self;
+        op
+    }
+}
+
+/// How this node leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// Not at all.
+    No,
+    /// When nothing is in flight any more.
+    Due,
+    /// It has.
+    Said,
+}
+
+/// What is common to all groups.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) config: Config,
+    pub(super) now: Duration,
+    pub(super) links: BTreeMap<usize, Link>,
+    pub(super) work: BTreeMap<Ticket, (GroupId, Work)>,
+    tickets: u64,
+    pub(super) broken: Option<Broken>,
+    pub(super) farewell: Farewell,
+    pub(super) counters: Counters,
+    /// Effects of the input at hand.
+    pub(super) out: Vec<Effect>,
+}
+
+impl Node {
+    pub(super) fn new(config: Config, now: Duration) -> Self {
+        let link = Link {
+            heard: now,
+            sent: now,
+            suspect: false,
+            bye: None,
+        };
+        let neighbours = config.trees.neighbours(config.node);
+        Self {
+            now,
+            links: neighbours
+                .into_iter()
+                .map(|peer| (peer, link.clone()))
+                .collect(),
+            work: BTreeMap::new(),
+            tickets: 0,
+            broken: None,
+            farewell: Farewell::No,
+            counters: Counters::default(),
+            out: Vec::new(),
+            config,
+        }
+    }
+
+    pub(super) fn peers(&self) -> Vec<usize> {
+        self.links.keys().copied().collect()
+    }
+
+    /// Whether operations wait for the next epoch: this one has stopped.
+    pub(super) fn holds(&self) -> bool {
+        self.broken.is_some() && self.config.recovery.on_peer_loss == OnPeerLoss::Hold
+    }
+
+    pub(super) fn ticket(&mut self, group: GroupId, work: Work) -> Ticket {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        self.work.insert(ticket, (group, work));
+        ticket
+    }
+
+    pub(super) fn send(&mut self, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.sent = self.now;
+        }
+        self.out.push(Effect::Send {
+            peer,
+            frame,
+            payload,
+        });
+    }
+
+    /// Ends the epoch: tells the shell, and all neighbours once. `from`: the neighbour who said so, who needs no
+    /// answer. The groups stop when the input at hand is dealt with.
+    pub(super) fn break_with(&mut self, broken: Broken, from: Option<usize>) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.broken = Some(broken);
+        self.out.push(Effect::Broken { broken });
+        // Nobody listens at the other end of a link that is gone.
+        let lost = match broken {
+            Broken::NodeLost { node, by } if by == self.config.node => Some(node),
+            Broken::NodeLost { .. }
+            | Broken::NodeSilent { .. }
+            | Broken::NodeLeft { .. }
+            | Broken::RankLost { .. }
+            | Broken::RankLeft { .. }
+            | Broken::Protocol { .. }
+            | Broken::Revoked => None,
+        };
+        for peer in self.peers() {
+            let said = self.links.get(&peer).is_some_and(|link| link.bye.is_some());
+            if Some(peer) != from && Some(peer) != lost && !said {
+                self.send(peer, Frame::Abort { broken }, None);
+            }
+        }
+    }
+
+    pub(super) fn peer_lost(&mut self, peer: usize) {
+        // Once we have said farewell the others close their ends.
+        let expected = self.farewell == Farewell::Said;
+        if !expected && self.links.get(&peer).is_some_and(|link| link.bye.is_none()) {
+            let by = self.config.node;
+            self.break_with(Broken::NodeLost { node: peer, by }, None);
+        }
+    }
+}

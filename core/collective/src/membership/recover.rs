@@ -1,0 +1,485 @@
+//! Going on after a loss, in the order stop - propose - commit - connect - go. Nobody goes on with fewer members
+//! unless the commit succeeded, so of two sides or two leaders one goes on at most. What any leader needs to know is
+//! in the store and in what sidecars say again on each new connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::survivors::{Reach, is_whole, survivors};
+use super::types::{Break, Commit, Effect, Message, Refusal};
+use super::{Connection, Membership, Stage};
+use crate::recovery::{self, GroupReport, Report};
+
+/// How long those who do not reach each other may take to say that they do, once all have reported: a sidecar that
+/// restarts is asked before it listens.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long the members of a new epoch may take to join it before those who have not are asked again whom they reach.
+const JOIN: Duration = Duration::from_secs(5);
+/// Before another try when the store did not take a commit and nobody else's is there.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What becomes of the members that are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnPeerLoss {
+    /// The attempt ends; another one starts.
+    #[default]
+    Restart,
+    /// They go on.
+    Shrink,
+}
+
+/// When and with how many the members go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether at all.
+    pub on_peer_loss: OnPeerLoss,
+    /// How long a member may be gone before it is out.
+    pub peer_loss: Duration,
+    /// With fewer nodes than this nobody goes on.
+    pub least: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            on_peer_loss: OnPeerLoss::Restart,
+            peer_loss: Duration::from_secs(10),
+            least: 2,
+        }
+    }
+}
+
+/// What a stopped member has said.
+#[derive(Clone, Debug)]
+pub(super) struct Stopped {
+    report: Report,
+    reach: Reach,
+}
+
+/// What a leader knows about going on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    pub(super) policy: Policy,
+    /// The last commit that is known.
+    pub(super) committed: Option<Commit>,
+    /// Ranks that will not come back: their trainer died, their pod is gone, they left.
+    out: BTreeSet<u32>,
+    /// Members that have lost their memory since the last commit.
+    forgetful: BTreeSet<u32>,
+    /// By rank, for the epoch at hand.
+    stopped: BTreeMap<u32, Stopped>,
+    /// When the last of them was heard of first or changed.
+    changed: Duration,
+    /// When the stage began.
+    pub(super) since: Duration,
+    /// What was proposed.
+    proposed: Option<Commit>,
+}
+
+impl Recovery {
+    pub(super) fn new(policy: Policy, committed: Option<Commit>, now: Duration) -> Self {
+        Self {
+            policy,
+            committed,
+            since: now,
+            ..Self::default()
+        }
+    }
+}
+
+impl Membership {
+    pub(super) fn shrinks(&self) -> bool {
+        self.recovery.policy.on_peer_loss == OnPeerLoss::Shrink
+    }
+
+    /// The members of the epoch.
+    #[must_use]
+    pub(super) fn expected(&self) -> Vec<u32> {
+        match &self.recovery.committed {
+            Some(commit) => commit.members.clone(),
+            None => (0..self.nodes).collect(),
+        }
+    }
+
+    /// Everybody has joined: under Shrink this is written down before anybody goes.
+    pub(super) fn go(&mut self, effects: &mut Vec<Effect>) {
+        let committed = self.recovery.committed.as_ref();
+        if self.shrinks() && committed.is_none_or(|commit| commit.epoch != self.epoch) {
+            let commit = Commit {
+                epoch: self.epoch,
+                members: self.expected(),
+                resume: Vec::new(),
+            };
+            self.propose(commit, effects);
+            return;
+        }
+        self.stage = Stage::Started;
+        self.recovery.since = self.now;
+        self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
+    }
+
+    fn propose(&mut self, commit: Commit, effects: &mut Vec<Effect>) {
+        self.stage = Stage::Proposing;
+        self.recovery.since = self.now;
+        self.recovery.proposed = Some(commit.clone());
+        // Whoever loses its memory from now on has not reported that.
+        self.recovery.forgetful.clear();
+        let after = self.recovery.committed.as_ref().map(|commit| commit.epoch);
+        effects.push(Effect::Commit { commit, after });
+    }
+
+    pub(super) fn committed(&mut self, epoch: u64, effects: &mut Vec<Effect>) {
+        let proposed = self
+            .recovery
+            .proposed
+            .take_if(|commit| commit.epoch == epoch);
+        let Some(commit) = proposed else {
+            return;
+        };
+        let goes_on = commit.epoch == self.epoch;
+        self.adopt(commit);
+        if goes_on {
+            self.go(effects);
+            return;
+        }
+        self.stage = Stage::Introduced;
+        self.introduce_members(effects);
+    }
+
+    /// Takes over what is in the store.
+    fn adopt(&mut self, commit: Commit) {
+        self.epoch = commit.epoch;
+        self.recovery.committed = Some(commit);
+        self.recovery.proposed = None;
+        self.recovery.stopped.clear();
+        self.recovery.since = self.now;
+        self.suspects.clear();
+        self.stage = Stage::Heard;
+    }
+
+    pub(super) fn commit_failed(&mut self, current: Option<Commit>, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Proposing {
+            return;
+        }
+        let known = self.recovery.committed.as_ref().map(|commit| commit.epoch);
+        let newer = current.filter(|commit| Some(commit.epoch) > known);
+        match newer {
+            // Another leader was faster; or we were, and have not heard of it.
+            Some(commit) => {
+                self.adopt(commit);
+                self.introduce_if_all_are_known(effects);
+            }
+            None => self.recovery.since = self.now, // Once more, after a while.
+        }
+    }
+
+    /// Sends the members of a committed epoch to those who have not joined it.
+    fn introduce_members(&mut self, effects: &mut Vec<Effect>) {
+        let expected = self.expected();
+        let Some(next) = self.next() else {
+            return;
+        };
+        self.recovery.since = self.now;
+        for (&rank, member) in &self.members {
+            let Some(connection) = member.connection else {
+                continue;
+            };
+            let message = if expected.contains(&rank) {
+                next.clone()
+            } else {
+                Message::Refused(Refusal::Out {
+                    rank,
+                    epoch: self.epoch,
+                })
+            };
+            effects.push(Effect::Send {
+                connection,
+                message,
+            });
+        }
+        self.forget_others(&expected);
+    }
+
+    fn next(&self) -> Option<Message> {
+        let commit = self.recovery.committed.as_ref()?;
+        let endpoint = |rank: &u32| Some((*rank, self.members.get(rank)?.endpoint));
+        Some(Message::Next {
+            epoch: commit.epoch,
+            members: commit.members.iter().filter_map(endpoint).collect(),
+            resume: commit.resume.clone(),
+        })
+    }
+
+    fn forget_others(&mut self, expected: &[u32]) {
+        self.members.retain(|rank, _| expected.contains(rank));
+        self.connections.retain(|_, rank| expected.contains(rank));
+    }
+
+    pub(super) fn introduce_if_all_are_known(&mut self, effects: &mut Vec<Effect>) {
+        let expected = self.expected();
+        let known = expected.iter().all(|rank| self.members.contains_key(rank));
+        if !known {
+            return;
+        }
+        let joined = self.members.values().all(|member| self.has_joined(member));
+        self.stage = Stage::Introduced;
+        if joined {
+            self.start_if_all_are_there(effects);
+        } else {
+            self.introduce_members(effects);
+        }
+    }
+
+    /// A member said hello on a new connection, in an epoch that is committed. What it was told may not have reached it.
+    pub(super) fn answer_member(
+        &mut self,
+        rank: u32,
+        connection: Connection,
+        joined: Option<u64>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if joined.is_none() {
+            self.recovery.forgetful.insert(rank);
+            self.recovery.stopped.remove(&rank);
+        }
+        let message = match self.stage {
+            Stage::Stopping => {
+                self.revoke_newly(connection, effects);
+                return;
+            }
+            Stage::Heard => {
+                self.introduce_if_all_are_known(effects);
+                return;
+            }
+            Stage::Started if joined == Some(self.epoch) => Message::Go { epoch: self.epoch },
+            Stage::Introduced if joined == Some(self.epoch) => {
+                self.start_if_all_are_there(effects);
+                return;
+            }
+            Stage::Introduced => match self.next() {
+                Some(next) => next,
+                None => return,
+            },
+            Stage::Started | Stage::Proposing => return,
+        };
+        effects.push(Effect::Send {
+            connection,
+            message,
+        });
+    }
+
+    pub(super) fn is_out(&mut self, rank: u32) {
+        self.recovery.out.insert(rank);
+    }
+
+    pub(super) fn stopped(
+        &mut self,
+        connection: Connection,
+        epoch: u64,
+        report: Report,
+        reach: Reach,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(&rank) = self.connections.get(&connection) else {
+            return;
+        };
+        self.hear(connection);
+        let sound = report.iter().all(GroupReport::is_sound);
+        if !self.shrinks() || epoch != self.epoch || self.recovery.committed.is_none() || !sound {
+            return;
+        }
+        match self.stage {
+            Stage::Stopping => {}
+            Stage::Heard | Stage::Introduced | Stage::Started => self.stop(effects),
+            Stage::Proposing => return,
+        }
+        let stopped = Stopped { report, reach };
+        self.recovery.stopped.insert(rank, stopped);
+        self.recovery.changed = self.now;
+    }
+
+    /// Asks all members to stop and to report.
+    fn stop(&mut self, effects: &mut Vec<Effect>) {
+        self.stage = Stage::Stopping;
+        self.recovery.since = self.now;
+        self.recovery.changed = self.now;
+        self.recovery.stopped.clear();
+        self.send_to_all(&self.revoke(), effects);
+    }
+
+    fn revoke(&self) -> Message {
+        let known = self.members.iter();
+        Message::Revoke {
+            epoch: self.epoch,
+            members: known
+                .map(|(&rank, member)| (rank, member.endpoint))
+                .collect(),
+        }
+    }
+
+    /// Asks a member on a new connection to stop; those who have lost their memory learn of it from this.
+    fn revoke_newly(&self, connection: Connection, effects: &mut Vec<Effect>) {
+        let revoke = self.revoke();
+        let forgetful = self.recovery.forgetful.iter();
+        let connections = forgetful
+            .filter_map(|rank| self.members.get(rank)?.connection)
+            .filter(|&other| other != connection)
+            .chain([connection]);
+        effects.extend(connections.map(|connection| Effect::Send {
+            connection,
+            message: revoke.clone(),
+        }));
+    }
+
+    /// Why the epoch has to end, after it was committed.
+    fn is_troubled(&self) -> bool {
+        let recovery = &self.recovery;
+        let expected = self.expected();
+        let lost = |rank: &u32| recovery.out.contains(rank) && !self.has_left(*rank);
+        let given_up = self.suspects.values().any(|reason| match reason {
+            super::Reason::Dead | super::Reason::Silent => true,
+            super::Reason::Frozen => false,
+        });
+        expected.iter().any(lost) || !recovery.forgetful.is_empty() || given_up
+    }
+
+    fn has_left(&self, rank: u32) -> bool {
+        self.members.get(&rank).is_some_and(|member| member.left)
+    }
+
+    /// Does what time or an event has made possible.
+    pub(super) fn recover(&mut self, effects: &mut Vec<Effect>) {
+        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+            return;
+        }
+        let late = self.now >= self.recovery.since.saturating_add(self.patience());
+        match self.stage {
+            Stage::Heard | Stage::Introduced if self.is_troubled() || late => self.stop(effects),
+            Stage::Started if self.is_troubled() => self.stop(effects),
+            Stage::Proposing if late => {
+                if let Some(commit) = self.recovery.proposed.clone() {
+                    self.propose(commit, effects);
+                }
+            }
+            Stage::Heard
+            | Stage::Introduced
+            | Stage::Started
+            | Stage::Stopping
+            | Stage::Proposing => {}
+        }
+        if self.stage == Stage::Stopping {
+            self.propose_survivors(effects);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        match self.stage {
+            // Members dial a new leader within some seconds. While all that did are in the epoch, nobody is missed.
+            Stage::Heard if self.members.values().all(|member| self.has_joined(member)) => {
+                Duration::MAX
+            }
+            Stage::Heard => self.recovery.policy.peer_loss,
+            Stage::Introduced => JOIN,
+            Stage::Proposing => RETRY,
+            Stage::Started | Stage::Stopping => Duration::MAX,
+        }
+    }
+
+    /// When a member that has not reported is given up.
+    fn deadline(&self, rank: u32) -> Duration {
+        let limit = self.recovery.policy.peer_loss;
+        let stopping = self.recovery.since + limit;
+        // Who has never been heard by this leader is given its time from the beginning.
+        let heard = self.members.get(&rank).map_or(self.began, |one| one.heard);
+        (heard + limit).min(stopping)
+    }
+
+    fn has_reported(&self, rank: u32) -> bool {
+        let connected = |rank| {
+            let member = self.members.get(&rank);
+            member.is_some_and(|member| member.connection.is_some())
+        };
+        self.recovery.stopped.contains_key(&rank) && connected(rank)
+    }
+
+    /// Members that may still report.
+    pub(super) fn awaited(&self) -> Vec<u32> {
+        let awaited = |&rank: &u32| {
+            let out = self.recovery.out.contains(&rank);
+            !out && !self.has_reported(rank) && self.now < self.deadline(rank)
+        };
+        self.expected().into_iter().filter(awaited).collect()
+    }
+
+    fn propose_survivors(&mut self, effects: &mut Vec<Effect>) {
+        if !self.awaited().is_empty() {
+            return;
+        }
+        let expected = self.expected();
+        let reported: Vec<u32> = expected
+            .iter()
+            .copied()
+            .filter(|&rank| !self.recovery.out.contains(&rank) && self.has_reported(rank))
+            .collect();
+        let stopped = &self.recovery.stopped;
+        let reach: BTreeMap<u32, &Reach> = reported
+            .iter()
+            .map(|&rank| (rank, &stopped[&rank].reach))
+            .collect();
+        if reach.is_empty() || !is_whole(&reach) && self.now < self.recovery.changed + SETTLE {
+            return;
+        }
+        let members: Vec<u32> = survivors(&reach).into_iter().collect();
+        let left = members.len() as u32;
+        if members.len() < expected.len() && left < self.recovery.policy.least {
+            let least = self.recovery.policy.least;
+            self.break_with(Break::TooFew { left, least });
+            return;
+        }
+        let reports: BTreeMap<usize, &Report> = members
+            .iter()
+            .map(|&rank| (rank as usize, &stopped[&rank].report))
+            .collect();
+        let has_rank = |rank: u32| {
+            let node = self
+                .layout
+                .as_ref()
+                .map(|layout| layout.node_of(rank) as u32);
+            node.is_none_or(|node| members.binary_search(&node).is_ok())
+        };
+        match recovery::resume(&reports, has_rank) {
+            Ok(resume) => {
+                let epoch = self.epoch + 1;
+                let commit = Commit {
+                    epoch,
+                    members,
+                    resume,
+                };
+                self.propose(commit, effects);
+            }
+            Err(forgotten) => {
+                self.break_with(Break::Forgotten { op: forgotten.op });
+            }
+        }
+    }
+
+    /// When something becomes possible by the passing of time alone.
+    pub(super) fn recovery_wake_at(&self) -> Option<Duration> {
+        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+            return None;
+        }
+        let since = self.recovery.since;
+        match self.stage {
+            Stage::Started => None,
+            Stage::Heard | Stage::Introduced | Stage::Proposing => {
+                since.checked_add(self.patience())
+            }
+            Stage::Stopping => {
+                let awaited = self.awaited();
+                let deadlines = awaited.iter().map(|&rank| self.deadline(rank));
+                let settled = self.recovery.changed + SETTLE;
+                deadlines.min().or((self.now < settled).then_some(settled))
+            }
+        }
+    }
+}

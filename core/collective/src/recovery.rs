@@ -1,0 +1,296 @@
+//! What survives the end of an epoch: what each node reports when it has stopped, and from all reports together what
+//! the next epoch begins with. An operation that a survivor has completed is served to those who lack it, so that the
+//! contribution of those who are gone is in it for everybody; every other one is run again by the survivors.
+
+use std::collections::BTreeMap;
+
+use crate::machine::{GroupId, MAX_IN_FLIGHT, OpId, Verdict};
+use crate::op::{Call, OpKind};
+
+/// Operations that one report may name: what may be in flight, and as many that are over and still kept for others.
+pub const MAX_HELD: u64 = 2 * MAX_IN_FLIGHT;
+
+/// An operation whose outcome is final on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub op: OpId,
+    /// The epoch whose members took part in it.
+    pub epoch: u32,
+    /// What was called.
+    pub call: Call,
+    /// Bytes of its result: a gathering's depend on the epoch it was run in.
+    pub bytes: u64,
+    /// Whether the node has them all. One that only passes parts of a reduction on to its root does not.
+    pub complete: bool,
+    /// Why it failed for all, if so.
+    pub verdict: Option<Verdict>,
+}
+
+/// How far one node is with one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Which group.
+    pub group: GroupId,
+    /// The first operation whose end not every local rank was told.
+    pub told_all: OpId,
+    /// The first operation whose end no local rank was told.
+    pub told_any: OpId,
+    /// What is final here and kept, ascending; at most [`MAX_HELD`].
+    pub held: Vec<Held>,
+}
+
+/// How far one node is, when it has stopped. From then on it completes and tells nothing in this epoch.
+pub type Report = Vec<GroupReport>;
+
+impl GroupReport {
+    fn holds(&self, op: OpId) -> Option<&Held> {
+        let at = self.held.binary_search_by_key(&op, |held| held.op).ok()?;
+        self.held.get(at)
+    }
+
+    /// The report of a node that carries out each operation in parts by several machines, each with its own range of
+    /// the result: an operation is final when all parts are.
+    #[must_use]
+    pub fn merge(&self, other: &Self) -> Self {
+        // A part that is told is final, also where its machine needs not keep it any more.
+        let final_in = |report: &Self, op| op < report.told_all || report.holds(op).is_some();
+        let mut held: BTreeMap<OpId, Held> = BTreeMap::new();
+        for one in self.held.iter().chain(&other.held) {
+            if final_in(self, one.op) && final_in(other, one.op) {
+                let both = held.entry(one.op).or_insert(*one);
+                both.complete &= one.complete;
+            }
+        }
+        Self {
+            group: self.group,
+            told_all: self.told_all.min(other.told_all),
+            told_any: self.told_any.min(other.told_any),
+            held: held.into_values().collect(),
+        }
+    }
+
+    /// Whether a report can be true: whoever relies on it has not written it.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let ascends = self.held.windows(2).all(|pair| pair[0].op < pair[1].op);
+        let bounded = self.held.len() as u64 <= MAX_HELD;
+        ascends && bounded && self.told_all <= self.told_any
+    }
+}
+
+/// An operation that is not run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The operation as its holder has it.
+    pub held: Held,
+    /// The lowest node that has all of the result.
+    pub holder: usize,
+    /// Whether the bytes have to be sent: somebody lacks them.
+    pub spread: bool,
+}
+
+/// What one group begins an epoch with; the same on all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupResume {
+    /// Which group.
+    pub group: GroupId,
+    /// The first operation whose end somebody was not told. All before are over.
+    pub base: OpId,
+    /// The operations from `base` on that are not run again, ascending.
+    pub served: Vec<Served>,
+}
+
+/// What an epoch begins with.
+pub type Resume = Vec<GroupResume>;
+
+/// Somebody still needs an operation that others were told the end of, and nobody has its result any more. Running it
+/// again would contradict what was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the result of operation {op} is needed and was lost with those who had it")]
+pub struct Forgotten {
+    /// Which.
+    pub op: OpId,
+}
+
+/// What the epoch of these nodes begins with. `holds` says whether a node among them has a global rank.
+pub fn resume(
+    reports: &BTreeMap<usize, &Report>,
+    has_rank: impl Fn(u32) -> bool,
+) -> Result<Resume, Forgotten> {
+    let mut groups: BTreeMap<GroupId, BTreeMap<usize, &GroupReport>> = BTreeMap::new();
+    for (&node, report) in reports {
+        for group in *report {
+            groups.entry(group.group).or_default().insert(node, group);
+        }
+    }
+    let groups = groups.into_iter();
+    groups
+        .map(|(group, reports)| resume_group(group, &reports, &has_rank))
+        .collect()
+}
+
+fn resume_group(
+    group: GroupId,
+    reports: &BTreeMap<usize, &GroupReport>,
+    has_rank: &dyn Fn(u32) -> bool,
+) -> Result<GroupResume, Forgotten> {
+    let all = || reports.values();
+    let base = all().map(|report| report.told_all).min().unwrap_or(0);
+    let told = all().map(|report| report.told_any).max().unwrap_or(0);
+    let last = all().filter_map(|report| Some(report.held.last()?.op + 1));
+    let end = last.max().unwrap_or(0).max(told);
+    let mut served = Vec::new();
+    for op in base..end {
+        match serve(op, reports, has_rank) {
+            Some(one) => served.push(one),
+            None if op < told => return Err(Forgotten { op }),
+            None => {}
+        }
+    }
+    Ok(GroupResume {
+        group,
+        base,
+        served,
+    })
+}
+
+/// How an operation is served, if it can be.
+fn serve(
+    op: OpId,
+    reports: &BTreeMap<usize, &GroupReport>,
+    has_rank: &dyn Fn(u32) -> bool,
+) -> Option<Served> {
+    let holders = || {
+        let held = reports.iter();
+        held.filter_map(|(&node, report)| Some((node, *report.holds(op)?)))
+    };
+    let lacks = |report: &&GroupReport| report.told_all <= op && report.holds(op).is_none();
+    let wanted = reports.values().any(lacks);
+    let whole = holders().find(|(_, held)| held.complete || held.verdict.is_some());
+    if let Some((holder, held)) = whole {
+        let spread = wanted && held.verdict.is_none() && held.bytes > 0;
+        return Some(Served {
+            held,
+            holder,
+            spread,
+        });
+    }
+    // Nobody has the bytes. That is no loss when only a root that is gone was to have them.
+    let (holder, held) = holders().next()?;
+    let for_nobody = matches!(held.call.kind, OpKind::Reduce { root, .. } if !has_rank(root));
+    (for_nobody || !wanted).then_some(Served {
+        held,
+        holder,
+        spread: false,
+    })
+}
+
+impl GroupResume {
+    /// The same with the places among the members in place of the nodes' ranks in the attempt.
+    #[must_use]
+    pub fn within(&self, members: &[usize]) -> Self {
+        let place = |holder: usize| members.binary_search(&holder).unwrap_or(0);
+        let served = self.served.iter().map(|served| Served {
+            holder: place(served.holder),
+            ..*served
+        });
+        Self {
+            served: served.collect(),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::op::ReduceOp;
+
+    fn call(kind: OpKind) -> Call {
+        Call {
+            kind,
+            dtype: DType::F32,
+            count: 2,
+            tag: 0,
+        }
+    }
+
+    fn held(op: OpId) -> Held {
+        Held {
+            op,
+            epoch: 1,
+            call: call(OpKind::AllReduce { op: ReduceOp::Sum }),
+            bytes: 8,
+            complete: true,
+            verdict: None,
+        }
+    }
+
+    fn report(told: OpId, ops: &[OpId]) -> Report {
+        vec![GroupReport {
+            group: 0,
+            told_all: told,
+            told_any: told,
+            held: ops.iter().map(|&op| held(op)).collect(),
+        }]
+    }
+
+    fn plan(reports: &[Report]) -> Result<GroupResume, Forgotten> {
+        let reports = reports.iter().enumerate().collect();
+        resume(&reports, |_| true).map(|mut groups| groups.remove(0))
+    }
+
+    #[test]
+    fn what_a_survivor_completed_is_served_by_the_lowest_and_the_rest_is_run_again() {
+        let resume = plan(&[report(3, &[]), report(3, &[3, 5]), report(4, &[3, 5])]).unwrap();
+        assert_eq!(resume.base, 3);
+        let served: Vec<_> = resume
+            .served
+            .iter()
+            .map(|one| (one.held.op, one.holder, one.spread))
+            .collect();
+        assert_eq!(served, [(3, 1, true), (5, 1, true)], "4 is run again");
+    }
+
+    #[test]
+    fn nothing_is_sent_when_nobody_lacks_it() {
+        // The first has lost its memory, but its ranks were told.
+        let resume = plan(&[report(4, &[]), report(3, &[3]), report(4, &[3])]).unwrap();
+        assert_eq!(resume.base, 3);
+        assert!(!resume.served[0].spread && resume.served[0].holder == 1);
+    }
+
+    #[test]
+    fn what_was_told_and_is_held_by_nobody_is_not_run_again() {
+        let lost = plan(&[report(4, &[]), report(3, &[])]);
+        assert_eq!(lost, Err(Forgotten { op: 3 }));
+    }
+
+    #[test]
+    fn a_reduction_whose_root_lacks_it_is_run_again_unless_the_root_is_gone() {
+        let kind = OpKind::Reduce {
+            op: ReduceOp::Sum,
+            root: 0,
+        };
+        let mut passed = report(3, &[3]);
+        passed[0].held[0].call = call(kind);
+        passed[0].held[0].complete = false;
+        let waits = report(3, &[]);
+        assert_eq!(plan(&[waits.clone(), passed.clone()]).unwrap().served, []);
+        let reports = BTreeMap::from([(1, &passed), (2, &waits)]);
+        let resume = resume(&reports, |rank| rank != 0).unwrap();
+        let served = resume[0].served[0];
+        assert!(served.held.op == 3 && !served.spread);
+    }
+
+    #[test]
+    fn an_operation_in_parts_is_final_when_all_parts_are() {
+        // The second part of operation 3 was told and let go: the first still is not.
+        let merged = report(3, &[3, 5])[0].merge(&report(4, &[4, 5])[0]);
+        let ops: Vec<OpId> = merged.held.iter().map(|held| held.op).collect();
+        assert_eq!((merged.told_all, ops), (3, vec![3, 5]));
+        assert!(merged.is_sound());
+    }
+}

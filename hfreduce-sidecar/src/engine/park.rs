@@ -1,0 +1,162 @@
+//! How the engine sleeps. A node whose neighbours are reached over sockets sleeps on descriptors: sockets and the
+//! bells of its processes. One that shares memory with all of them sleeps on words of that memory, which costs half
+//! as much, and a thread of its own watches the descriptors meanwhile: they only tell of processes that come and go.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use wire::doorbell::{Doorbell, Sleep, WAIT_LIMIT};
+use wire::ring::Bed;
+
+/// How often the watching thread looks whether it is still needed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Everything that the engine may sleep on.
+#[derive(Debug)]
+pub(super) struct Park {
+    poll: Arc<OwnedFd>,
+    watcher: Option<Watcher>,
+}
+
+/// The thread that watches descriptors while the engine sleeps on words.
+#[derive(Debug)]
+struct Watcher(Arc<Watched>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// Rung when a descriptor is ready.
+    engine: AtomicU32,
+    /// Rung when the engine has looked.
+    thread: AtomicU32,
+    /// Some are ready that the engine has not looked at.
+    ready: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Park {
+    pub(super) fn new() -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self {
+            poll: Arc::new(poll),
+            watcher: None,
+        })
+    }
+
+    /// From here on the engine sleeps on words, where the kernel can.
+    pub(super) fn use_words(&mut self) -> io::Result<()> {
+        let probe = AtomicU32::new(0);
+        if !Doorbell::sleep_on_any(&[Doorbell::of(&probe)], Duration::ZERO) {
+            return Ok(());
+        }
+        let watched = Arc::new(Watched::default());
+        let (poll, ours) = (Arc::clone(&self.poll), Arc::clone(&watched));
+        thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(move || ours.watch(&poll))?;
+        self.watcher = Some(Watcher(watched));
+        Ok(())
+    }
+
+    /// How those who wake the engine have to do it.
+    pub(super) fn how(&self) -> Sleep {
+        match self.watcher {
+            Some(_) => Sleep::Word,
+            None => Sleep::Bell,
+        }
+    }
+
+    pub(super) fn poll(&self) -> &OwnedFd {
+        &self.poll
+    }
+
+    /// Looks at the descriptors without sleeping, where that is not for nothing.
+    pub(super) fn look(&self, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
+        let Some(Watcher(watched)) = &self.watcher else {
+            return self.wait(events, Duration::ZERO);
+        };
+        if !watched.ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.wait(events, Duration::ZERO)
+    }
+
+    /// The engine has dealt with the descriptors that were ready.
+    pub(super) fn looked(&self) {
+        if let Some(Watcher(watched)) = &self.watcher
+            && watched.ready.swap(false, Ordering::AcqRel)
+        {
+            let _ = Doorbell::of(&watched.thread).ring();
+        }
+    }
+
+    /// Sleeps until something happens, at most for `limit`. On words: those of `beds`, on which the engine has
+    /// lain down.
+    pub(super) fn sleep(
+        &self,
+        beds: &[Bed],
+        events: &mut Vec<epoll::Event>,
+        limit: Duration,
+    ) -> rustix::io::Result<()> {
+        let Some(Watcher(watched)) = &self.watcher else {
+            // Rounded up, since the kernel may count in milliseconds and waking up early means spinning.
+            return self.wait(events, limit + Duration::from_millis(1));
+        };
+        let own = Doorbell::of(&watched.engine);
+        own.lie_down(Sleep::Word);
+        if !watched.ready.load(Ordering::SeqCst) {
+            let others = beds.iter().map(Bed::doorbell).take(WAIT_LIMIT - 1);
+            let doorbells: Vec<Doorbell<'_>> = [own].into_iter().chain(others).collect();
+            let _ = Doorbell::sleep_on_any(&doorbells, limit);
+        }
+        own.get_up();
+        self.look(events)
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>, limit: Duration) -> rustix::io::Result<()> {
+        let limit = Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let capacity = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&*self.poll, capacity, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Watched {
+    fn watch(&self, poll: &impl AsFd) {
+        let look = Timespec {
+            tv_sec: LOOK.as_secs().cast_signed(),
+            tv_nsec: 0,
+        };
+        while !self.over.load(Ordering::Acquire) {
+            let mut fds = [PollFd::new(poll, PollFlags::IN)];
+            let ready = rustix::event::poll(&mut fds, Some(&look));
+            if !matches!(ready, Ok(1..)) {
+                continue;
+            }
+            let own = Doorbell::of(&self.thread);
+            own.lie_down(Sleep::Word);
+            self.ready.store(true, Ordering::SeqCst);
+            let _ = Doorbell::of(&self.engine).ring();
+            while self.ready.load(Ordering::SeqCst) && !self.over.load(Ordering::Acquire) {
+                own.sleep(LOOK);
+            }
+            own.get_up();
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+        let _ = Doorbell::of(&self.0.thread).ring();
+    }
+}

@@ -1,0 +1,167 @@
+//! Links between neighbours: one protocol of frames, several ways to carry them. A transport delivers every frame
+//! once and in order, its payload to where the receiver wants it, and says when what was lent for sending may be
+//! used again. It never blocks; whoever owns it polls. What frames mean is `collective::machine`'s business.
+
+pub mod shared;
+pub mod tcp;
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::attach;
+use crate::block::{Denied, Reading, Writing};
+use crate::doorbell::Sleep;
+use crate::frame::{self, Header};
+use crate::ring::{Bed, Corrupt};
+use crate::segment;
+
+pub use shared::Shared;
+pub use tcp::Tcp;
+
+/// Frames that may wait: each operation in flight sends less than this per neighbour at once, because
+/// payload is bounded by slots. A machine that queues more has a bug.
+const QUEUE_LIMIT: usize = 4096;
+
+/// Why a link is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The other side closed it, or is gone.
+    #[error("the connection was closed")]
+    Closed,
+    /// It broke.
+    #[error("the connection failed: {0}")]
+    Failed(#[source] io::Error),
+    /// What came is no frame.
+    #[error(transparent)]
+    Frame(#[from] frame::Error),
+    /// The receiver has no place for it.
+    #[error("{0}")]
+    Unplaced(String),
+    /// The memory of a payload is in use otherwise: a bug of this side.
+    #[error(transparent)]
+    Memory(#[from] Denied),
+    /// More is sent than can ever be on the way.
+    #[error("{0} frames wait to be sent, at most {QUEUE_LIMIT} can")]
+    Queue(usize),
+    /// The other side broke the ring between the two.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// What came with a frame cannot be read.
+    #[error("a frame speaks of {0}")]
+    Payload(&'static str),
+    /// The socket beside the shared memory failed.
+    #[error(transparent)]
+    Socket(#[from] attach::Error),
+    /// A segment that the other side shares cannot be mapped, or none can be made.
+    #[error(transparent)]
+    Segment(#[from] segment::Error),
+}
+
+/// Payload that is sent: lent to the link until it hands the token back.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The sender's name for it.
+    pub token: u64,
+    /// The bytes.
+    pub bytes: Reading,
+}
+
+/// Where the payload of a frame goes.
+#[derive(Debug)]
+pub enum Place {
+    /// There.
+    Into(Writing),
+    /// Nobody wants it.
+    Discard,
+}
+
+/// Says where a payload goes.
+pub type Placing<'a> = dyn FnMut(&Header) -> Result<Place, String> + 'a;
+
+/// What one look at a link brought.
+#[derive(Debug)]
+pub enum Received {
+    /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be let
+    /// go before the `Credit` of its slot is sent.
+    Frame(Header, Option<Reading>),
+    /// Part of one: look again.
+    Part,
+    /// Nothing more for now.
+    Nothing,
+}
+
+/// A link to a neighbour.
+pub trait Transport: fmt::Debug + Send {
+    /// How it is called in logs and metrics.
+    fn name(&self) -> &'static str;
+
+    /// Queues a frame.
+    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error>;
+
+    /// Sends what can be sent. The tokens of payloads that have left go into `left`.
+    fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error>;
+
+    /// Whether everything that was queued has been handed over.
+    fn is_flushed(&self) -> bool;
+
+    /// Looks once for what has come.
+    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error>;
+
+    /// Whether frames may be pushed.
+    fn can_send(&self) -> bool;
+
+    /// Sends nothing more. Gives up what is queued; the tokens of its payloads go into `left`. What has come
+    /// so far can still be received, and then the link is closed, whatever the other side does.
+    fn abandon(&mut self, left: &mut Vec<u64>);
+
+    /// Bytes sent and received since the last time, headers included.
+    fn take_traffic(&mut self) -> (u64, u64);
+
+    /// Readable when there may be something to receive, if its owner sleeps on descriptors.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// The socket is readable.
+    fn wake(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Whether its owner should also wait until the socket can be written to.
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    /// Whether it has to be looked at without a sign of its socket.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// Prepares for its owner's sleep. False: something has come, do not sleep.
+    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
+        let _ = how;
+        Ok(true)
+    }
+
+    /// The owner looks again.
+    fn awake(&self) {}
+
+    /// Where its owner, once prepared, may sleep in place of the socket.
+    fn beds(&self) -> Vec<Bed> {
+        Vec::new()
+    }
+}
+
+/// A peer that died looks like one of these, depending on what was under way.
+fn gone(error: io::Error) -> Error {
+    let by_the_peer = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted
+    );
+    if by_the_peer {
+        Error::Closed
+    } else {
+        Error::Failed(error)
+    }
+}

@@ -1,0 +1,596 @@
+//! Frames between sidecars of one machine. Headers go through a ring in shared memory, and payload is not sent at
+//! all: a frame says where it lies, and the receiver reads it there. A part that goes up is one of the sources of
+//! the parent's reduction right where the child's kernel, or its only process, has put it; a result that goes down
+//! is copied once, by the one who gets it. So a byte crosses no kernel, and half as many are written.
+//!
+//! The segments of either side are mapped by the other for reading only. A socket beside the ring carries their
+//! descriptors, wakes who sleeps on descriptors, and ends when a side dies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport};
+use crate::attach::{self, Channel};
+use crate::block::{Block, Reading};
+use crate::doorbell::Sleep;
+use crate::frame::{Body, HEADER_BYTES, Header};
+use crate::ring::{self, Bed, Consumer, FRAME_WORDS, Producer, PushError};
+use crate::segment::{Segment, View};
+
+/// First words of an entry: the header.
+const HEADER_WORDS: usize = HEADER_BYTES / 8;
+/// The word that says in which segment the payload lies.
+const SEGMENT: usize = HEADER_WORDS;
+/// The word that says where in it.
+const OFFSET: usize = HEADER_WORDS + 1;
+/// Segments that the other side may share: results and inputs in use, and as many idle ones.
+const SHARED_LIMIT: usize = 4096;
+
+/// What goes over the socket.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(
+    tag = "kind",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+enum Note {
+    /// First: the ring that this side reads. With its descriptor.
+    Mailbox { bytes: u64 },
+    /// A segment that payload will lie in. With its descriptor.
+    Share { number: u64, bytes: u64 },
+    /// It is gone.
+    Gone { number: u64 },
+    /// Wake up.
+    Ring,
+}
+
+/// A connection whose other side has not named its mailbox yet.
+#[derive(Debug)]
+pub struct Opening {
+    channel: Channel,
+    inbox: Consumer<FRAME_WORDS>,
+}
+
+impl Opening {
+    /// Makes this side's mailbox and hands it over.
+    pub fn new(channel: Channel) -> Result<Self, Error> {
+        let (mailbox, inbox) = ring::mailbox()?;
+        let bytes = mailbox.len() as u64;
+        channel.send(&Note::Mailbox { bytes }, &[mailbox.fd()])?;
+        Ok(Self { channel, inbox })
+    }
+
+    /// The link, if the other side's mailbox has come; poll the socket until it has.
+    pub fn finish(self) -> Result<Result<Shared, Self>, Error> {
+        match self.channel.receive_with_fds::<Note>()? {
+            None => Ok(Err(self)),
+            Some((Note::Mailbox { bytes }, fds)) => {
+                let mailbox = Arc::new(Segment::open(only(fds)?, length(bytes))?);
+                let outbox = ring::mailbox_producer(&mailbox)
+                    .ok_or(Error::Payload("a mailbox that is too small"))?;
+                Ok(Ok(Shared::new(self.channel, self.inbox, outbox)))
+            }
+            Some((Note::Share { .. } | Note::Gone { .. } | Note::Ring, _)) => {
+                Err(Error::Payload("segments before its mailbox"))
+            }
+        }
+    }
+}
+
+impl AsFd for Opening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// A link through shared memory.
+#[derive(Debug)]
+pub struct Shared {
+    channel: Channel,
+    inbox: Consumer<FRAME_WORDS>,
+    outbox: Producer<FRAME_WORDS>,
+    /// Frames that found no room in the ring.
+    queue: VecDeque<(Header, Option<Outgoing>)>,
+    /// Payload that the other side copies: until it is done with that entry of the ring.
+    copied: VecDeque<(u64, Outgoing)>,
+    /// Payload that the other side reads in place: until it returns the slot of that tree.
+    read: BTreeMap<(u8, u8), Outgoing>,
+    /// Tokens of payload that has been read.
+    left: Vec<u64>,
+    /// Segments of this side that the other side has mapped.
+    told: BTreeMap<u64, Weak<Block>>,
+    /// Segments of the other side.
+    views: BTreeMap<u64, Arc<View>>,
+    /// Entries of the outbox that the other side was done with when this side looked last.
+    consumed: u64,
+    closed: bool,
+    abandoned: bool,
+    traffic: (u64, u64),
+}
+
+impl Shared {
+    fn new(channel: Channel, inbox: Consumer<FRAME_WORDS>, outbox: Producer<FRAME_WORDS>) -> Self {
+        Self {
+            channel,
+            inbox,
+            outbox,
+            queue: VecDeque::new(),
+            copied: VecDeque::new(),
+            read: BTreeMap::new(),
+            left: Vec::new(),
+            told: BTreeMap::new(),
+            views: BTreeMap::new(),
+            consumed: 0,
+            closed: false,
+            abandoned: false,
+            traffic: (0, 0),
+        }
+    }
+
+    /// Takes what came over the socket.
+    fn hear(&mut self) -> Result<(), Error> {
+        while !self.closed {
+            match self.channel.receive_with_fds::<Note>() {
+                Ok(None) => break,
+                Ok(Some((Note::Share { number, bytes }, fds))) => {
+                    if self.views.len() >= SHARED_LIMIT {
+                        return Err(Error::Payload("more segments than there can be"));
+                    }
+                    let view = View::open(&only(fds)?, length(bytes))?;
+                    self.views.insert(number, Arc::new(view));
+                }
+                Ok(Some((Note::Gone { number }, _))) => drop(self.views.remove(&number)),
+                Ok(Some((Note::Ring, _))) => {}
+                Ok(Some((Note::Mailbox { .. }, _))) => {
+                    return Err(Error::Payload("a second mailbox"));
+                }
+                Err(attach::Error::Closed) => self.closed = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes the other side, which sleeps on its socket. One that is full of rings is awake.
+    fn ring(&self) {
+        self.channel.send(&Note::Ring, &[]).ok();
+    }
+
+    /// Where the payload of an entry lies.
+    fn payload(&mut self, header: &Header, entry: &[u64; FRAME_WORDS]) -> Result<Reading, Error> {
+        let number = entry[SEGMENT];
+        if !self.views.contains_key(&number) {
+            // It was announced before the frame was written.
+            self.hear()?;
+        }
+        let view = self.views.get(&number);
+        let view = view.ok_or(Error::Payload("a segment that was never shared"))?;
+        let start = length(entry[OFFSET]);
+        let end = start.saturating_add(header.payload as usize);
+        Reading::of_view(Arc::clone(view), start..end)
+            .ok_or(Error::Payload("bytes outside of their segment"))
+    }
+
+    /// The segment that a payload lies in, made known to the other side, and its place there.
+    fn place(&mut self, payload: &Outgoing) -> Result<(u64, u64), Error> {
+        let (block, start) = payload
+            .bytes
+            .place()
+            .ok_or(Error::Payload("bytes that are not this side's to share"))?;
+        let number = block.number();
+        if !self.told.contains_key(&number) {
+            let segment = block.segment();
+            let bytes = segment.len() as u64;
+            self.channel
+                .send(&Note::Share { number, bytes }, &[segment.fd()])?;
+            self.told.insert(number, Arc::downgrade(block));
+            self.forget_gone();
+        }
+        Ok((number, start as u64))
+    }
+
+    fn forget_gone(&mut self) {
+        let channel = &self.channel;
+        self.told.retain(|&number, block| {
+            let is_there = block.strong_count() > 0;
+            if !is_there {
+                // Lost only when the socket is full or closed; then the other side keeps a mapping longer.
+                channel.send(&Note::Gone { number }, &[]).ok();
+            }
+            is_there
+        });
+    }
+
+    /// Whether this side waits for the other to be done with entries.
+    fn waits_for_room(&self) -> bool {
+        !self.copied.is_empty() || !self.queue.is_empty()
+    }
+}
+
+impl Transport for Shared {
+    fn name(&self) -> &'static str {
+        "shared memory"
+    }
+
+    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error> {
+        if self.queue.len() >= QUEUE_LIMIT {
+            return Err(Error::Queue(self.queue.len()));
+        }
+        self.queue.push_back((*header, payload));
+        Ok(())
+    }
+
+    fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error> {
+        left.append(&mut self.left);
+        self.consumed = self.outbox.consumed()?;
+        while self
+            .copied
+            .front()
+            .is_some_and(|(entry, _)| *entry < self.consumed)
+        {
+            left.extend(self.copied.pop_front().map(|(_, payload)| payload.token));
+        }
+        if self.closed && !self.queue.is_empty() {
+            return Err(Error::Closed);
+        }
+        let mut rings = false;
+        while let Some((header, payload)) = self.queue.pop_front() {
+            if self.outbox.room()? == 0 {
+                self.queue.push_front((header, payload));
+                break;
+            }
+            let mut entry = [0; FRAME_WORDS];
+            for (word, bytes) in entry.iter_mut().zip(header.encode().chunks_exact(8)) {
+                *word = bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte));
+            }
+            if let Some(payload) = &payload {
+                (entry[SEGMENT], entry[OFFSET]) = self.place(payload)?;
+            }
+            let number = self.outbox.produced();
+            match self.outbox.push(&entry) {
+                Ok(asleep) => rings |= asleep,
+                Err(PushError::Full) => {
+                    self.queue.push_front((header, payload));
+                    break;
+                }
+                Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),
+            }
+            self.traffic.0 += HEADER_BYTES as u64 + u64::from(header.payload);
+            match payload {
+                Some(payload) if is_read_in_place(&header.body) => {
+                    self.read.insert((header.tree, header.slot), payload);
+                }
+                Some(payload) => self.copied.push_back((number, payload)),
+                None => {}
+            }
+        }
+        if rings {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error> {
+        let Some(entry) = self.inbox.peek()? else {
+            return if self.closed || self.abandoned {
+                Err(Error::Closed)
+            } else {
+                Ok(Received::Nothing)
+            };
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(entry) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let header = Header::parse(&bytes)?;
+        self.traffic.1 += HEADER_BYTES as u64 + u64::from(header.payload);
+        let mut lent = None;
+        if header.payload > 0 {
+            let payload = self.payload(&header, &entry)?;
+            if is_read_in_place(&header.body) {
+                lent = Some(payload);
+            } else {
+                match place(&header).map_err(Error::Unplaced)? {
+                    Place::Into(mut into) if into.len() == payload.len() => {
+                        into.copy_from_slice(&payload);
+                    }
+                    Place::Into(_) => return Err(Error::Payload("more or less than its place")),
+                    Place::Discard => {}
+                }
+            }
+        }
+        if let Body::Credit = header.body {
+            let payload = self.read.remove(&(header.tree, header.slot));
+            self.left.extend(payload.map(|payload| payload.token));
+        }
+        if self.inbox.done() {
+            self.ring();
+        }
+        Ok(Received::Frame(header, lent))
+    }
+
+    fn can_send(&self) -> bool {
+        !self.abandoned
+    }
+
+    fn abandon(&mut self, left: &mut Vec<u64>) {
+        self.abandoned = true;
+        left.append(&mut self.left);
+        let queued = self.queue.drain(..).filter_map(|(_, payload)| payload);
+        let copied = self.copied.drain(..).map(|(_, payload)| payload);
+        let read = std::mem::take(&mut self.read).into_values();
+        left.extend(
+            queued
+                .chain(copied)
+                .chain(read)
+                .map(|payload| payload.token),
+        );
+        self.channel.shutdown();
+    }
+
+    fn take_traffic(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.traffic)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn wake(&mut self) -> Result<(), Error> {
+        self.hear()
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
+        if !self.inbox.sleep(how)? {
+            return Ok(false);
+        }
+        if self.waits_for_room() && !self.outbox.sleep(self.consumed, how)? {
+            self.inbox.awake();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn awake(&self) {
+        self.inbox.awake();
+        self.outbox.awake();
+    }
+
+    fn beds(&self) -> Vec<Bed> {
+        let mut beds = vec![self.inbox.bed()];
+        if self.waits_for_room() {
+            beds.push(self.outbox.bed());
+        }
+        beds
+    }
+}
+
+/// Whether the receiver reads the payload where it lies until it returns the slot; else it copies it at once.
+const fn is_read_in_place(body: &Body) -> bool {
+    matches!(body, Body::Up { .. })
+}
+
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn only(fds: Vec<OwnedFd>) -> Result<OwnedFd, attach::Error> {
+    let [fd] = <[_; 1]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::attach::Listener;
+    use crate::frame::Claim;
+    use crate::op::Call;
+    use crate::segment::Writers;
+
+    /// Two links to each other, and their mailboxes.
+    fn pair() -> (Shared, Shared) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Listener::bind(&path).unwrap();
+        let one = Opening::new(Channel::connect(&path).unwrap()).unwrap();
+        let other = Opening::new(listener.accept().unwrap().unwrap()).unwrap();
+        (
+            one.finish().unwrap().unwrap(),
+            other.finish().unwrap().unwrap(),
+        )
+    }
+
+    fn block(content: &[u8]) -> Arc<Block> {
+        let block = Block::new(Segment::create("test", content.len(), Writers::Creator).unwrap());
+        let mut whole = block.write(0..content.len()).unwrap();
+        whole.copy_from_slice(content);
+        drop(whole);
+        block
+    }
+
+    fn up(slot: u8, payload: u32) -> Header {
+        let call = Call::barrier();
+        let claim = Claim { rank: 0, call };
+        Header {
+            slot,
+            payload,
+            ..Header::empty(1, 1, Body::Up { claim })
+        }
+    }
+
+    fn down(payload: u32) -> Header {
+        Header {
+            payload,
+            ..Header::empty(1, 1, Body::Down)
+        }
+    }
+
+    fn credit(slot: u8) -> Header {
+        Header {
+            slot,
+            ..Header::empty(1, 1, Body::Credit)
+        }
+    }
+
+    fn send(link: &mut Shared, header: &Header, payload: Option<(u64, Reading)>) -> Vec<u64> {
+        let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
+        link.push(header, payload).unwrap();
+        flush(link)
+    }
+
+    fn flush(link: &mut Shared) -> Vec<u64> {
+        let mut left = Vec::new();
+        link.flush(&mut left).unwrap();
+        left
+    }
+
+    fn receive(link: &mut Shared) -> (Header, Option<Reading>) {
+        match link.receive(&mut |_| Ok(Place::Discard)).unwrap() {
+            Received::Frame(header, lent) => (header, lent),
+            other @ (Received::Part | Received::Nothing) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_goes_up_is_read_where_it_lies_until_its_slot_is_returned() {
+        let (mut child, mut parent) = pair();
+        let part = block(b"a part of a chunk");
+        let lent = part.read(2..6).unwrap();
+        assert!(send(&mut child, &up(3, 4), Some((7, lent))).is_empty());
+        let (header, lent) = receive(&mut parent);
+        assert_eq!(
+            (header, &**lent.as_ref().unwrap()),
+            (up(3, 4), &b"part"[..])
+        );
+        assert!(part.write(2..6).is_err(), "it is read");
+        drop(lent);
+        send(&mut parent, &credit(3), None);
+        assert_eq!(receive(&mut child).0, credit(3));
+        assert_eq!(flush(&mut child), [7]);
+        part.write(2..6).unwrap();
+    }
+
+    #[test]
+    fn what_goes_down_is_copied_and_then_used_again() {
+        let (mut child, mut parent) = pair();
+        let result = block(b"a result");
+        let mine = block(&[0; 8]);
+        let lent = result.read(0..8).unwrap();
+        assert!(send(&mut parent, &down(8), Some((9, lent))).is_empty());
+        assert!(flush(&mut parent).is_empty(), "nobody has looked");
+        let mut place = |_: &Header| Ok(Place::Into(mine.write(0..8).unwrap()));
+        let received = child.receive(&mut place).unwrap();
+        assert!(matches!(received, Received::Frame(header, None) if header == down(8)));
+        assert_eq!(&*mine.read(0..8).unwrap(), b"a result");
+        assert_eq!(flush(&mut parent), [9]);
+    }
+
+    #[test]
+    fn more_frames_than_the_ring_holds_wait_for_room_and_come_in_order() {
+        let (mut one, mut other) = pair();
+        for slot in 0..200 {
+            send(&mut one, &credit(slot), None);
+        }
+        assert!(!one.is_flushed());
+        for slot in 0..200 {
+            assert_eq!(receive(&mut other).0, credit(slot));
+            flush(&mut one);
+        }
+        let nothing = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
+        assert!(matches!(nothing, Received::Nothing) && one.is_flushed());
+    }
+
+    #[test]
+    fn who_waits_for_room_is_not_put_to_sleep_when_there_is_some() {
+        let (mut child, mut parent) = pair();
+        let result = block(b"result");
+        send(&mut parent, &down(6), Some((1, result.read(0..6).unwrap())));
+        assert!(parent.sleep(Sleep::Word).unwrap());
+        assert_eq!(
+            parent.beds().len(),
+            2,
+            "for what comes, and for what is copied"
+        );
+        parent.awake();
+        receive(&mut child);
+        assert!(!parent.sleep(Sleep::Word).unwrap());
+        assert_eq!(flush(&mut parent), [1]);
+        assert!(parent.sleep(Sleep::Bell).unwrap() && parent.beds().len() == 1);
+        send(&mut child, &credit(0), None);
+        assert!(!parent.sleep(Sleep::Bell).unwrap());
+    }
+
+    #[test]
+    fn what_a_side_said_before_it_died_comes_before_its_end() {
+        let (mut one, mut other) = pair();
+        send(&mut one, &credit(1), None);
+        drop(one);
+        other.wake().unwrap();
+        assert_eq!(receive(&mut other).0, credit(1));
+        let end = other.receive(&mut |_| Ok(Place::Discard));
+        assert!(matches!(end, Err(Error::Closed)));
+    }
+
+    #[test]
+    fn a_segment_that_is_gone_is_unmapped_on_the_other_side() {
+        let (mut one, mut other) = pair();
+        for round in 0..3 {
+            let part = block(b"gone soon");
+            send(&mut one, &up(0, 4), Some((round, part.read(0..4).unwrap())));
+            drop(receive(&mut other));
+            send(&mut other, &credit(0), None);
+            receive(&mut one);
+            assert_eq!(flush(&mut one), [round]);
+        }
+        other.wake().unwrap();
+        assert_eq!(other.views.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_lies_in_the_ring_is_a_frame_or_an_error(
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..40),
+            place in any::<[u64; 2]>(),
+        ) {
+            let (mut one, mut other) = pair();
+            let part = block(&[1; 64]);
+            send(&mut one, &up(0, 64), Some((1, part.read(0..64).unwrap())));
+            drop(receive(&mut other));
+            // A frame that is well formed and speaks of bytes that it may not, or of none.
+            let mut entry = [0u64; FRAME_WORDS];
+            for (word, bytes) in entry.iter_mut().zip(up(1, 64).encode().chunks_exact(8)) {
+                *word = u64::from_le_bytes(bytes.try_into().unwrap());
+            }
+            (entry[SEGMENT], entry[OFFSET]) = (part.number(), place[0]);
+            one.outbox.push(&entry).unwrap();
+            (entry[SEGMENT], entry[OFFSET]) = (place[1], 0);
+            one.outbox.push(&entry).unwrap();
+            let words = one.outbox.words();
+            for (at, value) in damage {
+                words[at.index(words.len())].store(value, std::sync::atomic::Ordering::SeqCst);
+            }
+            for _ in 0..4 {
+                if let Ok(Received::Frame(_, Some(lent))) = other.receive(&mut |_| Ok(Place::Discard)) {
+                    prop_assert_eq!(lent.len(), 64);
+                }
+                let _ = other.sleep(Sleep::Word);
+            }
+        }
+    }
+}
