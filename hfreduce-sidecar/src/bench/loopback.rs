@@ -9,6 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use daemon::Readiness;
 use wire::client::Client;
 use wire::handshake::{JobId, Key};
@@ -38,13 +40,15 @@ const LAYERS: (usize, usize) = (46, 4 << 20);
 pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let cores = thread::available_parallelism().map_or(0, usize::from);
+    let transport = args.transport.to_possible_value();
     writeln!(out, "cpu      {} ({cores} threads)", cpu())?;
     writeln!(
         out,
-        "load     allreduce(sum, {}), {} nodes x {} processes, tcp over loopback, chunks of {} KiB",
+        "load     allreduce(sum, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB",
         args.dtype,
         args.nodes,
         args.procs,
+        transport.as_ref().map_or("", PossibleValue::get_name),
         args.chunk_bytes >> 10
     )?;
     let before = memcpy_rate();

@@ -69,7 +69,7 @@ impl DType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Transport {
     Tcp,
-    /// Measured where the sidecar's `serve` offers it.
+    /// Sidecars of one machine, which all nodes are here, share memory.
     Shm,
 }
 

@@ -145,6 +145,12 @@ impl Conductor {
         Ok(())
     }
 
+    /// What a process has said so far; they are numbered as they were started.
+    pub(super) fn log(&self, number: usize) -> Result<String> {
+        let process = self.processes.get(number).context("no such process")?;
+        fs::read_to_string(&process.log).context("failed to read a log")
+    }
+
     /// Waits for all ranks. `sidecars` are those of its processes that serve them.
     pub(super) fn gather(mut self, world: usize, sidecars: BTreeSet<u32>) -> Result<Gang> {
         let mut seats: Vec<Option<Rank>> = (0..world).map(|_| None).collect();
@@ -403,7 +409,8 @@ impl Process {
         let lines: Vec<&str> = text
             .lines()
             .map(str::trim)
-            .filter(|line| line.chars().any(char::is_alphanumeric))
+            // Less the frames of a backtrace without names.
+            .filter(|line| !line.is_empty() && !line.ends_with("<unknown>"))
             .collect();
         let from = lines.len().saturating_sub(3);
         lines.get(from..).unwrap_or_default().join(" | ")

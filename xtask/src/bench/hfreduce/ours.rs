@@ -4,31 +4,38 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::case::{Shape, Transport};
 use super::gang::{Conductor, Gang};
 use super::network::Network;
 
-const PORT: u16 = 9404;
+/// What a sidecar is told, and how its log then calls every link.
+struct Words {
+    told: &'static str,
+    link: &'static str,
+    /// Gangs of both transports are there at the same time, in the same namespaces.
+    port: u16,
+    metrics: &'static str,
+}
 
-/// Why a transport cannot be measured, if it cannot.
-pub(super) fn check(program: &Path, transport: Transport) -> Result<()> {
-    let flag = match transport {
-        Transport::Tcp => return Ok(()),
-        Transport::Shm => "shm",
-    };
-    let help = Command::new(program).args(["serve", "--help"]).output();
-    let help = help.with_context(|| format!("failed to start {}", program.display()))?;
-    let help = String::from_utf8_lossy(&help.stdout);
-    let mut flags = help
-        .split("\n\n")
-        .filter(|about| about.contains("--transport"));
-    if flags.any(|about| about.contains(flag)) {
-        return Ok(());
+const fn words(transport: Transport) -> Words {
+    match transport {
+        Transport::Tcp => Words {
+            told: "tcp",
+            link: "tcp",
+            port: 9404,
+            metrics: "127.0.0.1:9402",
+        },
+        // By itself, because all nodes are on this machine.
+        Transport::Shm => Words {
+            told: "auto",
+            link: "shared memory",
+            port: 9414,
+            metrics: "127.0.0.1:9412",
+        },
     }
-    bail!("the sidecar's `serve` has no --transport {flag} yet")
 }
 
 pub(super) fn start(
@@ -37,6 +44,12 @@ pub(super) fn start(
     shape: Shape,
     transport: Transport,
 ) -> Result<Gang> {
+    let Words {
+        told,
+        link,
+        port,
+        metrics,
+    } = words(transport);
     let mut conductor = Conductor::new()?;
     let nodes = network.nodes.get(..shape.nodes).context("too few nodes")?;
     let members: Vec<_> = nodes
@@ -44,7 +57,7 @@ pub(super) fn start(
         .enumerate()
         .map(|(rank, node)| {
             let name = format!("node-{rank}");
-            json!({"rank": rank, "address": node.address, "port": PORT, "name": name, "zone": "a"})
+            json!({"rank": rank, "address": node.address, "port": port, "name": name, "zone": "a"})
         })
         .collect();
     let roster = json!({"procsPerNode": shape.procs, "nodes": members}).to_string();
@@ -57,19 +70,8 @@ pub(super) fn start(
         let mut serve = node.command(program);
         serve.arg("serve").arg("--roster").arg(&roster);
         serve.arg("--run-dir").arg(run_dir);
-        serve.args([
-            "--rank",
-            &rank.to_string(),
-            "--metrics-listen",
-            "127.0.0.1:9402",
-        ]);
-        match transport {
-            // What it does without a word.
-            Transport::Tcp => {}
-            Transport::Shm => {
-                serve.args(["--transport", "shm"]);
-            }
-        }
+        serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
+        serve.args(["--transport", told]);
         sidecars.insert(conductor.start(&serve)?);
     }
     conductor.wait("the sidecars join", || {
@@ -80,6 +82,15 @@ pub(super) fn start(
             status.is_ok_and(|status| status.success())
         })
     })?;
+    for rank in 0..shape.nodes {
+        let log = conductor.log(rank)?;
+        let link = format!("\"transport\":\"{link}\"");
+        let mut links = log.lines().filter(|line| line.contains("\"transport\":\""));
+        ensure!(
+            links.all(|line| line.contains(&link)) && log.contains(&link),
+            "the links of node {rank} are not {transport:?}"
+        );
+    }
     for (node, run_dir) in nodes.iter().zip(&run_dirs) {
         for local_rank in 0..shape.procs {
             let mut rank = node.command(program);
