@@ -4,6 +4,7 @@
 
 mod bars;
 mod case;
+mod conductor;
 mod gang;
 mod gloo;
 mod limits;
@@ -11,6 +12,7 @@ mod machine;
 mod mpi;
 mod network;
 mod ours;
+mod process;
 mod programs;
 mod results;
 mod table;
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use ::cluster::prerequisites;
 use anyhow::{Context as _, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::bars::Short;
 use self::case::{Case, Contender, DType, Player, Transport, kib, shape};
@@ -103,19 +105,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
         println!("== round {round} of {rounds}");
         field.limits(&limits)?;
         field.round(&cases);
+        // After every round: who ends a long run early keeps what there is.
+        if let Some(file) = &json {
+            field.write(file, &facts)?;
+        }
     }
     table::print(&field.results);
-    if let Some(file) = json {
-        let all = json!({
-            "machine": facts,
-            "versions": field.versions(),
-            "results": field.results.json(),
-            "bars": table::bars_json(&field.results),
-        });
-        let text = serde_json::to_string_pretty(&all).context("failed to write the results")?;
-        fs::write(&file, text).with_context(|| format!("failed to write {file}"))?;
-        println!("\neverything is in {file}");
-    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -280,6 +275,18 @@ impl Field {
             client: gang.waiting(case, LATE)?,
             sidecar: gang.idling(WATCHED),
         })
+    }
+
+    /// Everything so far, each round by itself.
+    fn write(&self, file: &str, facts: &Value) -> Result<()> {
+        let all = json!({
+            "machine": facts,
+            "versions": self.versions(),
+            "results": self.results.json(),
+            "bars": table::bars_json(&self.results),
+        });
+        let text = serde_json::to_string_pretty(&all).context("failed to write the results")?;
+        fs::write(file, text).with_context(|| format!("failed to write {file}"))
     }
 
     fn versions(&self) -> BTreeMap<String, String> {

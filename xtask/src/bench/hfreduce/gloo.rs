@@ -8,7 +8,8 @@ use ::cluster::prerequisites;
 use anyhow::{Context as _, Result};
 
 use super::case::Shape;
-use super::gang::{Conductor, Gang};
+use super::conductor::Conductor;
+use super::gang::Gang;
 use super::network::{INTERFACE, Network};
 use crate::images::trainer;
 use crate::{packages, python};

@@ -14,7 +14,8 @@ use ::cluster::{Outcome, command, paths};
 use anyhow::{Context as _, Result};
 
 use super::case::{self, Shape};
-use super::gang::{Conductor, Gang};
+use super::conductor::Conductor;
+use super::gang::Gang;
 use super::network::{BRIDGE, INTERFACE, Network};
 use super::programs;
 use crate::{packages, report};

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::case::{Shape, Transport};
-use super::gang::{Conductor, Gang};
+use super::conductor::Conductor;
+use super::gang::Gang;
 use super::network::Network;
 
 /// What a sidecar is told, and how its log then calls every link.
@@ -62,7 +63,7 @@ pub(super) fn start(
         .collect();
     let roster = json!({"procsPerNode": shape.procs, "nodes": members}).to_string();
     let roster = conductor.folder.write("roster", &roster)?;
-    let run_dir = |rank: usize| conductor_folder(&conductor).join(format!("node-{rank}"));
+    let run_dir = |rank: usize| conductor.folder.path.join(format!("node-{rank}"));
     let run_dirs: Vec<_> = (0..shape.nodes).map(run_dir).collect();
     let mut sidecars = BTreeSet::new();
     for ((rank, node), run_dir) in nodes.iter().enumerate().zip(&run_dirs) {
@@ -101,8 +102,4 @@ pub(super) fn start(
         }
     }
     conductor.gather(shape.world(), sidecars)
-}
-
-fn conductor_folder(conductor: &Conductor) -> &Path {
-    &conductor.folder.path
 }
