@@ -240,7 +240,7 @@ impl Field {
         for _ in 0..TRIES {
             let figures = gang
                 .measure(case, contender.copies, self.gate)
-                .map_err(|error| format!("{error:#}; {}", gang.said()))?;
+                .map_err(|error| format!("{error:#}"))?;
             let again = figures.quiet && is_noisy(&figures);
             let quieter = |other: &Figures| figures.others < other.others;
             if measured.as_ref().is_none_or(quieter) {

@@ -155,13 +155,6 @@ impl Gang {
         used / start.elapsed().as_secs_f64() / self.sidecars.len().max(1) as f64
     }
 
-    /// What the gang's processes said last, for an error.
-    pub(super) fn said(&self) -> String {
-        let said = self.processes.iter().map(Process::said);
-        let said: Vec<String> = said.filter(|said| !said.is_empty()).collect();
-        said.join("; ")
-    }
-
     fn prepare(&mut self, case: Case, copies: bool) -> Result<()> {
         let Load { tensors, bytes } = case.load;
         let mode = if copies { "copy" } else { "segment" };
@@ -207,11 +200,12 @@ impl Gang {
 
     /// Every rank's answer, in order. An error if one failed.
     fn hear(&mut self) -> Result<Vec<String>> {
+        let processes = &self.processes;
         let answers = self.ranks.iter_mut().enumerate().map(|(number, rank)| {
             let mut line = String::new();
             let read = rank.stream.read_line(&mut line);
             let heard = read.with_context(|| format!("rank {number} is silent"))?;
-            ensure!(heard > 0, "rank {number} is gone");
+            ensure!(heard > 0, "rank {number} is gone: {}", said(processes));
             match line.trim().strip_prefix("failed ") {
                 Some(why) => bail!("rank {number}: {why}"),
                 None => Ok(line.trim().to_owned()),
@@ -219,6 +213,13 @@ impl Gang {
         });
         answers.collect()
     }
+}
+
+/// What the gang's processes said last.
+fn said(processes: &[Process]) -> String {
+    let said = processes.iter().map(Process::said);
+    let said: Vec<String> = said.filter(|said| !said.is_empty()).collect();
+    said.join("; ")
 }
 
 fn enough(rounds: usize, elapsed: Duration) -> bool {
