@@ -97,7 +97,11 @@ pub struct Ready {
 
 /// Flags of `bench`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
+    /// A part of a bench that somebody else conducts.
+    #[command(subcommand)]
+    pub part: Option<BenchPart>,
     /// Nodes, each a sidecar of its own.
     #[arg(long, default_value_t = 2)]
     pub nodes: usize,
@@ -113,6 +117,28 @@ pub struct Bench {
     /// How the nodes reach each other.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
+}
+
+/// Parts of a bench.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchPart {
+    /// One process of a conducted gang; `cargo xtask bench hfreduce` starts it.
+    #[command(hide = true)]
+    Rank(BenchRank),
+}
+
+/// Flags of `bench rank`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchRank {
+    /// The folder of the sidecar to attach to.
+    #[arg(long)]
+    pub run_dir: PathBuf,
+    /// Which of the node's processes this is.
+    #[arg(long)]
+    pub local_rank: u32,
+    /// The conductor's socket.
+    #[arg(long)]
+    pub conductor: PathBuf,
 }
 
 /// Where `serve` listens.

@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: what the hot parts cost here, as ratios to a limit measured in the same run.
 
+mod hfreduce;
+
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -10,15 +12,26 @@ use crate::{Verb, child};
 pub(crate) const VERB: Verb = Verb {
     name: "bench",
     about: "measures the hot parts and prints ratios to a limit of the same run",
-    usage: "
-Usage: cargo xtask bench [SUITE]
-
-Suites (default: all):
-  kernels    reduce kernels of each instruction set, against memcpy
-  hfreduce   allreduce between sidecars on loopback, against memcpy
-  scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms",
+    usage: USAGE,
     run,
 };
+
+const USAGE: &str = "
+Usage: cargo xtask bench [SUITE]
+
+Suites (default: the first three):
+  kernels    reduce kernels of each instruction set, against memcpy
+  loopback   allreduce between sidecars in one process, against memcpy
+  scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
+  hfreduce   allreduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
+
+Options of `hfreduce`, which needs root for namespaces and installs its rivals (Gloo in the trainer's root, Open MPI
+from Debian, Intel MPI from Intel's wheels); who cannot be installed is `not run`:
+  --quick          one round of the bars' cases only
+  --rounds N       interleaved rounds (3; with --quick 1)
+  --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `waiting`
+  --gate SECONDS   longest wait for a quiet machine before each measurement (20)
+  --json FILE      everything, each round by itself";
 
 struct Suite {
     name: &'static str,
@@ -38,7 +51,7 @@ const SUITES: &[Suite] = &[
         ],
     },
     Suite {
-        name: "hfreduce",
+        name: "loopback",
         cargo: &[
             "run",
             "--release",
@@ -66,6 +79,9 @@ const SUITES: &[Suite] = &[
 
 fn run(mut args: Args) -> Result<ExitCode> {
     let wanted = args.positional();
+    if wanted.as_deref() == Some("hfreduce") {
+        return hfreduce::run(args);
+    }
     args.finish()?;
     let known = |name: &String| SUITES.iter().any(|suite| suite.name == name);
     if let Some(name) = wanted.as_ref().filter(|name| !known(name)) {

@@ -156,6 +156,11 @@ pub(crate) fn programs() -> anyhow::Result<PathBuf> {
     binaries::build(&packages.into_iter().collect::<Vec<_>>())
 }
 
+/// Builds the sidecar alone, as it is in its image, for who measures it and needs no other program.
+pub(crate) fn sidecar() -> anyhow::Result<PathBuf> {
+    Ok(binaries::build(&["hfreduce-sidecar"])?.join("hfreduce-sidecar"))
+}
+
 /// Makes an archive and prints what became of it, how long it took and what it weighs.
 fn pack(
     name: &str,

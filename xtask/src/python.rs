@@ -141,7 +141,7 @@ impl Counts {
 }
 
 /// The trainer's base as a folder; unpacked once per base.
-fn unpacked(base: &Path) -> Result<PathBuf> {
+pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
     let started = Instant::now();
     report::begin("trainer root");
     let root = base.with_extension("root");

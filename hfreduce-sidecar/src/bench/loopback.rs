@@ -1,4 +1,4 @@
-//! `bench`: all-reduce between nodes of one machine, each a sidecar with clients of its own, over real
+//! `bench` alone: all-reduce between nodes of one machine, each a sidecar with clients of its own on threads, over real
 //! sockets. Prints latency and rates for sizes from 4 KiB to the paper's 186 MiB, next to what memcpy
 //! reaches in the same run. "Nodes" share one machine here: compare within a run, never across machines.
 
@@ -9,21 +9,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use collective::machine::OnPeerLoss;
 use daemon::Readiness;
-use wire::client::{Buffer, Client};
+use wire::client::Client;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
-use wire::{Call, ReduceOp, run_dir};
+use wire::run_dir;
 
+use super::PATIENCE;
+use super::load::{Load, Mode};
 use crate::args::Bench;
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::node::{self, Node};
 use crate::stop::Stop;
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Sizes, and how many rounds each is measured.
 const SIZES: [(usize, usize); 5] = [
     (4 << 10, 300),
@@ -36,16 +38,18 @@ const SIZES: [(usize, usize); 5] = [
 const LAYERS: (usize, usize) = (46, 4 << 20);
 
 /// Runs the command.
-pub fn run(args: &Bench) -> anyhow::Result<()> {
+pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let cores = thread::available_parallelism().map_or(0, usize::from);
+    let transport = args.transport.to_possible_value();
     writeln!(out, "cpu      {} ({cores} threads)", cpu())?;
     writeln!(
         out,
-        "load     allreduce(sum, {}), {} nodes x {} processes, tcp over loopback, chunks of {} KiB",
+        "load     allreduce(sum, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB",
         args.dtype,
         args.nodes,
         args.procs,
+        transport.as_ref().map_or("", PossibleValue::get_name),
         args.chunk_bytes >> 10
     )?;
     let before = memcpy_rate();
@@ -74,6 +78,13 @@ pub fn run(args: &Bench) -> anyhow::Result<()> {
     let median = gang.measure(args, layers, bytes, 7)?;
     row(format!("{layers} x {bytes}"), layers * bytes, 7, median)?;
     gang.stop();
+    // The two figures that the paper's validation prints, for its load.
+    let rate = (layers * bytes) as f64 / median.as_secs_f64() / 1e9;
+    writeln!(
+        out,
+        "paper    algorithm bandwidth {rate:.3} GB/s, algorithm * 2(ws-1)/ws {:.3} GB/s",
+        rate * bus
+    )?;
     let after = memcpy_rate();
     writeln!(
         out,
@@ -180,11 +191,13 @@ impl Gang {
                 .map(|client| {
                     let (barrier, times) = (&barrier, &times);
                     scope.spawn(move || {
-                        let mut inputs = prepare(client, operations, bytes);
+                        let size = (operations, bytes);
+                        let mut load = Load::new(client, size, args.dtype, Mode::Segment)
+                            .and_then(|mut load| load.check().map(|()| load));
                         for round in 0..warm_up + rounds {
                             barrier.wait();
                             let start = Instant::now();
-                            inputs = inputs.and_then(|inputs| call(args, client, inputs, bytes));
+                            load = load.and_then(|mut load| load.run().map(|()| load));
                             barrier.wait();
                             if client.standing().rank == 0 && round >= warm_up {
                                 let mut times =
@@ -192,7 +205,7 @@ impl Gang {
                                 times.push(start.elapsed());
                             }
                         }
-                        inputs.map(drop)
+                        load.map(drop)
                     })
                 })
                 .collect();
@@ -220,43 +233,6 @@ impl Gang {
             std::fs::remove_dir_all(folder).ok();
         }
     }
-}
-
-fn prepare(client: &Client, operations: usize, bytes: usize) -> anyhow::Result<Vec<Buffer>> {
-    (0..operations)
-        .map(|_| {
-            let mut buffer = client.buffer(bytes, PATIENCE)?;
-            // Small numbers: the time must not depend on subnormals or infinities.
-            buffer.fill(0x3c);
-            Ok(buffer)
-        })
-        .collect()
-}
-
-fn call(
-    args: &Bench,
-    client: &Client,
-    inputs: Vec<Buffer>,
-    bytes: usize,
-) -> anyhow::Result<Vec<Buffer>> {
-    let count = (bytes / args.dtype.size()) as u64;
-    let call = Call::all_reduce(args.dtype, ReduceOp::Sum, count);
-    let mut back = Vec::with_capacity(inputs.len());
-    let mut tickets = std::collections::VecDeque::new();
-    let take = |ticket| anyhow::Ok(client.wait(ticket, PATIENCE)?.input);
-    for input in inputs {
-        // A result that nobody takes keeps its memory, so a trainer takes them as they come.
-        if tickets.len() >= wire::client::IN_FLIGHT_LIMIT / 2
-            && let Some(ticket) = tickets.pop_front()
-        {
-            back.extend(take(ticket)?);
-        }
-        tickets.push_back(client.submit(call, Some(input), PATIENCE)?);
-    }
-    for ticket in tickets {
-        back.extend(take(ticket)?);
-    }
-    Ok(back)
 }
 
 /// What two threads of memcpy reach, each on 128 MiB of its own, best of three.

@@ -1,0 +1,301 @@
+//! The bars: what has to hold against the rivals and the machine's limits, as ratios within one run. A bar whose two
+//! sides were not both measured is neither held nor missed.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::case::{
+    Case, Contender, DType, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, Load, OPEN_MPI_SHM, SHM, Shape,
+    TCP, TCP_COPIES, kib, mib, shape,
+};
+use super::limits::Limit;
+use super::machine;
+use super::results::{LimitSample, Results, is_noisy};
+
+/// What is wanted of a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Want {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Want {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bar) => value >= bar,
+            Self::AtMost(bar) => value <= bar,
+        }
+    }
+}
+
+/// How its values are written.
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Times,
+    Percent,
+    Milliseconds,
+}
+
+/// One bar and what became of it.
+#[derive(Debug)]
+pub(super) struct Bar {
+    pub(super) about: String,
+    want: Want,
+    unit: Unit,
+    /// The value, or why there is none.
+    pub(super) value: Result<f64, String>,
+    /// What was compared.
+    pub(super) sides: String,
+    /// Whether others may have changed it.
+    pub(super) noisy: bool,
+}
+
+impl Bar {
+    pub(super) fn holds(&self) -> Option<bool> {
+        self.value
+            .as_ref()
+            .ok()
+            .map(|value| self.want.holds(*value))
+    }
+
+    pub(super) fn wanted(&self) -> String {
+        let (sign, bar) = match self.want {
+            Want::AtLeast(bar) => (">=", bar),
+            Want::AtMost(bar) => ("<=", bar),
+        };
+        format!("{sign} {}", self.unit.write(bar))
+    }
+
+    pub(super) fn seen(&self) -> String {
+        match &self.value {
+            Ok(value) => self.unit.write(*value),
+            Err(_) => "-".to_owned(),
+        }
+    }
+}
+
+impl Unit {
+    fn write(self, value: f64) -> String {
+        match self {
+            Self::Times => format!("{value:.2} x"),
+            Self::Percent => format!("{:.1} %", value * 100.0),
+            Self::Milliseconds => format!("{value:.2} ms"),
+        }
+    }
+}
+
+/// The least time for 2 x 1 over TCP: every byte crosses the wire once each way, which takes 2S at the rate of both
+/// ways together; and every byte is added once, by one of the two nodes: two reads and a write, 3S of traffic.
+pub(super) fn floor(results: &Results, load: Load) -> Result<Side, String> {
+    let wire = measured(results, Limit::TcpBothWays)?;
+    let memory = measured(results, Limit::Memcpy(2))?;
+    let gigabytes = load.total() as f64 / 1e9;
+    let seconds = 2.0 * gigabytes / wire.value + 3.0 * gigabytes / memory.value;
+    Ok(Side {
+        time: Duration::from_secs_f64(seconds),
+        noisy: wire.is_noisy() || memory.is_noisy(),
+    })
+}
+
+fn measured(results: &Results, limit: Limit) -> Result<LimitSample, String> {
+    let sample = results.limit(limit);
+    sample.ok_or_else(|| format!("{limit} was not measured"))
+}
+
+/// Every bar.
+pub(super) fn all(results: &Results) -> Vec<Bar> {
+    let (one, four, thirty_two) = (shape(2, 1), shape(2, 4), shape(4, 8));
+    let large = mib(186);
+    let against =
+        |shape, load, ours, theirs, bar| faster(results, (shape, load), (ours, theirs), bar);
+    let mut bars = vec![
+        against(one, large, TCP, GLOO, 1.8),
+        only_on_intel(against(one, large, TCP, INTEL_MPI_TCP, 1.5)),
+        of_floor(results, one, large),
+        against(four, large, TCP, GLOO, 5.0),
+        against(four, large, TCP_COPIES, GLOO, 2.2),
+        against(thirty_two, mib(64), TCP, GLOO, 8.0),
+        against(thirty_two, mib(64), TCP, INTEL_MPI_SHM, 1.8),
+        against(one, large, SHM, INTEL_MPI_SHM, 1.5),
+        against(one, large, SHM, OPEN_MPI_SHM, 3.5),
+        of_relay(results, one, kib(4)),
+        of_relay(results, one, kib(64)),
+        against(one, kib(4), TCP, GLOO, 5.0),
+    ];
+    for (shape, contender) in [(one, TCP), (four, TCP), (one, SHM)] {
+        for dtype in [DType::F16, DType::Bf16] {
+            bars.push(per_byte(results, shape, contender, dtype));
+        }
+    }
+    let waiting = || {
+        let waiting = results.waiting();
+        waiting.ok_or_else(|| "not in this run".to_owned())
+    };
+    bars.push(Bar {
+        about: "a client that waits for another rank, of a core".to_owned(),
+        want: Want::AtMost(0.02),
+        unit: Unit::Percent,
+        value: waiting().map(|waiting| waiting.client),
+        sides: String::new(),
+        noisy: false,
+    });
+    bars.push(Bar {
+        about: "a sidecar to which nobody speaks, of a core".to_owned(),
+        // The kernel counts in hundredths of a second: less than this is nothing.
+        want: Want::AtMost(0.005),
+        unit: Unit::Percent,
+        value: waiting().map(|waiting| waiting.sidecar),
+        sides: String::new(),
+        noisy: false,
+    });
+    bars.push(p99(results, thirty_two, kib(4)));
+    bars
+}
+
+fn case(shape: Shape, load: Load) -> Case {
+    let dtype = DType::F32;
+    Case { shape, dtype, load }
+}
+
+/// One side of a comparison.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Side {
+    pub(super) time: Duration,
+    noisy: bool,
+}
+
+fn side(results: &Results, case: Case, contender: Contender) -> Result<Side, String> {
+    match results.figures(case, contender) {
+        Some(figures) => Ok(Side {
+            time: figures.median,
+            noisy: is_noisy(&figures),
+        }),
+        None => Err(format!("{contender}: {}", results.why_not(case, contender))),
+    }
+}
+
+impl Bar {
+    /// Two times, of which `ratio` makes the value.
+    fn compare(
+        about: String,
+        (want, unit): (Want, Unit),
+        own: Result<Side, String>,
+        other: Result<Side, String>,
+        ratio: impl Fn(f64, f64) -> f64,
+    ) -> Self {
+        let (value, sides, noisy) = match own.and_then(|own| Ok((own, other?))) {
+            Ok((own, other)) => (
+                Ok(ratio(own.time.as_secs_f64(), other.time.as_secs_f64())),
+                format!("{} : {}", Short(own.time), Short(other.time)),
+                own.noisy || other.noisy,
+            ),
+            Err(why) => (Err(why), String::new(), false),
+        };
+        Self {
+            about,
+            want,
+            unit,
+            value,
+            sides,
+            noisy,
+        }
+    }
+}
+
+/// How often one contender is done in the other's time.
+fn faster(
+    results: &Results,
+    (shape, load): (Shape, Load),
+    (ours, theirs): (Contender, Contender),
+    bar: f64,
+) -> Bar {
+    let case = case(shape, load);
+    Bar::compare(
+        format!("{shape}, {load}: {ours} against {theirs}"),
+        (Want::AtLeast(bar), Unit::Times),
+        side(results, case, ours),
+        side(results, case, theirs),
+        |own, other| other / own,
+    )
+}
+
+/// Elsewhere Intel's library is not at its best.
+fn only_on_intel(mut bar: Bar) -> Bar {
+    if !machine::is_intel() {
+        bar.value = Err("the bar is for Intel's processors".to_owned());
+    }
+    bar
+}
+
+fn of_floor(results: &Results, shape: Shape, load: Load) -> Bar {
+    Bar::compare(
+        format!("{shape}, {load}: {TCP} against the floor of wire and memory"),
+        (Want::AtLeast(0.85), Unit::Percent),
+        side(results, case(shape, load), TCP),
+        floor(results, load),
+        |own, floor| floor / own,
+    )
+}
+
+fn of_relay(results: &Results, shape: Shape, load: Load) -> Bar {
+    let limit = Limit::Relay(load.bytes as usize);
+    let relay = measured(results, limit).map(|sample| Side {
+        time: Duration::from_secs_f64(sample.value / 1e6),
+        noisy: sample.is_noisy(),
+    });
+    Bar::compare(
+        format!("{shape}, {load}: {SHM} against the {limit}"),
+        (Want::AtMost(1.3), Unit::Times),
+        side(results, case(shape, load), SHM),
+        relay,
+        |own, relay| own / relay,
+    )
+}
+
+/// The rate of a smaller type against single precision, as many bytes each.
+fn per_byte(results: &Results, shape: Shape, contender: Contender, dtype: DType) -> Bar {
+    let load = mib(186);
+    let small = Case { shape, dtype, load };
+    Bar::compare(
+        format!(
+            "{shape}, {load}: {contender}, {} a byte against f32",
+            dtype.name()
+        ),
+        (Want::AtLeast(1.0), Unit::Times),
+        side(results, small, contender),
+        side(results, case(shape, load), contender),
+        |small, f32| f32 / small,
+    )
+}
+
+fn p99(results: &Results, shape: Shape, load: Load) -> Bar {
+    let case = case(shape, load);
+    let figures = results.figures(case, TCP);
+    Bar {
+        about: format!("{shape}, {load}: {TCP}, 99 of 100 calls"),
+        want: Want::AtMost(5.0),
+        unit: Unit::Milliseconds,
+        noisy: figures.as_ref().is_some_and(is_noisy),
+        value: figures.map_or_else(
+            || Err(results.why_not(case, TCP).to_owned()),
+            |figures| Ok(figures.p99.as_secs_f64() * 1e3),
+        ),
+        sides: String::new(),
+    }
+}
+
+/// A time with three digits that count.
+pub(super) struct Short(pub(super) Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = self.0.as_secs_f64() * 1e3;
+        if milliseconds < 1.0 {
+            f.pad(&format!("{:.1} us", milliseconds * 1e3))
+        } else if milliseconds < 100.0 {
+            f.pad(&format!("{milliseconds:.2} ms"))
+        } else {
+            f.pad(&format!("{milliseconds:.0} ms"))
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What is measured: shapes of a gang, loads, types, and who takes part. The bars of `bars` are about some of these
+//! cases; a full run measures all.
+
+use std::fmt;
+
+/// Nodes, and processes of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    pub(super) nodes: usize,
+    pub(super) procs: usize,
+}
+
+impl Shape {
+    pub(super) const fn world(self) -> usize {
+        self.nodes * self.procs
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.nodes, self.procs)
+    }
+}
+
+/// Tensors that are called at once, and bytes of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Load {
+    pub(super) tensors: usize,
+    pub(super) bytes: u64,
+}
+
+impl Load {
+    pub(super) const fn total(self) -> u64 {
+        self.tensors as u64 * self.bytes
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tensors > 1 {
+            write!(f, "{} x ", self.tensors)?;
+        }
+        match self.bytes {
+            small if small < 1 << 20 => write!(f, "{} KiB", small >> 10),
+            large => write!(f, "{} MiB", large >> 20),
+        }
+    }
+}
+
+/// Type of the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DType {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl DType {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// How data moves between the nodes of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Transport {
+    Tcp,
+    /// Sidecars of one machine, which all nodes are here, share memory.
+    Shm,
+}
+
+/// How ranks of an MPI library reach each other: as nodes of their own, or in one node's shared memory, which is
+/// their best case and has no network in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Path {
+    Tcp,
+    Shm,
+}
+
+/// Whose processes are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Player {
+    Ours(Transport),
+    Gloo,
+    OpenMpi(Path),
+    IntelMpi(Path),
+}
+
+impl fmt::Display for Player {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ours(Transport::Tcp) => "hfreduce tcp",
+            Self::Ours(Transport::Shm) => "hfreduce shm",
+            Self::Gloo => "gloo tcp",
+            Self::OpenMpi(Path::Tcp) => "open mpi tcp",
+            Self::OpenMpi(Path::Shm) => "open mpi shm",
+            Self::IntelMpi(Path::Tcp) => "intel mpi tcp",
+            Self::IntelMpi(Path::Shm) => "intel mpi shm",
+        })
+    }
+}
+
+/// A player, and where its tensors lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Contender {
+    pub(super) player: Player,
+    /// Ours only: private tensors are copied into the lent buffers, and results out.
+    pub(super) copies: bool,
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copies = if self.copies { " + copies" } else { "" };
+        write!(f, "{}{copies}", self.player)
+    }
+}
+
+pub(super) const fn ours(transport: Transport) -> Contender {
+    Contender {
+        player: Player::Ours(transport),
+        copies: false,
+    }
+}
+
+pub(super) const fn copying(transport: Transport) -> Contender {
+    Contender {
+        player: Player::Ours(transport),
+        copies: true,
+    }
+}
+
+pub(super) const fn rival(player: Player) -> Contender {
+    Contender {
+        player,
+        copies: false,
+    }
+}
+
+pub(super) const GLOO: Contender = rival(Player::Gloo);
+pub(super) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
+pub(super) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
+pub(super) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
+pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
+pub(super) const TCP: Contender = ours(Transport::Tcp);
+pub(super) const SHM: Contender = ours(Transport::Shm);
+pub(super) const TCP_COPIES: Contender = copying(Transport::Tcp);
+
+/// One line of the table of results, less who did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Case {
+    pub(super) shape: Shape,
+    pub(super) dtype: DType,
+    pub(super) load: Load,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {}", self.shape, self.load, self.dtype.name())
+    }
+}
+
+impl Case {
+    /// Bytes of memory that a contender needs for the tensors alone, on all nodes together.
+    pub(super) fn memory(&self, contender: Contender) -> u64 {
+        let (world, nodes) = (self.shape.world() as u64, self.shape.nodes as u64);
+        let tensors = match contender.player {
+            Player::Ours(_) if contender.copies => 2 * world + nodes,
+            Player::Ours(_) => world + nodes,
+            Player::Gloo => world,
+            // They are given a result apart from the input.
+            Player::OpenMpi(_) | Player::IntelMpi(_) => 2 * world,
+        };
+        tensors * self.load.total()
+    }
+}
+
+pub(super) const fn shape(nodes: usize, procs: usize) -> Shape {
+    Shape { nodes, procs }
+}
+
+pub(super) const fn kib(bytes: u64) -> Load {
+    Load {
+        tensors: 1,
+        bytes: bytes << 10,
+    }
+}
+
+pub(super) const fn mib(bytes: u64) -> Load {
+    kib(bytes << 10)
+}
+
+/// The paper's load: 46 layers of 1024 x 1024 in single precision.
+const LAYERS: Load = Load {
+    tensors: 46,
+    bytes: 4 << 20,
+};
+const LOADS: [Load; 7] = [kib(4), kib(64), mib(1), mib(16), mib(64), mib(186), LAYERS];
+const SHAPES: [Shape; 4] = [shape(2, 1), shape(2, 4), shape(2, 8), shape(4, 8)];
+const EVERYBODY: [Contender; 9] = [
+    TCP,
+    TCP_COPIES,
+    SHM,
+    copying(Transport::Shm),
+    GLOO,
+    OPEN_MPI_TCP,
+    OPEN_MPI_SHM,
+    INTEL_MPI_TCP,
+    INTEL_MPI_SHM,
+];
+
+/// Everything, in order: who takes part in a case is measured one after the other, so close in time.
+pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
+    let mut cases = Vec::new();
+    for shape in SHAPES {
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            for load in LOADS {
+                let case = Case { shape, dtype, load };
+                let takes_part = |contender: &Contender| match contender.player {
+                    Player::Ours(_) | Player::Gloo => true,
+                    // MPI knows no 16-bit floats.
+                    Player::OpenMpi(_) | Player::IntelMpi(_) => dtype == DType::F32,
+                };
+                let contenders = EVERYBODY.into_iter().filter(takes_part).collect();
+                cases.push((case, contenders));
+            }
+        }
+    }
+    cases
+}
+
+/// What the bars are about, and no more.
+pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
+    let case = |shape, load, dtype, contenders: &[Contender]| {
+        (Case { shape, dtype, load }, contenders.to_vec())
+    };
+    let (one, four) = (shape(2, 1), shape(2, 4));
+    let f32 = DType::F32;
+    vec![
+        case(one, kib(4), f32, &[TCP, SHM, GLOO]),
+        case(one, kib(64), f32, &[TCP, SHM, GLOO]),
+        case(
+            one,
+            mib(186),
+            f32,
+            &[TCP, SHM, GLOO, INTEL_MPI_TCP, INTEL_MPI_SHM, OPEN_MPI_SHM],
+        ),
+        case(one, mib(186), DType::F16, &[TCP, SHM]),
+        case(one, mib(186), DType::Bf16, &[TCP, SHM]),
+        case(four, mib(186), f32, &[TCP, TCP_COPIES, GLOO]),
+        case(four, mib(186), DType::F16, &[TCP]),
+        case(four, mib(186), DType::Bf16, &[TCP]),
+        case(shape(4, 8), kib(4), f32, &[TCP]),
+        case(shape(4, 8), mib(64), f32, &[TCP, GLOO, INTEL_MPI_SHM]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{all, of_bars};
+
+    #[test]
+    fn a_full_run_measures_every_case_of_the_bars() {
+        let all = all();
+        for (case, contenders) in of_bars() {
+            let (_, everybody) = all.iter().find(|(other, _)| *other == case).unwrap();
+            for contender in contenders {
+                assert!(everybody.contains(&contender), "{case}, {contender}");
+            }
+        }
+    }
+}

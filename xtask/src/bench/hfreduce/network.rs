@@ -1,0 +1,117 @@
+//! Nodes as network namespaces on one bridge, with documentation addresses. Namespaces and cables have no name
+//! outside and end with the processes that hold them, so nothing is left behind, however a bench ends.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The interface of every node.
+pub(super) const INTERFACE: &str = "eth0";
+/// The bridge, and the address of the namespace that it is in.
+pub(super) const BRIDGE: &str = "br0";
+const HUB: &str = "192.0.2.1";
+/// Every contender gets the same, by the nodes' routes, because not every rival can be told and not every kernel lets
+/// a namespace have a default of its own. Some systems have bbr, which paces and is slower on a local wire.
+pub(super) const CONGESTION_CONTROL: &str = "cubic";
+
+/// A bridge and the nodes on it.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// The namespace of the bridge: what belongs to no node runs there.
+    pub(super) hub: Namespace,
+    pub(super) nodes: Vec<Namespace>,
+}
+
+/// A network namespace: that of a process which waits for the end of its input.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    holder: Child,
+    /// Its address on the bridge.
+    pub(super) address: String,
+}
+
+impl Network {
+    /// Nodes on one bridge.
+    pub(super) fn star(nodes: usize) -> Result<Self> {
+        let hub = Namespace::new(HUB.to_owned())?;
+        hub.ip(&format!(
+            "link set lo up\nlink add {BRIDGE} type bridge\naddr add {HUB}/24 dev {BRIDGE}\nlink set {BRIDGE} up\n"
+        ))?;
+        let mut network = Self {
+            hub,
+            nodes: Vec::new(),
+        };
+        for node in 0..nodes {
+            let own = Namespace::new(format!("192.0.2.{}", 10 + node))?;
+            let (port, holder) = (format!("port{node}"), own.holder.id());
+            network.hub.ip(&format!(
+                "link add {port} type veth peer name {INTERFACE} netns {holder}\nlink set {port} master {BRIDGE} up\n"
+            ))?;
+            own.ip(&format!(
+                "link set lo up\naddr add {0}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n\
+                 route replace 192.0.2.0/24 dev {INTERFACE} src {0} congctl {CONGESTION_CONTROL}\n",
+                own.address
+            ))?;
+            network.nodes.push(own);
+        }
+        Ok(network)
+    }
+}
+
+impl Namespace {
+    fn new(address: String) -> Result<Self> {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start unshare")?;
+        // It echoes when it is in its namespace.
+        if let (Some(input), Some(output)) = (&mut holder.stdin, &mut holder.stdout) {
+            input.write_all(b"?").context("failed to reach unshare")?;
+            let echoed = output.read_exact(&mut [0]);
+            echoed.context("failed to make a network namespace")?;
+        }
+        Ok(Self { holder, address })
+    }
+
+    /// A program that runs in here; its process is the one that is started.
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.file().display()));
+        command.arg(program);
+        command
+    }
+
+    /// The file that stands for it.
+    pub(super) fn file(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
+    }
+
+    fn ip(&self, commands: &str) -> Result<()> {
+        let mut ip = self
+            .command("ip")
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("failed to start ip")?;
+        if let Some(mut input) = ip.stdin.take() {
+            input
+                .write_all(commands.as_bytes())
+                .context("failed to reach ip")?;
+        }
+        let done = ip.wait().context("failed to wait for ip")?;
+        ensure!(done.success(), "ip refused one of:\n{commands}");
+        Ok(())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It ends with its input anyway.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

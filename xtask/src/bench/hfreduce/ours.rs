@@ -1,0 +1,105 @@
+//! Ours: a sidecar in every node's namespace, and a client process for each rank. Both are the program of the image.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::case::{Shape, Transport};
+use super::conductor::Conductor;
+use super::gang::Gang;
+use super::network::Network;
+
+/// What a sidecar is told, and how its log then calls every link.
+struct Words {
+    told: &'static str,
+    link: &'static str,
+    /// Gangs of both transports are there at the same time, in the same namespaces.
+    port: u16,
+    metrics: &'static str,
+}
+
+const fn words(transport: Transport) -> Words {
+    match transport {
+        Transport::Tcp => Words {
+            told: "tcp",
+            link: "tcp",
+            port: 9404,
+            metrics: "127.0.0.1:9402",
+        },
+        // By itself, because all nodes are on this machine.
+        Transport::Shm => Words {
+            told: "auto",
+            link: "shared memory",
+            port: 9414,
+            metrics: "127.0.0.1:9412",
+        },
+    }
+}
+
+pub(super) fn start(
+    program: &Path,
+    network: &Network,
+    shape: Shape,
+    transport: Transport,
+) -> Result<Gang> {
+    let Words {
+        told,
+        link,
+        port,
+        metrics,
+    } = words(transport);
+    let mut conductor = Conductor::new()?;
+    let nodes = network.nodes.get(..shape.nodes).context("too few nodes")?;
+    let members: Vec<_> = nodes
+        .iter()
+        .enumerate()
+        .map(|(rank, node)| {
+            let name = format!("node-{rank}");
+            json!({"rank": rank, "address": node.address, "port": port, "name": name, "zone": "a"})
+        })
+        .collect();
+    let roster = json!({"procsPerNode": shape.procs, "nodes": members}).to_string();
+    let roster = conductor.folder.write("roster", &roster)?;
+    let run_dir = |rank: usize| conductor.folder.path.join(format!("node-{rank}"));
+    let run_dirs: Vec<_> = (0..shape.nodes).map(run_dir).collect();
+    let mut sidecars = BTreeSet::new();
+    for ((rank, node), run_dir) in nodes.iter().enumerate().zip(&run_dirs) {
+        std::fs::create_dir(run_dir).context("failed to make a run directory")?;
+        let mut serve = node.command(program);
+        serve.arg("serve").arg("--roster").arg(&roster);
+        serve.arg("--run-dir").arg(run_dir);
+        serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
+        serve.args(["--transport", told]);
+        sidecars.insert(conductor.start(&serve)?);
+    }
+    conductor.wait("the sidecars join", || {
+        run_dirs.iter().all(|run_dir| {
+            let mut ready = Command::new(program);
+            ready.arg("ready").arg("--run-dir").arg(run_dir);
+            let status = ready.stdout(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        })
+    })?;
+    for rank in 0..shape.nodes {
+        let log = conductor.log(rank)?;
+        let link = format!("\"transport\":\"{link}\"");
+        let mut links = log.lines().filter(|line| line.contains("\"transport\":\""));
+        ensure!(
+            links.all(|line| line.contains(&link)) && log.contains(&link),
+            "the links of node {rank} are not {transport:?}"
+        );
+    }
+    for (node, run_dir) in nodes.iter().zip(&run_dirs) {
+        for local_rank in 0..shape.procs {
+            let mut rank = node.command(program);
+            rank.args(["bench", "rank", "--local-rank", &local_rank.to_string()]);
+            rank.arg("--run-dir").arg(run_dir);
+            rank.arg("--conductor").arg(conductor.folder.socket());
+            conductor.start(&rank)?;
+        }
+    }
+    conductor.gather(shape.world(), sidecars)
+}

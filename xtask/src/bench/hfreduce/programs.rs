@@ -1,0 +1,27 @@
+//! The C programs of the bench: compiled when it runs, with the machine's own compiler, into a folder of the cache.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use ::cluster::{command, paths};
+use anyhow::{Context as _, Result};
+
+/// Compiles one of the sources and returns the program.
+pub(super) fn compile(
+    compiler: &str,
+    source: &str,
+    name: &str,
+    flags: &[String],
+) -> Result<PathBuf> {
+    let folder = paths::cache()?.join("bench");
+    fs::create_dir_all(&folder).context("failed to make the cache of the bench")?;
+    let program = folder.join(name);
+    let sources = paths::repository().join("xtask/src/bench/hfreduce/programs");
+    let mut compile = Command::new(compiler);
+    compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    compile.arg(&program).arg(sources.join(source));
+    command::run(compile.args(flags).arg("-lpthread"))
+        .with_context(|| format!("failed to compile {source}"))?;
+    Ok(program)
+}

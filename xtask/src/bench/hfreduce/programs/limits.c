@@ -1,0 +1,231 @@
+/* The machine's limits, as plainly as they can be had: libc's memcpy, one TCP connection both ways, and a relay of
+ * futex wake-ups through processes. Prints one number, of a connection also its congestion control. No code of the project is in here. */
+#define _GNU_SOURCE
+#include "gang.h"
+#include <arpa/inet.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define ROUNDS 5
+
+static int by_size(const void *one, const void *other) {
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return values[count / 2];
+}
+
+/* --- memcpy: every thread copies memory of its own; bytes read and written per second, all threads together. */
+
+#define COPY_BYTES ((size_t)256 << 20)
+static pthread_barrier_t barrier;
+static double copied[ROUNDS];
+
+static void *copy(void *first) {
+    char *from = malloc(COPY_BYTES), *to = malloc(COPY_BYTES);
+    if (!from || !to)
+        die("find memory to copy");
+    madvise(from, COPY_BYTES, MADV_HUGEPAGE);
+    madvise(to, COPY_BYTES, MADV_HUGEPAGE);
+    memset(from, 1, COPY_BYTES);
+    memset(to, 2, COPY_BYTES);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_barrier_wait(&barrier);
+        uint64_t begin = now_ns();
+        memcpy(to, from, COPY_BYTES);
+        __asm__ volatile("" ::"r"(to) : "memory");
+        pthread_barrier_wait(&barrier);
+        if (first)
+            copied[round] = (double)(now_ns() - begin);
+    }
+    return NULL;
+}
+
+static void measure_memcpy(int threads) {
+    pthread_t others[64];
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    for (int i = 1; i < threads; i++)
+        if (pthread_create(&others[i], NULL, copy, NULL))
+            die("start a thread");
+    copy(&barrier);
+    for (int i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    printf("%.3f\n", 2.0 * (double)COPY_BYTES * threads / median(copied, ROUNDS));
+}
+
+/* --- tcp: both ends send and receive at once on one connection; bytes of both directions per second. */
+
+#define WRITE_BYTES ((size_t)1 << 20)
+#define SEND_BYTES ((size_t)512 << 20)
+
+static void *send_all(void *socket) {
+    static char piece[WRITE_BYTES];
+    memset(piece, 3, sizeof piece);
+    for (size_t sent = 0; sent < SEND_BYTES;) {
+        ssize_t took = send(*(int *)socket, piece, sizeof piece, MSG_NOSIGNAL);
+        if (took <= 0)
+            die("send");
+        sent += (size_t)took;
+    }
+    return NULL;
+}
+
+static void both_ways(int socket) {
+    static char piece[WRITE_BYTES];
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_all, &socket))
+        die("start a thread");
+    /* What was sent is a multiple of a piece or not: the last read may not take the next round's first byte. */
+    for (size_t got = 0; got < SEND_BYTES;) {
+        size_t most = SEND_BYTES - got < sizeof piece ? SEND_BYTES - got : sizeof piece;
+        ssize_t took = recv(socket, piece, most, 0);
+        if (took <= 0)
+            die("receive");
+        got += (size_t)took;
+    }
+    pthread_join(sender, NULL);
+}
+
+static void exchange(int socket) {
+    char token = 1;
+    if (write(socket, &token, 1) != 1 || read(socket, &token, 1) != 1)
+        die("meet the other end");
+}
+
+static int tuned(int socket) {
+    int yes = 1;
+    if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes))
+        die("set up a connection");
+    return socket;
+}
+
+static void measure_tcp(int listens, const char *host) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(9499)};
+    int plain = socket(AF_INET, SOCK_STREAM, 0), connection = -1, yes = 1;
+    double times[ROUNDS];
+    if (plain < 0 || inet_pton(AF_INET, host, &address.sin_addr) != 1)
+        die("read an address");
+    if (listens) {
+        setsockopt(plain, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        if (bind(plain, (struct sockaddr *)&address, sizeof address) || listen(plain, 1))
+            die("listen");
+        connection = accept(plain, NULL, NULL);
+    } else {
+        for (int tries = 0; tries < 500; tries++) {
+            if (!connect(plain, (struct sockaddr *)&address, sizeof address)) {
+                connection = plain;
+                break;
+            }
+            close(plain);
+            plain = socket(AF_INET, SOCK_STREAM, 0);
+            usleep(10000);
+        }
+    }
+    if (connection < 0)
+        die("connect");
+    tuned(connection);
+    /* One round to let the windows grow. */
+    for (int round = -1; round < ROUNDS; round++) {
+        exchange(connection);
+        uint64_t begin = now_ns();
+        both_ways(connection);
+        exchange(connection);
+        if (round >= 0)
+            times[round] = (double)(now_ns() - begin);
+    }
+    char control[16] = "";
+    socklen_t size = sizeof control;
+    getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &size);
+    if (!listens)
+        printf("%.3f %.15s\n", 2.0 * (double)SEND_BYTES / median(times, ROUNDS), control);
+}
+
+/* --- relay: client, sidecar, peer sidecar, sidecar, client. Each hop is a futex wake-up between two processes and,
+ * with a payload, one copy into shared memory and one out of it. Microseconds for all four. */
+
+#define HOPS 4
+#define RELAYS 4000
+
+struct hop {
+    uint32_t turn;
+    char line[60]; /* a cache line of its own */
+};
+
+static struct hop *hops;
+static char *slots, *own;
+static size_t payload;
+
+static void pass(int hop, uint32_t turn) {
+    memcpy(slots + (size_t)hop * payload, own, payload);
+    __atomic_store_n(&hops[hop].turn, turn, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &hops[hop].turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void await(int hop, uint32_t turn) {
+    while (__atomic_load_n(&hops[hop].turn, __ATOMIC_SEQ_CST) != turn)
+        syscall(SYS_futex, &hops[hop].turn, FUTEX_WAIT, turn - 1, NULL, NULL, 0);
+    memcpy(own, slots + (size_t)hop * payload, payload);
+}
+
+/* Hop 0 leads to the sidecar, 1 to its peer, 2 back to the sidecar, 3 to the client. */
+static void station(const int *from, const int *to, int count) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint32_t turn = 1; turn <= RELAYS; turn++)
+        for (int i = 0; i < count; i++) {
+            await(from[i], turn);
+            pass(to[i], turn);
+        }
+    _exit(0);
+}
+
+static void measure_relay(size_t bytes) {
+    static double times[RELAYS];
+    payload = bytes;
+    size_t shared = HOPS * (sizeof *hops + bytes);
+    char *memory = mmap(NULL, shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    own = calloc(1, bytes + 1);
+    if (memory == MAP_FAILED || !own)
+        die("find memory for the relay");
+    memset(memory, 0, shared);
+    hops = (struct hop *)memory;
+    slots = memory + HOPS * sizeof *hops;
+    if (!fork())
+        station((int[]){0, 2}, (int[]){1, 3}, 2);
+    if (!fork())
+        station((int[]){1}, (int[]){2}, 1);
+    for (uint32_t turn = 1; turn <= RELAYS; turn++) {
+        uint64_t begin = now_ns();
+        pass(0, turn);
+        await(3, turn);
+        times[turn - 1] = (double)(now_ns() - begin);
+    }
+    while (wait(NULL) > 0)
+        ; /* their processor time is ours to tell */
+    printf("%.3f\n", median(times, RELAYS) / 1000.0);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "memcpy") && atoi(argv[2]) > 0 && atoi(argv[2]) <= 64)
+        measure_memcpy(atoi(argv[2]));
+    else if (argc == 3 && !strcmp(argv[1], "listen"))
+        measure_tcp(1, argv[2]);
+    else if (argc == 3 && !strcmp(argv[1], "dial"))
+        measure_tcp(0, argv[2]);
+    else if (argc == 3 && !strcmp(argv[1], "relay"))
+        measure_relay((size_t)atol(argv[2]));
+    else {
+        fprintf(stderr, "usage: limits memcpy THREADS | listen ADDRESS | dial ADDRESS | relay BYTES\n");
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,195 @@
+//! What was measured, over all rounds: kept whole for the file, medians for the table and the bars.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::case::{Case, Contender};
+use super::gang::Figures;
+use super::limits::Limit;
+use super::machine::NOISY;
+
+/// A limit in one round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LimitSample {
+    pub(super) value: f64,
+    pub(super) others: f64,
+    pub(super) quiet: bool,
+}
+
+impl LimitSample {
+    /// Whether others may have changed it.
+    pub(super) fn is_noisy(&self) -> bool {
+        !self.quiet || self.others > NOISY
+    }
+}
+
+/// What waiting costs, in one round: shares of a core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// Of a client that waits for another rank.
+    pub(super) client: f64,
+    /// Of a sidecar to which nobody speaks.
+    pub(super) sidecar: f64,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    limits: BTreeMap<Limit, Vec<LimitSample>>,
+    cases: BTreeMap<(Case, Contender), Vec<Figures>>,
+    waiting: Vec<Waiting>,
+    /// Why somebody has no figures.
+    missing: BTreeMap<(Case, Contender), String>,
+}
+
+/// The quiet ones of the rounds, or all when none was quiet.
+fn quiet<T: Clone>(samples: &[T], is_noisy: impl Fn(&T) -> bool) -> Vec<T> {
+    let quiet: Vec<T> = samples
+        .iter()
+        .filter(|sample| !is_noisy(sample))
+        .cloned()
+        .collect();
+    if quiet.is_empty() {
+        samples.to_vec()
+    } else {
+        quiet
+    }
+}
+
+/// The middle one of the rounds.
+fn middle<T>(samples: &[T], by: impl Fn(&T) -> f64) -> Option<&T> {
+    let mut sorted: Vec<&T> = samples.iter().collect();
+    sorted.sort_by(|one, other| by(one).total_cmp(&by(other)));
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+}
+
+impl Results {
+    pub(super) fn add_limit(&mut self, limit: Limit, sample: LimitSample) {
+        self.limits.entry(limit).or_default().push(sample);
+    }
+
+    pub(super) fn add(&mut self, case: Case, contender: Contender, figures: Figures) {
+        self.cases
+            .entry((case, contender))
+            .or_default()
+            .push(figures);
+    }
+
+    pub(super) fn add_waiting(&mut self, waiting: Waiting) {
+        self.waiting.push(waiting);
+    }
+
+    pub(super) fn miss(&mut self, case: Case, contender: Contender, why: String) {
+        self.missing.insert((case, contender), why);
+    }
+
+    /// The limit of the round in the middle, of the quiet ones if there are any.
+    pub(super) fn limit(&self, limit: Limit) -> Option<LimitSample> {
+        let rounds = quiet(self.limits.get(&limit)?, LimitSample::is_noisy);
+        middle(&rounds, |sample| sample.value).copied()
+    }
+
+    /// The figures of the round in the middle, of the quiet ones if there are any.
+    pub(super) fn figures(&self, case: Case, contender: Contender) -> Option<Figures> {
+        let rounds = quiet(self.cases.get(&(case, contender))?, is_noisy);
+        middle(&rounds, |figures| figures.median.as_secs_f64()).cloned()
+    }
+
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        middle(&self.waiting, |waiting| waiting.client).copied()
+    }
+
+    /// Why there are no figures.
+    pub(super) fn why_not(&self, case: Case, contender: Contender) -> &str {
+        let why = self.missing.get(&(case, contender));
+        why.map_or("not in this run", String::as_str)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (Case, Contender, Figures)> {
+        self.cases.keys().filter_map(|&(case, contender)| {
+            Some((case, contender, self.figures(case, contender)?))
+        })
+    }
+
+    pub(super) fn missing(&self) -> impl Iterator<Item = (Case, Contender, &str)> {
+        let without = |key: &(Case, Contender)| !self.cases.contains_key(key);
+        self.missing
+            .iter()
+            .filter(move |(key, _)| without(key))
+            .map(|(&(case, contender), why)| (case, contender, why.as_str()))
+    }
+
+    /// Everything, each round by itself.
+    pub(super) fn json(&self) -> Value {
+        let limits = self.limits.iter().map(|(limit, samples)| {
+            let rounds = samples.iter().map(|sample| {
+                json!({"value": sample.value, "others": sample.others, "quiet": sample.quiet})
+            });
+            json!({"limit": limit.to_string(), "unit": limit.unit(), "rounds": rounds.collect::<Vec<_>>()})
+        });
+        let cases = self.cases.iter().map(|((case, contender), samples)| {
+            json!({
+                "nodes": case.shape.nodes,
+                "procs": case.shape.procs,
+                "dtype": case.dtype.name(),
+                "tensors": case.load.tensors,
+                "bytes": case.load.bytes,
+                "contender": contender.to_string(),
+                "rounds": samples.iter().map(round).collect::<Vec<_>>(),
+            })
+        });
+        let missing = self.missing().map(|(case, contender, why)| {
+            json!({"case": case.to_string(), "contender": contender.to_string(), "why": why})
+        });
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|waiting| json!({"client": waiting.client, "sidecar": waiting.sidecar}));
+        json!({
+            "limits": limits.collect::<Vec<_>>(),
+            "cases": cases.collect::<Vec<_>>(),
+            "waiting": waiting.collect::<Vec<_>>(),
+            "notRun": missing.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn round(figures: &Figures) -> Value {
+    json!({
+        "medianSeconds": figures.median.as_secs_f64(),
+        "bestSeconds": figures.best.as_secs_f64(),
+        "p99Seconds": figures.p99.as_secs_f64(),
+        "barriers": figures.rounds,
+        "ranksUserSeconds": figures.ranks.user,
+        "ranksSystemSeconds": figures.ranks.system,
+        "sidecarsUserSeconds": figures.sidecars.user,
+        "sidecarsSystemSeconds": figures.sidecars.system,
+        "others": figures.others,
+        "quiet": figures.quiet,
+        "noisy": is_noisy(figures),
+    })
+}
+
+/// Whether others may have changed a figure.
+pub(super) fn is_noisy(figures: &Figures) -> bool {
+    !figures.quiet || figures.others > NOISY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{middle, quiet};
+
+    #[test]
+    fn the_round_in_the_middle_speaks_for_all() {
+        assert_eq!(middle(&[3.0, 9.0, 1.0], |value| *value), Some(&3.0));
+        assert_eq!(middle(&[5.0], |value| *value), Some(&5.0));
+        assert_eq!(middle(&[] as &[f64], |value| *value), None);
+    }
+
+    #[test]
+    fn noisy_rounds_count_only_where_none_was_quiet() {
+        assert_eq!(quiet(&[1, 20, 3], |value| *value > 10), [1, 3]);
+        assert_eq!(quiet(&[10, 20], |value| *value > 5), [10, 20]);
+    }
+}

@@ -1,0 +1,110 @@
+//! What people read at the end: limits, results with their rates, bars, and what every line means.
+
+use serde_json::{Value, json};
+
+use super::bars::{self, Short};
+use super::case::mib;
+use super::limits;
+use super::results::{Results, is_noisy};
+
+/// What the columns mean.
+const LEGEND: &str = "
+A time is the slowest rank's, from a barrier that sleeps to the end of its own call; 50 calls in a row up to 64 KiB, 10 up
+to 1 MiB. Medians of barriers, then of rounds (of the quiet ones if any). alg = bytes / time, bus = alg * 2(ws-1)/ws with ws ranks. `+ copies`: private
+tensors are copied into the lent buffers and the results out; without, both lie in shared memory. cpu: processor time of
+a call, of all ranks and of all sidecars. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
+Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each byte crosses once each way and is added
+once, by one node: two reads and a write. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
+
+/// Prints everything.
+pub(super) fn print(results: &Results) {
+    println!("\nlimits");
+    for limit in limits::ALL {
+        if let Some(sample) = results.limit(limit) {
+            let noisy = if sample.is_noisy() { '!' } else { ' ' };
+            println!(
+                "  {:<34} {:>9.2} {:<4} {noisy}",
+                limit.to_string(),
+                sample.value,
+                limit.unit()
+            );
+        }
+    }
+    if let Ok(floor) = bars::floor(results, mib(186)) {
+        println!(
+            "  {:<34} {:>12}",
+            "floor, 2 x 1, 186 MiB, tcp",
+            Short(floor.time).to_string()
+        );
+    }
+    println!(
+        "\nresults\n  {:<24} {:<24} {:>10} {:>10} {:>9} {:>9} {:>10} {:>10}",
+        "case", "who", "median", "p99", "alg GB/s", "bus GB/s", "cpu ranks", "sidecars"
+    );
+    let mut last = None;
+    for (case, contender, figures) in results.all() {
+        let name = if last == Some(case) {
+            String::new()
+        } else {
+            case.to_string()
+        };
+        last = Some(case);
+        let rate = case.load.total() as f64 / figures.median.as_secs_f64() / 1e9;
+        let world = case.shape.world() as f64;
+        let cpu = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
+        println!(
+            "  {name:<24} {:<24} {:>10} {:>10} {rate:>9.3} {:>9.3} {:>10} {:>10} {}",
+            contender.to_string(),
+            Short(figures.median).to_string(),
+            Short(figures.p99).to_string(),
+            rate * 2.0 * (world - 1.0) / world,
+            cpu(figures.ranks.total()),
+            cpu(figures.sidecars.total()),
+            if is_noisy(&figures) { "!" } else { "" },
+        );
+    }
+    let mut told = Vec::new();
+    for (_, contender, why) in results.missing() {
+        let line = format!("  not run: {contender}: {why}");
+        if !told.contains(&line) {
+            println!("{line}");
+            told.push(line);
+        }
+    }
+    println!(
+        "\nbars\n  {:<72} {:>10} {:>10}  {:<8} sides",
+        "what", "wanted", "seen", "holds"
+    );
+    for bar in bars::all(results) {
+        let holds = match (bar.holds(), bar.noisy) {
+            (Some(true), false) => "yes",
+            (Some(true), true) => "yes !",
+            (Some(false), false) => "NO",
+            (Some(false), true) => "NO !",
+            (None, _) => "not run",
+        };
+        let sides = bar.value.as_ref().err().unwrap_or(&bar.sides);
+        println!(
+            "  {:<72} {:>10} {:>10}  {holds:<8} {sides}",
+            bar.about,
+            bar.wanted(),
+            bar.seen()
+        );
+    }
+    println!("{LEGEND}");
+}
+
+/// The bars, for the file.
+pub(super) fn bars_json(results: &Results) -> Value {
+    let bars = bars::all(results).into_iter().map(|bar| {
+        json!({
+            "about": bar.about,
+            "wanted": bar.wanted(),
+            "value": bar.value.as_ref().ok(),
+            "holds": bar.holds(),
+            "noisy": bar.noisy,
+            "notRun": bar.value.as_ref().err(),
+        })
+    });
+    bars.collect()
+}
