@@ -119,7 +119,7 @@ impl Group {
     /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
     fn fail_operation(&mut self, node: &mut Node, id: OpId, verdict: Verdict) {
         self.finish(node, id, Some(verdict));
-        for (peer, tree) in self.receives() {
+        for (peer, tree) in self.below.clone() {
             if usize::from(tree) == VERDICTS {
                 let group = self.id;
                 let frame = Frame::Fail {

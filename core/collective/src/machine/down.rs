@@ -23,7 +23,8 @@ impl Group {
 
     /// Sends down what the children have room for.
     pub(super) fn pump(&mut self, node: &mut Node) {
-        for (peer, tree) in self.receives() {
+        for at in 0..self.below.len() {
+            let (peer, tree) = self.below[at];
             while self.pump_one(node, peer, usize::from(tree)).is_some() {}
         }
     }

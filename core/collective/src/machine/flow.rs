@@ -19,15 +19,16 @@ impl Group {
     }
 
     fn advance_once(&mut self, node: &mut Node) -> bool {
-        let ids: Vec<OpId> = self.ops.keys().copied().collect();
         let mut moved = false;
-        for id in ids {
+        let mut next = self.ops.keys().next().copied();
+        while let Some(id) = next {
             self.judge(node, id);
             for tree in 0..2 {
                 while self.start(node, id, tree).is_some() {
                     moved = true;
                 }
             }
+            next = self.ops.range(id + 1..).next().map(|(&id, _)| id);
         }
         moved
     }

@@ -28,6 +28,8 @@ pub(super) struct Group {
     /// Whether its ranks do the same work, so that some can go on without others.
     replicated: bool,
     pub(super) edges: BTreeMap<usize, Edge>,
+    /// `(peer, tree)` of every child.
+    pub(super) below: Vec<(usize, u8)>,
     /// The send slots of each tree in which this node has a parent.
     pub(super) parents: [Option<(usize, Parent)>; 2],
     pub(super) ops: BTreeMap<OpId, Operation>,
@@ -48,10 +50,12 @@ impl Group {
         let local = config.layout.local(node);
         let called = start.map_or_else(|| vec![0; local], |start| start.told.clone());
         let base = start.map_or(0, |start| start.resume.base);
+        let edges: BTreeMap<usize, Edge> = neighbours.map(|peer| (peer, edge(peer))).collect();
         let mut group = Self {
             id,
             node,
-            edges: neighbours.map(|peer| (peer, edge(peer))).collect(),
+            below: below(&edges),
+            edges,
             parents: [0, 1]
                 .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
             ops: BTreeMap::new(),
@@ -127,19 +131,6 @@ impl Group {
             OpKind::AllGather => Some(Reason::RanksLost),
             OpKind::AllReduce { .. } | OpKind::Barrier => None,
         }
-    }
-
-    /// `(peer, tree)` of every child.
-    pub(super) fn receives(&self) -> Vec<(usize, u8)> {
-        let edges = self.edges.iter().flat_map(|(&peer, edge)| {
-            (0u8..)
-                .zip(&edge.child)
-                .map(move |(tree, child)| (peer, tree, child.is_some()))
-        });
-        edges
-            .filter(|&(.., is_child)| is_child)
-            .map(|(peer, tree, _)| (peer, tree))
-            .collect()
     }
 
     /// The trees in which this node has a parent.
@@ -336,4 +327,17 @@ impl Group {
             node.break_with(Broken::RankLeft { rank, by, op }, None);
         }
     }
+}
+
+/// `(peer, tree)` of every child.
+fn below(edges: &BTreeMap<usize, Edge>) -> Vec<(usize, u8)> {
+    let edges = edges.iter().flat_map(|(&peer, edge)| {
+        (0u8..)
+            .zip(&edge.child)
+            .map(move |(tree, child)| (peer, tree, child.is_some()))
+    });
+    edges
+        .filter(|&(.., is_child)| is_child)
+        .map(|(peer, tree, _)| (peer, tree))
+        .collect()
 }

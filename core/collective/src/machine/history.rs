@@ -175,6 +175,9 @@ impl Group {
             self.history.learn(subtree);
         }
         let recovery = node.config.recovery;
+        if (recovery.handover, recovery.on_peer_loss) == (Handover::Immediate, OnPeerLoss::Fail) {
+            return; // Nothing is kept that marks could let go.
+        }
         let due = |news: Mark, sent: Mark| match (recovery.handover, recovery.on_peer_loss) {
             (Handover::Stable, OnPeerLoss::Fail) => news.done > sent.done,
             (Handover::Stable, OnPeerLoss::Hold) => {

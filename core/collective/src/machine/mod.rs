@@ -102,7 +102,8 @@ impl Machine {
     /// `(peer, tree)` of every child that needs receive slots.
     #[must_use]
     pub fn receives(&self) -> Vec<(usize, u8)> {
-        self.groups.values().flat_map(Group::receives).collect()
+        let groups = self.groups.values();
+        groups.flat_map(|group| group.below.clone()).collect()
     }
 
     /// The trees in which it has a parent, hence send slots.

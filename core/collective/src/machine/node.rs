@@ -56,6 +56,8 @@ pub(super) struct Node {
     pub(super) broken: Option<Broken>,
     pub(super) farewell: Farewell,
     pub(super) counters: Counters,
+    /// Before this nothing about the links is due.
+    pub(super) due: Duration,
     /// Effects of the input at hand.
     pub(super) out: Vec<Effect>,
 }
@@ -80,6 +82,7 @@ impl Node {
             broken: None,
             farewell: Farewell::No,
             counters: Counters::default(),
+            due: Duration::ZERO,
             out: Vec::new(),
             config,
         }

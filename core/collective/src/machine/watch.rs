@@ -18,23 +18,11 @@ impl Machine {
             return Duration::MAX;
         }
         let timing = &node.config.timing;
-        let links = node
-            .links
-            .values()
-            .filter(|link| link.bye.is_none())
-            .map(|link| {
-                let silence = if link.suspect {
-                    timing.lost
-                } else {
-                    timing.suspect
-                };
-                (link.heard + silence).min(link.sent + timing.heartbeat)
-            });
         let late = self
             .groups
             .values()
             .filter_map(|group| Some(group.waiting()?.1.began + timing.late));
-        links.chain(late).min().unwrap_or(Duration::MAX)
+        late.min().unwrap_or(Duration::MAX).min(node.links_due())
     }
 }
 
@@ -58,9 +46,29 @@ impl Node {
         }
     }
 
+    /// When something about a link is due.
+    pub(super) fn links_due(&self) -> Duration {
+        let timing = &self.config.timing;
+        let links = self.links.values().filter(|link| link.bye.is_none());
+        let due = links.map(|link| {
+            let silence = if link.suspect {
+                timing.lost
+            } else {
+                timing.suspect
+            };
+            (link.heard + silence).min(link.sent + timing.heartbeat)
+        });
+        due.min().unwrap_or(Duration::MAX)
+    }
+
     /// Looks after every link. Returns the peers that should hear something.
     pub(super) fn watch(&mut self) -> Vec<usize> {
-        if self.broken.is_some() || self.farewell == Farewell::Said {
+        // What is heard and sent since then only puts it off.
+        if self.broken.is_some() || self.farewell == Farewell::Said || self.now < self.due {
+            return Vec::new();
+        }
+        self.due = self.links_due();
+        if self.now < self.due {
             return Vec::new();
         }
         let peers = self.peers().into_iter();
