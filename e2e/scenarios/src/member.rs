@@ -203,6 +203,8 @@ impl Member {
                             ToSidecar::Roster { epoch, .. } => {
                                 stream.write_all(&encode(&ToOperator::Joined { epoch })?).await?;
                             }
+                            // Said to attempts that go on without lost nodes; these restart.
+                            ToSidecar::Revoke { .. } | ToSidecar::Next { .. } => {}
                             ToSidecar::Go { epoch } => {
                                 let at = started.map_or_else(Instant::now, |started| started.at);
                                 *started = Some(Started { epoch, at });

@@ -1,0 +1,217 @@
+//! Two links to each other in one process.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::attach::Listener;
+use crate::frame::{Claim, Mark};
+use crate::op::Call;
+use crate::segment::Writers;
+
+const MARK: Mark = Mark { done: 0, told: 0 };
+
+/// Two links to each other.
+fn pair() -> (Shared, Shared) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = Listener::bind(&path).unwrap();
+    let one = Opening::new(Channel::connect(&path).unwrap()).unwrap();
+    let other = Opening::new(listener.accept().unwrap().unwrap()).unwrap();
+    (
+        one.finish().unwrap().unwrap(),
+        other.finish().unwrap().unwrap(),
+    )
+}
+
+fn block(content: &[u8]) -> Arc<Block> {
+    let block = Block::new(Segment::create("test", content.len(), Writers::Creator).unwrap());
+    let mut whole = block.write(0..content.len()).unwrap();
+    whole.copy_from_slice(content);
+    drop(whole);
+    block
+}
+
+fn up(slot: u8, payload: u32) -> Header {
+    let call = Call::barrier();
+    let (claim, mark) = (Claim { rank: 0, call }, MARK);
+    Header {
+        slot,
+        payload,
+        ..Header::empty(1, 1, Body::Up { claim, mark })
+    }
+}
+
+fn down(payload: u32) -> Header {
+    Header {
+        payload,
+        ..Header::empty(1, 1, Body::Down { mark: MARK })
+    }
+}
+
+fn credit(slot: u8) -> Header {
+    Header {
+        slot,
+        ..Header::empty(1, 1, Body::Credit)
+    }
+}
+
+fn send(link: &mut Shared, header: &Header, payload: Option<(u64, Reading)>) -> Vec<u64> {
+    let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
+    link.push(header, payload).unwrap();
+    flush(link)
+}
+
+fn flush(link: &mut Shared) -> Vec<u64> {
+    let mut left = Vec::new();
+    link.flush(&mut left).unwrap();
+    left
+}
+
+fn receive(link: &mut Shared) -> (Header, Option<Reading>) {
+    match link.receive(&mut |_| Ok(Place::Discard)).unwrap() {
+        Received::Frame(header, lent) => (header, lent),
+        other @ (Received::Part | Received::Nothing) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_goes_up_is_read_where_it_lies_until_its_slot_is_returned() {
+    let (mut child, mut parent) = pair();
+    let part = block(b"a part of a chunk");
+    let lent = part.read(2..6).unwrap();
+    assert!(send(&mut child, &up(3, 4), Some((7, lent))).is_empty());
+    let (header, lent) = receive(&mut parent);
+    assert_eq!(
+        (header, &**lent.as_ref().unwrap()),
+        (up(3, 4), &b"part"[..])
+    );
+    assert!(part.write(2..6).is_err(), "it is read");
+    drop(lent);
+    send(&mut parent, &credit(3), None);
+    assert_eq!(receive(&mut child).0, credit(3));
+    assert_eq!(flush(&mut child), [7]);
+    part.write(2..6).unwrap();
+}
+
+#[test]
+fn what_goes_down_is_copied_and_then_used_again() {
+    let (mut child, mut parent) = pair();
+    let result = block(b"a result");
+    let mine = block(&[0; 8]);
+    let lent = result.read(0..8).unwrap();
+    assert!(send(&mut parent, &down(8), Some((9, lent))).is_empty());
+    assert!(flush(&mut parent).is_empty(), "nobody has looked");
+    let mut place = |_: &Header| Ok(Place::Into(mine.write(0..8).unwrap()));
+    let received = child.receive(&mut place).unwrap();
+    assert!(matches!(received, Received::Frame(header, None) if header == down(8)));
+    assert_eq!(&*mine.read(0..8).unwrap(), b"a result");
+    assert_eq!(flush(&mut parent), [9]);
+}
+
+#[test]
+fn more_frames_than_the_ring_holds_wait_for_room_and_come_in_order() {
+    let (mut one, mut other) = pair();
+    for slot in 0..200 {
+        send(&mut one, &credit(slot), None);
+    }
+    assert!(!one.is_flushed());
+    for slot in 0..200 {
+        assert_eq!(receive(&mut other).0, credit(slot));
+        flush(&mut one);
+    }
+    let nothing = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
+    assert!(matches!(nothing, Received::Nothing) && one.is_flushed());
+}
+
+#[test]
+fn who_waits_for_room_is_not_put_to_sleep_when_there_is_some() {
+    let (mut child, mut parent) = pair();
+    let result = block(b"result");
+    send(&mut parent, &down(6), Some((1, result.read(0..6).unwrap())));
+    assert!(parent.sleep(Sleep::Word).unwrap());
+    assert_eq!(
+        parent.beds().len(),
+        2,
+        "for what comes, and for what is copied"
+    );
+    parent.awake();
+    receive(&mut child);
+    assert!(!parent.sleep(Sleep::Word).unwrap());
+    assert_eq!(flush(&mut parent), [1]);
+    assert!(parent.sleep(Sleep::Bell).unwrap() && parent.beds().len() == 1);
+    send(&mut child, &credit(0), None);
+    assert!(!parent.sleep(Sleep::Bell).unwrap());
+}
+
+#[test]
+fn what_a_side_said_before_it_died_comes_before_its_end() {
+    let (mut one, mut other) = pair();
+    send(&mut one, &credit(1), None);
+    drop(one);
+    other.wake().unwrap();
+    assert_eq!(receive(&mut other).0, credit(1));
+    let end = other.receive(&mut |_| Ok(Place::Discard));
+    assert!(matches!(end, Err(Error::Closed)));
+}
+
+#[test]
+fn what_could_not_be_sent_is_given_back_with_the_link() {
+    let (one, mut other) = pair();
+    drop(one);
+    let part = block(b"a part");
+    let bytes = part.read(0..6).unwrap();
+    let payload = Outgoing { token: 5, bytes };
+    other.push(&up(0, 6), Some(payload)).unwrap();
+    let mut left = Vec::new();
+    other.flush(&mut left).unwrap_err();
+    other.abandon(&mut left);
+    assert_eq!(left, [5]);
+    part.write(0..6).unwrap();
+}
+
+#[test]
+fn a_segment_that_is_gone_is_unmapped_on_the_other_side() {
+    let (mut one, mut other) = pair();
+    for round in 0..3 {
+        let part = block(b"gone soon");
+        send(&mut one, &up(0, 4), Some((round, part.read(0..4).unwrap())));
+        drop(receive(&mut other));
+        send(&mut other, &credit(0), None);
+        receive(&mut one);
+        assert_eq!(flush(&mut one), [round]);
+    }
+    other.wake().unwrap();
+    assert_eq!(other.views.len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn whatever_lies_in_the_ring_is_a_frame_or_an_error(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..40),
+        place in any::<[u64; 2]>(),
+    ) {
+        let (mut one, mut other) = pair();
+        let part = block(&[1; 64]);
+        send(&mut one, &up(0, 64), Some((1, part.read(0..64).unwrap())));
+        drop(receive(&mut other));
+        // A frame that is well formed and speaks of bytes that it may not, or of none.
+        let mut entry = [0u64; FRAME_WORDS];
+        for (word, bytes) in entry.iter_mut().zip(up(1, 64).encode().chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap());
+        }
+        (entry[SEGMENT], entry[OFFSET]) = (part.number(), place[0]);
+        one.outbox.push(&entry).unwrap();
+        (entry[SEGMENT], entry[OFFSET]) = (place[1], 0);
+        one.outbox.push(&entry).unwrap();
+        let words = one.outbox.words();
+        for (at, value) in damage {
+            words[at.index(words.len())].store(value, std::sync::atomic::Ordering::SeqCst);
+        }
+        for _ in 0..4 {
+            if let Ok(Received::Frame(_, Some(lent))) = other.receive(&mut |_| Ok(Place::Discard)) {
+                prop_assert_eq!(lent.len(), 64);
+            }
+            let _ = other.sleep(Sleep::Word);
+        }
+    }
+}
