@@ -45,7 +45,7 @@ impl Group {
             return;
         };
         operation.stage = Stage::Final;
-        if self.history.kept(id).is_some() {
+        if self.history.has_bytes(id) {
             return; // It was here before.
         }
         let Some(call) = operation.call() else {

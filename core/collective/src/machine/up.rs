@@ -176,7 +176,7 @@ impl Group {
                 1
             }
             // Where the result is already, nothing is written to it.
-            Flow::Spread { .. } if self.history.kept(id).is_some() => 0,
+            Flow::Spread { .. } if self.history.has_bytes(id) => 0,
             Flow::Spread { .. } => {
                 let copies = received
                     .into_iter()

@@ -276,7 +276,7 @@ impl Membership {
             }));
             return;
         }
-        let committed = self.recovery.committed.is_some();
+        let committed = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
         if committed && !self.expected().contains(&rank) {
             let epoch = self.epoch;
             effects.push(refuse(Refusal::Out { rank, epoch }));

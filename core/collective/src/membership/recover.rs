@@ -347,9 +347,15 @@ impl Membership {
         self.members.get(&rank).is_some_and(|member| member.left)
     }
 
+    /// Whether the gang has been started, or is being, and may go on after a loss.
+    fn can_recover(&self) -> bool {
+        let begun = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
+        self.shrinks() && begun && self.broken.is_none()
+    }
+
     /// Does what time or an event has made possible.
     pub(super) fn recover(&mut self, effects: &mut Vec<Effect>) {
-        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+        if !self.can_recover() {
             return;
         }
         let late = self.now >= self.recovery.since.saturating_add(self.patience());
@@ -465,7 +471,7 @@ impl Membership {
 
     /// When something becomes possible by the passing of time alone.
     pub(super) fn recovery_wake_at(&self) -> Option<Duration> {
-        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+        if !self.can_recover() {
             return None;
         }
         let since = self.recovery.since;
