@@ -132,15 +132,21 @@ impl Plan {
         }
     }
 
-    /// Whether a node has seen every byte of the result when all its chunks have settled.
+    /// Cuts a checked call whose result every node keeps for the others: a reduction to one takes the way of one to
+    /// all, or only its root would have the bytes.
     #[must_use]
-    pub fn completes(&self, trees: &[Tree; 2], node: usize) -> bool {
-        match self.cut {
+    pub fn kept(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
+        let plan = Self::new(call, layout, chunk_bytes);
+        match plan.cut {
             Cut::Whole {
-                flow: Flow::Combine { to: Some(target) },
-                ..
-            } => (0..2).all(|tree| self.chunks_of(tree) == 0 || holds(&trees[tree], node, target)),
-            Cut::Whole { .. } | Cut::Nodes(_) => true,
+                bytes,
+                flow: Flow::Combine { .. },
+            } => {
+                let flow = Flow::Combine { to: None };
+                let cut = Cut::Whole { bytes, flow };
+                Self { cut, ..plan }
+            }
+            Cut::Whole { .. } | Cut::Nodes(_) => plan,
         }
     }
 

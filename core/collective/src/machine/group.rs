@@ -8,7 +8,9 @@ use super::edge::{Child, Edge, Parent};
 use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
-use super::{Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OpId, Reason, Start, Ticket};
+use super::{
+    Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason, Start, Ticket,
+};
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::recovery::{Held, MAX_HELD};
@@ -210,7 +212,10 @@ impl Group {
             return;
         }
         if operation.complete_here() && operation.verdict(first).is_none() {
-            let plan = Plan::new(call, &self.layout, self.chunk_bytes);
+            let plan = match node.config.recovery.on_peer_loss {
+                OnPeerLoss::Fail => Plan::new(call, &self.layout, self.chunk_bytes),
+                OnPeerLoss::Hold => Plan::kept(call, &self.layout, self.chunk_bytes),
+            };
             operation.plan(plan, &self.trees, self.node);
             self.check_early_parts(node, id);
         }

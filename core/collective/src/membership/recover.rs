@@ -446,14 +446,7 @@ impl Membership {
             .iter()
             .map(|&rank| (rank as usize, &stopped[&rank].report))
             .collect();
-        let has_rank = |rank: u32| {
-            let node = self
-                .layout
-                .as_ref()
-                .map(|layout| layout.node_of(rank) as u32);
-            node.is_none_or(|node| members.binary_search(&node).is_ok())
-        };
-        match recovery::resume(&reports, has_rank) {
+        match recovery::resume(&reports) {
             Ok(resume) => {
                 let epoch = self.epoch + 1;
                 let commit = Commit {

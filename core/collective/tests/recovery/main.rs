@@ -10,6 +10,7 @@
 )]
 
 mod anything;
+mod bars;
 mod effects;
 mod faults;
 mod operator;

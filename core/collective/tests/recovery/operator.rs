@@ -34,10 +34,10 @@ impl World {
         };
         let committed = self.store.last().cloned();
         self.note(("leader", id, committed.as_ref().map(|commit| commit.epoch)));
-        let layout = self.setup.layout.clone();
+        let nodes = self.nodes() as u32;
         self.leader = Some(Leader {
             id,
-            membership: Membership::resume(layout, policy, committed, self.now()),
+            membership: Membership::resume(nodes, policy, committed, self.now()),
             connections: BTreeMap::new(),
             tick: None,
         });
