@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::group::Group;
 use super::node::Node;
-use super::{Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Violation};
+use super::{Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Recovery, Violation};
 use crate::recovery::{GroupReport, Held};
 
 /// How far marks may fall behind before they travel on their own: half of what a rank may have in flight.
@@ -85,14 +85,18 @@ impl History {
         self.everywhere.told
     }
 
-    /// Whether the end of an operation that is final here may be told.
-    pub(super) fn may_tell(&self, op: OpId, handover: Handover, on_peer_loss: OnPeerLoss) -> bool {
-        match (handover, on_peer_loss) {
-            (Handover::Stable, _) => op < self.everywhere.done,
-            // In order, so that one number says what a rank was told.
-            (Handover::Immediate, OnPeerLoss::Hold) => op < self.own.done,
-            (Handover::Immediate, OnPeerLoss::Fail) => true,
-        }
+    /// Whether a rank may be told the end of an operation that is final here.
+    pub(super) fn may_tell(&self, rank: usize, op: OpId, recovery: &Recovery) -> bool {
+        let is_stable = match recovery.handover {
+            Handover::Stable => op < self.everywhere.done,
+            Handover::Immediate => true,
+        };
+        // In order, so that one number says what a rank was told.
+        let is_next = match recovery.on_peer_loss {
+            OnPeerLoss::Hold => self.told[rank] == op,
+            OnPeerLoss::Fail => true,
+        };
+        is_stable && is_next
     }
 
     /// The operations that need not be kept any more.

@@ -122,8 +122,6 @@ impl Membership {
         self.stage = Stage::Proposing;
         self.recovery.since = self.now;
         self.recovery.proposed = Some(commit.clone());
-        // Whoever loses its memory from now on has not reported that.
-        self.recovery.forgetful.clear();
         let after = self.recovery.committed.as_ref().map(|commit| commit.epoch);
         effects.push(Effect::Commit { commit, after });
     }
@@ -448,6 +446,8 @@ impl Membership {
             .collect();
         match recovery::resume(&reports) {
             Ok(resume) => {
+                // Whoever loses its memory from now on has not reported that.
+                self.recovery.forgetful.clear();
                 let epoch = self.epoch + 1;
                 let commit = Commit {
                     epoch,

@@ -144,6 +144,7 @@ impl World {
         writes: Option<(Region, Vec<u8>)>,
     ) {
         if let Some((region, bytes)) = &writes {
+            self.check_unread(node, *region);
             // Until the work is done nobody may rely on the destination.
             self.write(node, *region, &vec![0xcc; bytes.len()]);
         }
@@ -209,6 +210,17 @@ impl World {
             rank,
             reason,
         });
+    }
+
+    /// What is final may be being read by ranks: nothing is written to it.
+    pub(crate) fn check_unread(&self, node: usize, region: Region) {
+        let Buffer::Result { op } = region.buffer else {
+            return;
+        };
+        let report = self.sidecars[node].machine.as_ref().unwrap().report();
+        let mut held = report[0].held.iter();
+        let is_final = held.any(|held| held.op == op && held.complete);
+        assert!(!is_final, "node {node} writes {region:?}, which is final");
     }
 
     pub(crate) fn read(&self, node: usize, region: Region) -> Vec<u8> {

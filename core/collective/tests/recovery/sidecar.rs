@@ -640,6 +640,7 @@ impl World {
                 && let Placement::Into(region) = machine.place(peer, fence, &frame)
             {
                 assert_eq!(region.bytes, bytes.len() as u64);
+                self.check_unread(to, region);
                 self.write(to, region, &bytes);
             }
             let sidecar = &mut self.sidecars[to];
