@@ -133,11 +133,11 @@ fn copy_tree(copy: &Path) -> Result<()> {
 }
 
 fn test(copy: &Path) -> Result<End> {
-    if !cargo(copy, &["--no-run"])?.unwrap_or(false) {
+    if cargo(copy, "check", &[])? == Some(false) {
         return Ok(End::DoesNotCompile);
     }
     for suite in SUITES {
-        match cargo(copy, suite)? {
+        match cargo(copy, "test", suite)? {
             None => return Ok(End::Hung),
             Some(false) => return Ok(End::Noticed),
             Some(true) => {}
@@ -147,12 +147,12 @@ fn test(copy: &Path) -> Result<End> {
 }
 
 /// Whether it succeeded; none when it took too long.
-fn cargo(copy: &Path, what: &[&str]) -> Result<Option<bool>> {
+fn cargo(copy: &Path, verb: &str, what: &[&str]) -> Result<Option<bool>> {
     let place = fs::canonicalize(PLACE).context("failed to find the folder of the mutants")?;
     let mut command = child::command("timeout");
     command
         .arg(LIMIT.as_secs().to_string())
-        .args(["cargo", "test", "--quiet", "--package", "collective"])
+        .args(["cargo", verb, "--quiet", "--package", "collective"])
         .args(["--config", PROFILE])
         .args(what)
         .current_dir(copy)

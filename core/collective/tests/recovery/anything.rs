@@ -149,7 +149,7 @@ fn check_that_forgetting_was_right(world: &World) {
     );
 }
 
-// REC-1, REC-2, REC-3, REC-4, REC-5.
+// REC-1, REC-2, REC-3, REC-4, REC-5, REC-10.
 #[test]
 fn any_gang_goes_on_alike_after_any_fault_in_any_phase() {
     let mut cells = Cells::new();

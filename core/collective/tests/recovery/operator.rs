@@ -90,23 +90,17 @@ impl World {
         }
     }
 
-    pub(crate) fn lead(&mut self, id: u64, heard: Heard) {
-        let now = self.now();
-        let Some(leader) = self.leader.as_mut().filter(|leader| leader.id == id) else {
-            return;
-        };
-        match &heard {
+    /// What is told is part of the story, but for what comes all the time.
+    fn note_heard(&self, heard: &Heard) {
+        let who = |connection| self.leader.as_ref()?.connections.get(connection);
+        match heard {
             Heard::Heartbeat { .. } | Heard::Tick => {}
             Heard::Stopped {
                 connection,
                 epoch,
                 reach,
                 ..
-            } => println!(
-                "{:>12.3?} {:?} stopped {epoch} {reach:?}",
-                self.queue.now(),
-                leader.connections.get(connection)
-            ),
+            } => self.note(("stopped", who(connection), epoch, reach)),
             Heard::Suspect { .. }
             | Heard::Hello { .. }
             | Heard::Joined { .. }
@@ -116,8 +110,16 @@ impl World {
             | Heard::Committed { .. }
             | Heard::CommitFailed { .. }
             | Heard::Bye { .. }
-            | Heard::Disconnected { .. } => println!("{:>12.3?} heard {heard:?}", self.queue.now()),
+            | Heard::Disconnected { .. } => self.note(heard),
         }
+    }
+
+    pub(crate) fn lead(&mut self, id: u64, heard: Heard) {
+        self.note_heard(&heard);
+        let now = self.now();
+        let Some(leader) = self.leader.as_mut().filter(|leader| leader.id == id) else {
+            return;
+        };
         if heard == Heard::Tick {
             leader.tick = None;
         }

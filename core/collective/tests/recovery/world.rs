@@ -1,7 +1,9 @@
 //! Everything in one process: sidecars with their clients, leaders, the store, a network between them, virtual time.
 //! What a sidecar does is in `sidecar`, what its machine asks of it in `effects`, leaders and the store in `operator`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use collective::Call;
@@ -154,6 +156,17 @@ pub(crate) struct World {
     pub(crate) ups: BTreeMap<OpId, usize>,
     pub(crate) downs: BTreeMap<OpId, usize>,
     pub(crate) gone_for_good: BTreeSet<usize>,
+    story: RefCell<Vec<String>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for line in self.story.take() {
+                println!("{line}");
+            }
+        }
+    }
 }
 
 impl World {
@@ -184,6 +197,7 @@ impl World {
             ups: BTreeMap::new(),
             downs: BTreeMap::new(),
             gone_for_good: BTreeSet::new(),
+            story: RefCell::default(),
             setup,
         };
         world.start_leader(Duration::ZERO);
@@ -207,8 +221,9 @@ impl World {
     }
 
     /// One line of the story that a failing run tells.
-    pub(crate) fn note(&self, what: impl std::fmt::Debug) {
-        println!("{:>12.3?} {what:?}", self.now());
+    pub(crate) fn note(&self, what: impl Debug) {
+        let line = format!("{:>12.3?} {what:?}", self.now());
+        self.story.borrow_mut().push(line);
     }
 
     pub(crate) fn a_while(&mut self, least: Duration, most: Duration) -> Duration {

@@ -80,7 +80,7 @@ fn any_calls_on_1_to_17_nodes_with_unequal_ranks_give_the_reference_result() {
     });
 }
 
-// HOLD-1: what is kept for others is let go when nobody can need it.
+// REC-10: what is kept for others is let go when nobody can need it.
 #[test]
 fn results_that_are_kept_for_others_are_let_go_in_the_end() {
     for_each_seed(4, |rng| {
