@@ -106,6 +106,9 @@ impl History {
             // Nobody is ever served.
             OnPeerLoss::Fail => self.own.told,
         };
+        if self.kept.first_key_value().is_none_or(|(&op, _)| op >= end) {
+            return Vec::new();
+        }
         let rest = self.kept.split_off(&end);
         std::mem::replace(&mut self.kept, rest)
             .into_keys()
@@ -179,6 +182,9 @@ impl Group {
 
     /// Learns what follows at the root, and sends marks that cannot wait for a chunk or a heartbeat.
     pub(super) fn pass_marks(&mut self, node: &mut Node) {
+        if !node.config.recovery.needs_marks() {
+            return; // Nobody waits for what they say.
+        }
         let subtree = self.history.subtree();
         if self.parents[MARKS].is_none() {
             self.history.learn(subtree);

@@ -489,4 +489,6 @@ impl Membership {
 }
 
 #[cfg(test)]
+mod recover_tests;
+#[cfg(test)]
 mod tests;

@@ -8,13 +8,18 @@ use std::time::Duration;
 use super::survivors::{Reach, is_whole, survivors};
 use super::types::{Break, Commit, Effect, Message, Refusal};
 use super::{Connection, Membership, Stage};
-use crate::recovery::{self, GroupReport, Report};
+use crate::recovery::{self, GroupReport, Report, Resume};
 
 /// How long those who do not reach each other may take to say that they do, once all have reported: a sidecar that
 /// restarts is asked before it listens.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the members of a new epoch may take to join it before those who have not are asked again whom they reach.
 const JOIN: Duration = Duration::from_secs(5);
+/// A member that has failed to join so often although it reaches everybody stays out of the next epoch.
+const FAILED_JOINS: u32 = 2;
+/// Epochs in a row with the same members that did not bring the first unfinished operation to its end: whatever ends
+/// them, another one would not help.
+const FRUITLESS: u32 = 10;
 /// Before another try when the store did not take a commit and nobody else's is there.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -70,6 +75,10 @@ pub(super) struct Recovery {
     stopped: BTreeMap<u32, Stopped>,
     /// When the last of them was heard of first or changed.
     changed: Duration,
+    /// How often in a row a member was waited for in vain.
+    failed_joins: BTreeMap<u32, u32>,
+    /// Epochs in a row that began as the one before.
+    fruitless: u32,
     /// When the stage began.
     pub(super) since: Duration,
     /// What was proposed.
@@ -115,6 +124,7 @@ impl Membership {
         }
         self.stage = Stage::Started;
         self.recovery.since = self.now;
+        self.recovery.failed_joins.clear();
         self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
     }
 
@@ -357,6 +367,9 @@ impl Membership {
             return;
         }
         let late = self.now >= self.recovery.since.saturating_add(self.patience());
+        if late && self.stage == Stage::Introduced {
+            self.count_failed_joins();
+        }
         match self.stage {
             Stage::Heard | Stage::Introduced if self.is_troubled() || late => self.stop(effects),
             Stage::Started if self.is_troubled() => self.stop(effects),
@@ -389,13 +402,37 @@ impl Membership {
         }
     }
 
+    fn count_failed_joins(&mut self) {
+        for rank in self.expected() {
+            let member = self.members.get(&rank);
+            if !member.is_some_and(|member| self.has_joined(member)) {
+                *self.recovery.failed_joins.entry(rank).or_default() += 1;
+            }
+        }
+    }
+
     /// When a member that has not reported is given up.
     fn deadline(&self, rank: u32) -> Duration {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
+        if !self.is_missed(rank) {
+            // Only this leader does not hear it: it will dial again.
+            return stopping;
+        }
         // Who has never been heard by this leader is given its time from the beginning.
         let heard = self.members.get(&rank).map_or(self.began, |one| one.heard);
         (heard + limit).min(stopping)
+    }
+
+    /// Whether other members have lost it too.
+    fn is_missed(&self, rank: u32) -> bool {
+        let given_up = self.suspects.range((rank, 0)..=(rank, u32::MAX));
+        let given_up = given_up.map(|(_, reason)| *reason);
+        let mut given_up = given_up.filter(|reason| *reason != super::Reason::Frozen);
+        let reports = || self.recovery.stopped.values();
+        let reached = reports().any(|one| one.reach.reached.contains(&rank));
+        let unreached = reports().any(|one| one.reach.unreached.contains(&rank));
+        given_up.next().is_some() || unreached && !reached
     }
 
     fn has_reported(&self, rank: u32) -> bool {
@@ -433,7 +470,19 @@ impl Membership {
         if reach.is_empty() || !is_whole(&reach) && self.now < self.recovery.changed + SETTLE {
             return;
         }
-        let members: Vec<u32> = survivors(&reach).into_iter().collect();
+        let mut members = survivors(&reach);
+        let failed = &self.recovery.failed_joins;
+        let worst = members
+            .iter()
+            .filter_map(|rank| Some((*failed.get(rank)?, *rank)))
+            .max();
+        // One at a time: of two that do not find each other, one is enough.
+        if let Some((times, rank)) = worst
+            && times >= FAILED_JOINS
+        {
+            members.remove(&rank);
+        }
+        let members: Vec<u32> = members.into_iter().collect();
         let left = members.len() as u32;
         if members.len() < expected.len() && left < self.recovery.policy.least {
             let least = self.recovery.policy.least;
@@ -445,6 +494,10 @@ impl Membership {
             .map(|&rank| (rank as usize, &stopped[&rank].report))
             .collect();
         match recovery::resume(&reports) {
+            Ok(resume) if self.is_fruitless(&members, &resume) => {
+                let epochs = FRUITLESS;
+                self.break_with(Break::Fruitless { epochs });
+            }
             Ok(resume) => {
                 // Whoever loses its memory from now on has not reported that.
                 self.recovery.forgetful.clear();
@@ -460,6 +513,20 @@ impl Membership {
                 self.break_with(Break::Forgotten { op: forgotten.op });
             }
         }
+    }
+
+    /// Counts epochs that begin as the one before; whether they were too many.
+    fn is_fruitless(&mut self, members: &[u32], resume: &Resume) -> bool {
+        let bases = |resume: &Resume| -> Vec<_> {
+            let groups = resume.iter();
+            groups.map(|group| (group.group, group.base)).collect()
+        };
+        let committed = self.recovery.committed.as_ref();
+        let same = committed.is_some_and(|before| {
+            before.members == members && bases(&before.resume) == bases(resume)
+        });
+        self.recovery.fruitless = if same { self.recovery.fruitless + 1 } else { 0 };
+        self.recovery.fruitless >= FRUITLESS
     }
 
     /// When something becomes possible by the passing of time alone.

@@ -1,30 +1,24 @@
-//! One sidecar and the processes of its node: dials the leader, stops, reports, asks whom it reaches, joins, goes. A
-//! restart loses all of it; its processes attach again and call again what they were not told the end of.
+//! One sidecar: starts, dials the leader, obeys it. A restart loses all of it; its processes attach again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use collective::machine::{
-    Buffer, Config, Fence, Frame, Input, Machine, OpId, Placement, Start, Timing, WORLD,
-};
-use collective::membership::{
-    Connection, Endpoint, Event as Heard, Message, Reach, Refusal, probes,
-};
-use collective::recovery::{GroupReport, Report, Resume};
-use collective::{DType, DoubleTree};
-use sim::Rng;
+use collective::machine::{Buffer, Input, Machine, OpId};
+use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
+use collective::recovery::{Report, Resume};
 
-use crate::world::{ATTEMPT, Event, MS, World};
+use crate::links::Item;
+use crate::world::{Event, MS, World};
 
-/// A frame and its payload, or the end of the link.
-type Item = (u64, Option<(Fence, Frame, Option<Vec<u8>>)>);
+/// What has arrived, with its epoch.
+type Arrived = (u64, Item);
 
 #[derive(Debug)]
 pub(crate) struct Joining {
-    epoch: u64,
-    members: Vec<usize>,
-    resume: Resume,
+    pub(crate) epoch: u64,
+    pub(crate) members: Vec<usize>,
+    pub(crate) resume: Resume,
 }
 
 #[derive(Debug, Default)]
@@ -43,23 +37,23 @@ pub(crate) struct Sidecar {
     /// What it reports once it has stopped.
     pub(crate) report: Option<Report>,
     /// The last epoch that it has stopped in.
-    asked: u64,
+    pub(crate) asked: u64,
     pub(crate) joining: Option<Joining>,
     pub(crate) memory: BTreeMap<Buffer, Vec<u8>>,
     pub(crate) released: BTreeSet<OpId>,
-    incoming: BTreeMap<usize, VecDeque<Item>>,
-    reading: BTreeSet<usize>,
+    pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
+    pub(crate) reading: BTreeSet<usize>,
     /// How many of each rank's calls the machine has.
-    submitted: Vec<usize>,
-    attached: usize,
-    connection: Option<(u64, Connection)>,
+    pub(crate) submitted: Vec<usize>,
+    pub(crate) attached: usize,
+    pub(crate) connection: Option<(u64, Connection)>,
     /// What it has said of whom it reaches, and since when it asks.
-    said: Option<Reach>,
-    asks_since: Option<Duration>,
-    known: Vec<u32>,
+    pub(crate) said: Option<Reach>,
+    pub(crate) asks_since: Option<Duration>,
+    pub(crate) known: Vec<u32>,
     /// The others went on without it.
     pub(crate) is_out: bool,
-    tick: Option<Duration>,
+    pub(crate) tick: Option<Duration>,
 }
 
 impl Sidecar {
@@ -106,7 +100,7 @@ impl World {
     }
 
     /// All links of the epoch close, as the peers see it.
-    fn close_links(&mut self, node: usize) {
+    pub(crate) fn close_links(&mut self, node: usize) {
         let epoch = self.sidecars[node].epoch;
         for peer in self.peers(node) {
             if !self.is_cut(node, peer) {
@@ -116,7 +110,7 @@ impl World {
     }
 
     /// The nodes that its machine has links to.
-    fn peers(&self, node: usize) -> Vec<usize> {
+    pub(crate) fn peers(&self, node: usize) -> Vec<usize> {
         let sidecar = &self.sidecars[node];
         let peers = sidecar.machine.iter().flat_map(Machine::peers);
         peers.map(|peer| sidecar.members[peer]).collect()
@@ -172,9 +166,7 @@ impl World {
         }
     }
 
-    // ---- the leader
-
-    fn dial_soon(&mut self, node: usize) {
+    pub(crate) fn dial_soon(&mut self, node: usize) {
         let delay = self.a_while(10 * MS, 600 * MS);
         let life = self.sidecars[node].life;
         self.queue.after(delay, Event::Dial { node, life });
@@ -280,7 +272,7 @@ impl World {
     }
 
     /// The others go on without this node: its processes are told that there is nothing to wait for.
-    fn put_out(&mut self, node: usize) {
+    pub(crate) fn put_out(&mut self, node: usize) {
         self.close_links(node);
         let sidecar = &mut self.sidecars[node];
         sidecar.is_out = true;
@@ -291,510 +283,6 @@ impl World {
         for rank in self.setup.layout.ranks(node) {
             self.clients[rank as usize].out = true;
         }
-    }
-
-    // ---- the end of an epoch
-
-    pub(crate) fn machine_stopped(&mut self, node: usize, report: Report) {
-        let sidecar = &mut self.sidecars[node];
-        sidecar.asked = sidecar.asked.max(sidecar.epoch);
-        sidecar.report = Some(report);
-        self.ask_around(node);
-    }
-
-    fn stop(&mut self, node: usize, epoch: u64) {
-        let sidecar = &mut self.sidecars[node];
-        if epoch < sidecar.asked || epoch < sidecar.epoch {
-            return; // From before what it has joined since.
-        }
-        sidecar.asked = epoch;
-        if sidecar
-            .joining
-            .as_ref()
-            .is_some_and(|joining| joining.epoch <= epoch)
-        {
-            sidecar.joining = None;
-        }
-        sidecar.said = None;
-        if sidecar.machine.is_some() && sidecar.report.is_none() {
-            self.handle(node, Input::Revoke);
-            return;
-        }
-        self.ask_around(node);
-    }
-
-    fn ask_around(&mut self, node: usize) {
-        let (now, life) = (self.now(), self.sidecars[node].life);
-        if self.sidecars[node].asks_since.replace(now).is_none() {
-            self.queue.after(2 * MS, Event::Probe { node, life });
-        }
-    }
-
-    pub(crate) fn probe(&mut self, node: usize, life: u64) {
-        if self.sidecars[node].life != life || self.sidecars[node].asks_since.is_none() {
-            return;
-        }
-        self.say_stopped(node);
-        let life = self.sidecars[node].life;
-        let soon = self.now() < self.sidecars[node].asks_since.unwrap() + 260 * MS;
-        let pause = if soon { 50 * MS } else { 200 * MS };
-        self.queue.after(pause, Event::Probe { node, life });
-    }
-
-    fn reach(&self, node: usize) -> Reach {
-        let sidecar = &self.sidecars[node];
-        let members: Vec<u32> = if sidecar.members.is_empty() {
-            sidecar.known.clone()
-        } else {
-            sidecar.members.iter().map(|&node| node as u32).collect()
-        };
-        let answers = |&other: &u32| {
-            let peer = &self.sidecars[other as usize];
-            peer.alive && !peer.frozen && !peer.is_out && !self.is_cut(node, other as usize)
-        };
-        let (reached, unreached) = probes(&members, node as u32).into_iter().partition(answers);
-        Reach { reached, unreached }
-    }
-
-    /// Reports, when all processes are there and those that were asked have answered or had the time to; again when
-    /// it has changed whom this node reaches.
-    fn say_stopped(&mut self, node: usize) {
-        let sidecar = &self.sidecars[node];
-        let waits = sidecar.attached < self.setup.layout.local(node);
-        let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
-            return;
-        };
-        let told = self
-            .setup
-            .layout
-            .ranks(node)
-            .map(|rank| self.clients[rank as usize].outcomes.len() as OpId);
-        let forgot = || {
-            vec![GroupReport {
-                group: WORLD,
-                told_all: told.clone().min().unwrap_or(0),
-                told_any: told.clone().max().unwrap_or(0),
-                held: Vec::new(),
-            }]
-        };
-        let report = sidecar.report.clone().unwrap_or_else(forgot);
-        let reach = self.reach(node);
-        let early = self.now() < since + 250 * MS;
-        if sidecar.said.as_ref() == Some(&reach) || early && !reach.unreached.is_empty() {
-            return;
-        }
-        let epoch = sidecar.asked;
-        if sidecar.connection.is_none() {
-            return;
-        }
-        self.sidecars[node].said = Some(reach.clone());
-        self.report(node, |connection| Heard::Stopped {
-            connection,
-            epoch,
-            report: report.clone(),
-            reach: reach.clone(),
-        });
-    }
-
-    // ---- the next epoch
-
-    fn begin_to_join(&mut self, node: usize, epoch: u64, members: Vec<usize>, resume: Resume) {
-        let sidecar = &mut self.sidecars[node];
-        if sidecar.epoch == epoch && sidecar.machine.is_some() {
-            self.report(node, |connection| Heard::Joined { connection, epoch });
-            return;
-        }
-        let pending = sidecar.joining.as_ref().map_or(0, |joining| joining.epoch);
-        if epoch <= sidecar.epoch.max(sidecar.asked).max(pending) {
-            return;
-        }
-        if sidecar.machine.is_some() && sidecar.report.is_none() {
-            // Before the start nothing was done that a report could tell.
-            assert!(!sidecar.started, "who goes on has stopped");
-            self.handle(node, Input::Revoke);
-        }
-        let sidecar = &mut self.sidecars[node];
-        sidecar.asks_since = None;
-        sidecar.joining = Some(Joining {
-            epoch,
-            members,
-            resume,
-        });
-        let life = sidecar.life;
-        self.queue.after(MS, Event::Join { node, life, epoch });
-    }
-
-    /// Connects to the neighbours of the epoch, as far as they are there.
-    pub(crate) fn join(&mut self, node: usize, life: u64, epoch: u64) {
-        let sidecar = &self.sidecars[node];
-        if sidecar.life != life {
-            return;
-        }
-        let Some(joining) = sidecar
-            .joining
-            .as_ref()
-            .filter(|joining| joining.epoch == epoch)
-        else {
-            return;
-        };
-        let idle = sidecar.machine.as_ref().is_none_or(Machine::is_idle);
-        let zones: Vec<u64> = joining
-            .members
-            .iter()
-            .map(|&member| self.setup.zones[member])
-            .collect();
-        let trees = DoubleTree::build(&zones);
-        let me = joining.members.binary_search(&node).unwrap();
-        let is_there = |peer: usize| {
-            let peer = joining.members[peer];
-            let other = &self.sidecars[peer];
-            let joins = other
-                .joining
-                .as_ref()
-                .is_some_and(|joining| joining.epoch == epoch);
-            let there = joins || other.epoch == epoch && other.machine.is_some();
-            there && !other.frozen && !self.is_cut(node, peer)
-        };
-        let all = trees.neighbours(me).into_iter().all(is_there);
-        if !idle || !sidecar.reading.is_empty() || !all {
-            let pause = if idle { 10 * MS } else { MS };
-            self.queue.after(pause, Event::Join { node, life, epoch });
-            return;
-        }
-        self.build(node, trees, me);
-        self.report(node, |connection| Heard::Joined { connection, epoch });
-    }
-
-    fn build(&mut self, node: usize, trees: DoubleTree, me: usize) {
-        let now = self.now();
-        self.close_links(node);
-        let ranks = self.setup.layout.ranks(node);
-        let told: Vec<OpId> = ranks
-            .map(|rank| self.clients[rank as usize].outcomes.len() as OpId)
-            .collect();
-        let sidecar = &mut self.sidecars[node];
-        let joining = sidecar.joining.take().unwrap();
-        let layout = self.setup.layout.of_members(&joining.members).unwrap();
-        let config = Config {
-            node: me,
-            layout,
-            trees,
-            fence: Fence {
-                attempt: ATTEMPT,
-                epoch: joining.epoch as u32,
-            },
-            chunk_bytes: self.setup.chunk_bytes,
-            slots: self.setup.slots,
-            timing: Timing::default(),
-            recovery: self.setup.recovery,
-        };
-        config.check().unwrap();
-        let report = sidecar.report.take();
-        sidecar
-            .memory
-            .retain(|buffer, _| matches!(buffer, Buffer::Result { .. }));
-        let machine = match joining.resume.first() {
-            None => Machine::new(config, now),
-            Some(resume) => {
-                let held = report.map_or_else(Vec::new, |report| report[0].held.clone());
-                let resume = resume.within(&joining.members);
-                for served in &resume.served {
-                    let op = served.held.op;
-                    let bytes = || vec![0xdd; served.held.bytes as usize];
-                    let result = Buffer::Result { op };
-                    sidecar.memory.entry(result).or_insert_with(bytes);
-                    sidecar.released.remove(&op);
-                }
-                let start = Start {
-                    resume,
-                    told: told.clone(),
-                    held,
-                };
-                Machine::resume(config, &start, now)
-            }
-        };
-        let slots = 0..self.setup.slots;
-        for (peer, tree) in machine.receives() {
-            for slot in slots.clone() {
-                let buffer = Buffer::Receive { peer, tree, slot };
-                let bytes = vec![0xee; self.setup.chunk_bytes as usize];
-                sidecar.memory.insert(buffer, bytes);
-            }
-        }
-        for tree in machine.sends() {
-            for slot in slots.clone() {
-                let bytes = vec![0xee; self.setup.chunk_bytes as usize];
-                sidecar.memory.insert(Buffer::Send { tree, slot }, bytes);
-            }
-        }
-        sidecar.submitted = told.iter().map(|&told| told as usize).collect();
-        sidecar.machine = Some(machine);
-        sidecar.epoch = joining.epoch;
-        sidecar.members = joining.members;
-        sidecar.started = false;
-        sidecar.said = None;
-        sidecar.incoming.clear();
-        sidecar.tick = None;
-        // A peer that died since it was there.
-        let epoch = self.sidecars[node].epoch;
-        for peer in self.peers(node) {
-            let other = &self.sidecars[peer];
-            let joins = other
-                .joining
-                .as_ref()
-                .is_some_and(|joining| joining.epoch == epoch);
-            if !joins && (other.epoch != epoch || other.machine.is_none()) {
-                self.lose_link(node, peer, epoch);
-            }
-        }
-        let locals: Vec<u32> = self.setup.layout.ranks(node).collect();
-        for (local, rank) in locals.into_iter().enumerate() {
-            if !self.clients[rank as usize].alive {
-                self.handle(node, Input::RankLost { rank: local });
-            }
-        }
-        self.handle(node, Input::Tick);
-        self.schedule_tick(node);
-    }
-
-    // ---- links
-
-    pub(crate) fn arrive(
-        &mut self,
-        to: usize,
-        from: usize,
-        epoch: u64,
-        item: Option<(Fence, Frame, Option<Vec<u8>>)>,
-    ) {
-        let sidecar = &mut self.sidecars[to];
-        if !sidecar.alive || sidecar.machine.is_none() {
-            // What comes while it is still connecting waits in the link.
-            if sidecar
-                .joining
-                .as_ref()
-                .is_some_and(|joining| joining.epoch == epoch)
-            {
-                self.again(to, from, epoch, item);
-            }
-            return;
-        }
-        if epoch > sidecar.epoch {
-            self.again(to, from, epoch, item);
-            return;
-        }
-        let incoming = sidecar.incoming.entry(from).or_default();
-        incoming.push_back((epoch, item));
-        self.take_in(to, from);
-    }
-
-    /// The link's other end is faster.
-    fn again(
-        &mut self,
-        to: usize,
-        from: usize,
-        epoch: u64,
-        item: Option<(Fence, Frame, Option<Vec<u8>>)>,
-    ) {
-        let joins = self.sidecars[to]
-            .joining
-            .as_ref()
-            .is_some_and(|joining| joining.epoch == epoch);
-        if joins {
-            let event = Event::Arrive {
-                to,
-                from,
-                epoch,
-                item,
-            };
-            self.queue.after(MS, event);
-        }
-    }
-
-    /// Handles what has arrived on a link, up to the next payload, which takes time to read in.
-    fn take_in(&mut self, to: usize, from: usize) {
-        loop {
-            let sidecar = &mut self.sidecars[to];
-            let Ok(peer) = sidecar.members.binary_search(&from) else {
-                return;
-            };
-            if sidecar.reading.contains(&from) || sidecar.machine.is_none() {
-                return;
-            }
-            let Some(item) = sidecar.incoming.entry(from).or_default().pop_front() else {
-                return;
-            };
-            let (fence, frame, payload) = match item {
-                (epoch, None) => {
-                    if epoch == sidecar.epoch {
-                        self.handle(to, Input::PeerLost { peer });
-                    }
-                    continue;
-                }
-                (_, Some(item)) => item,
-            };
-            let Some(bytes) = payload else {
-                self.handle(to, Input::Frame { peer, fence, frame });
-                continue;
-            };
-            if let Some(machine) = &sidecar.machine
-                && let Placement::Into(region) = machine.place(peer, fence, &frame)
-            {
-                assert_eq!(region.bytes, bytes.len() as u64);
-                self.check_unread(to, region);
-                self.write(to, region, &bytes);
-            }
-            let sidecar = &mut self.sidecars[to];
-            sidecar.reading.insert(from);
-            let (epoch, life) = (u64::from(fence.epoch), sidecar.life);
-            let incoming = sidecar.incoming.entry(from).or_default();
-            incoming.push_front((epoch, Some((fence, frame, None))));
-            let delay = self.a_while(MS / 1000, MS / 5);
-            self.queue.after(delay, Event::Handled { to, from, life });
-        }
-    }
-
-    pub(crate) fn handled(&mut self, to: usize, from: usize, life: u64) {
-        if self.sidecars[to].life == life {
-            self.sidecars[to].reading.remove(&from);
-            self.take_in(to, from);
-        }
-    }
-
-    pub(crate) fn schedule_tick(&mut self, node: usize) {
-        let sidecar = &mut self.sidecars[node];
-        let Some(machine) = &sidecar.machine else {
-            return;
-        };
-        let (at, life) = (machine.wake_at(), sidecar.life);
-        if at != Duration::MAX && sidecar.tick.is_none_or(|tick| at < tick) {
-            sidecar.tick = Some(at);
-            self.queue.at(at, Event::Tick { node, life });
-        }
-    }
-
-    pub(crate) fn tick(&mut self, node: usize, life: u64) {
-        if self.sidecars[node].life == life {
-            self.sidecars[node].tick = None;
-            self.handle(node, Input::Tick);
-        }
-    }
-
-    // ---- processes
-
-    pub(crate) fn call_soon(&mut self, rank: u32) {
-        let delay = self.a_while(MS / 1000, 3 * MS);
-        self.queue.after(delay, Event::Call { rank });
-    }
-
-    /// A rank calls what its window allows.
-    pub(crate) fn call(&mut self, rank: u32) {
-        let client = &mut self.clients[rank as usize];
-        let program = &self.programs[rank as usize];
-        let window = client.outcomes.len() + self.setup.window;
-        // Trainers start when the gang does.
-        if !client.alive || client.out || self.store.is_empty() {
-            return;
-        }
-        if client.called < program.len().min(window) {
-            client.called += 1;
-            self.call_soon(rank);
-        }
-        let node = self.setup.layout.node_of(rank);
-        self.pump(node, rank);
-    }
-
-    pub(crate) fn pump_all(&mut self, node: usize) {
-        for rank in self.setup.layout.ranks(node) {
-            self.queue.after(MS / 1000, Event::Call { rank });
-        }
-    }
-
-    /// Hands calls to the machine, as far as it takes them.
-    fn pump(&mut self, node: usize, rank: u32) {
-        let local = (rank - self.setup.layout.ranks(node).start) as usize;
-        loop {
-            let sidecar = &self.sidecars[node];
-            let op = sidecar.submitted[local];
-            let Some(machine) = &sidecar.machine else {
-                return;
-            };
-            let goes = sidecar.started && sidecar.report.is_none() && machine.broken().is_none();
-            if !goes || op >= self.clients[rank as usize].called || !machine.may_submit(local) {
-                return;
-            }
-            self.submit(node, rank, local, op);
-        }
-    }
-
-    fn submit(&mut self, node: usize, rank: u32, local: usize, op: usize) {
-        let call = self.programs[rank as usize][op];
-        let id = op as OpId;
-        let input = self.input(rank, op);
-        let total = input.len() as u64;
-        let sidecar = &mut self.sidecars[node];
-        sidecar.submitted[local] += 1;
-        let world = self
-            .setup
-            .layout
-            .of_members(&sidecar.members)
-            .unwrap()
-            .world();
-        let bytes = call.result_bytes(world) as usize;
-        let input_buffer = Buffer::Input {
-            op: id,
-            rank: local,
-        };
-        sidecar.memory.insert(input_buffer, input);
-        let result = sidecar.memory.entry(Buffer::Result { op: id }).or_default();
-        if bytes > result.len() {
-            result.resize(bytes, 0xdd);
-        }
-        sidecar.released.remove(&id);
-        let (life, epoch) = (sidecar.life, sidecar.epoch);
-        let at_once = self.rng.range(0..total + 1);
-        if at_once < total {
-            let delay = self.a_while(MS / 1000, MS);
-            let event = Event::Ready {
-                node,
-                life,
-                epoch,
-                rank: local,
-                op: id,
-                ready: total,
-            };
-            self.queue.after(delay, event);
-        }
-        let submit = Input::Submit {
-            rank: local,
-            call,
-            ready: at_once,
-        };
-        self.handle(node, submit);
-    }
-
-    pub(crate) fn ready(
-        &mut self,
-        node: usize,
-        life: u64,
-        epoch: u64,
-        rank: usize,
-        op: OpId,
-        ready: u64,
-    ) {
-        if self.sidecars[node].life == life && self.sidecars[node].epoch == epoch {
-            self.handle(node, Input::Ready { rank, op, ready });
-        }
-    }
-
-    /// The input of a rank for its k-th operation: integers, whose sums do not depend on the order.
-    pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
-        let call = self.programs[rank as usize][op];
-        assert!(call.count == 0 || call.dtype == DType::I64);
-        let salt = u64::from(rank) << 32 | op as u64;
-        let mut rng = Rng::new(self.inputs_seed ^ salt);
-        (0..call.count)
-            .flat_map(|_| (rng.next_u64() as i64 >> 20).to_ne_bytes())
-            .collect()
     }
 }
 

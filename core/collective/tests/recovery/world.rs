@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::Layout;
-use collective::machine::{Cause, Fence, Frame, OpId, Recovery};
+use collective::machine::{Cause, OpId, Recovery};
 use collective::membership::{Break, Commit, Connection, Event as Heard, Message};
 use sim::{Conditions, Network, Queue, Rng};
 
 use crate::effects::Work;
+use crate::links::Item;
 use crate::operator::Leader;
 use crate::sidecar::Sidecar;
 
@@ -40,7 +41,7 @@ pub(crate) enum Event {
         to: usize,
         from: usize,
         epoch: u64,
-        item: Option<(Fence, Frame, Option<Vec<u8>>)>,
+        item: Item,
     },
     /// A payload has been read in.
     Handled {
