@@ -86,7 +86,8 @@ impl Group {
             if let Some(held) = mine(op) {
                 self.history.keep(held);
             } else if !served.spread {
-                let complete = false;
+                // Where there are no bytes, to have heard of it is to have it.
+                let complete = served.held.bytes == 0;
                 self.history.keep(Held {
                     complete,
                     ..served.held

@@ -228,6 +228,69 @@ mod tests {
     use super::*;
     use crate::op::Call;
 
+    /// The second of two nodes in an epoch that begins with an operation which the first has to bring.
+    fn served_to_the_second(complete: bool) -> Machine {
+        let held = crate::recovery::Held {
+            op: 4,
+            epoch: 1,
+            call: Call {
+                dtype: crate::DType::I32,
+                count: 2,
+                ..Call::barrier()
+            },
+            bytes: 8,
+            complete,
+            verdict: None,
+        };
+        let served = crate::recovery::Served {
+            held: crate::recovery::Held {
+                complete: true,
+                ..held
+            },
+            holder: 0,
+            spread: true,
+        };
+        let start = Start {
+            resume: crate::recovery::GroupResume {
+                group: WORLD,
+                base: 4,
+                served: vec![served],
+            },
+            told: vec![5],
+            held: vec![held],
+        };
+        let config = Config {
+            node: 1,
+            layout: crate::Layout::new(&[1, 1]).unwrap(),
+            trees: crate::DoubleTree::build(&[0, 0]),
+            recovery: Recovery {
+                on_peer_loss: OnPeerLoss::Hold,
+                ..Recovery::default()
+            },
+            ..config()
+        };
+        Machine::resume(config, &start, Duration::ZERO)
+    }
+
+    #[test]
+    fn what_is_served_is_written_only_where_it_is_not_yet() {
+        let down = Frame::Down {
+            group: WORLD,
+            tree: 0,
+            op: 4,
+            chunk: 0,
+            bytes: 8,
+            mark: Mark::default(),
+        };
+        let place = |complete| {
+            let machine = served_to_the_second(complete);
+            machine.place(0, machine.node.config.fence, &down)
+        };
+        assert_eq!(place(true), Placement::Discard);
+        // Its ranks were told before it lost its memory: it passes on what it has not.
+        assert!(matches!(place(false), Placement::Into(_)));
+    }
+
     #[test]
     fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
         let mut machine = Machine::new(config(), Duration::ZERO);

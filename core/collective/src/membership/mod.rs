@@ -122,7 +122,7 @@ impl Membership {
 
     /// Takes one event and appends what has to be done. `now` is any monotonic time.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
-        self.now = now;
+        self.pass_time(now);
         match event {
             Event::Hello {
                 connection,

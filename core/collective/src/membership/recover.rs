@@ -15,6 +15,11 @@ use crate::recovery::{self, GroupReport, Report, Resume};
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the members of a new epoch may take to join it before those who have not are asked again whom they reach.
 const JOIN: Duration = Duration::from_secs(5);
+/// While it waits for somebody, a leader looks at the time this often.
+const LOOK: Duration = Duration::from_secs(1);
+/// After a gap that no schedule explains this leader was stopped, not everybody else: what was said meanwhile gets this
+/// long to be heard.
+const PAUSE: Duration = Duration::from_secs(3);
 /// A member that has failed to join so often although it reaches everybody stays out of the next epoch.
 const FAILED_JOINS: u32 = 2;
 /// Epochs in a row with the same members that did not bring the first unfinished operation to its end: whatever ends
@@ -75,6 +80,8 @@ pub(super) struct Recovery {
     stopped: BTreeMap<u32, Stopped>,
     /// When the last of them was heard of first or changed.
     changed: Duration,
+    /// When this leader last came back from a pause.
+    woke: Duration,
     /// How often in a row a member was waited for in vain.
     failed_joins: BTreeMap<u32, u32>,
     /// Epochs in a row that began as the one before.
@@ -97,6 +104,14 @@ impl Recovery {
 }
 
 impl Membership {
+    /// Notices that this leader was stopped for a while.
+    pub(super) fn pass_time(&mut self, now: Duration) {
+        if now.saturating_sub(self.now) > PAUSE {
+            self.recovery.woke = now;
+        }
+        self.now = now;
+    }
+
     pub(super) fn shrinks(&self) -> bool {
         self.recovery.policy.on_peer_loss == OnPeerLoss::Shrink
     }
@@ -366,7 +381,7 @@ impl Membership {
         if !self.can_recover() {
             return;
         }
-        let late = self.now >= self.recovery.since.saturating_add(self.patience());
+        let late = self.now >= self.waits_since().saturating_add(self.patience());
         if late && self.stage == Stage::Introduced {
             self.count_failed_joins();
         }
@@ -387,6 +402,10 @@ impl Membership {
         if self.stage == Stage::Stopping {
             self.propose_survivors(effects);
         }
+    }
+
+    fn waits_since(&self) -> Duration {
+        self.recovery.since.max(self.recovery.woke)
     }
 
     fn patience(&self) -> Duration {
@@ -415,13 +434,14 @@ impl Membership {
     fn deadline(&self, rank: u32) -> Duration {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
-        if !self.is_missed(rank) {
-            // Only this leader does not hear it: it will dial again.
-            return stopping;
-        }
         // Who has never been heard by this leader is given its time from the beginning.
         let heard = self.members.get(&rank).map_or(self.began, |one| one.heard);
-        (heard + limit).min(stopping)
+        let deadline = if self.is_missed(rank) {
+            (heard + limit).min(stopping)
+        } else {
+            stopping // Only this leader does not hear it: it will dial again.
+        };
+        deadline.max(self.recovery.woke + PAUSE)
     }
 
     /// Whether other members have lost it too.
@@ -534,11 +554,10 @@ impl Membership {
         if !self.can_recover() {
             return None;
         }
-        let since = self.recovery.since;
-        match self.stage {
+        let wake = match self.stage {
             Stage::Started => None,
             Stage::Heard | Stage::Introduced | Stage::Proposing => {
-                since.checked_add(self.patience())
+                self.waits_since().checked_add(self.patience())
             }
             Stage::Stopping => {
                 let awaited = self.awaited();
@@ -546,6 +565,8 @@ impl Membership {
                 let settled = self.recovery.changed + SETTLE;
                 deadlines.min().or((self.now < settled).then_some(settled))
             }
-        }
+        };
+        // Often enough to tell a pause of this leader from silence.
+        wake.map(|wake| wake.min(self.now + LOOK))
     }
 }

@@ -84,7 +84,18 @@ impl Gang {
         self.membership.view().phase
     }
 
+    /// A leader that runs looks at the time every second.
     fn pass(&mut self, time: Duration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for _ in 0..time.as_secs() {
+            self.now += S;
+            effects.extend(self.handle(Event::Tick));
+        }
+        effects
+    }
+
+    /// It was stopped meanwhile.
+    fn pause(&mut self, time: Duration) -> Vec<Effect> {
         self.now += time;
         self.handle(Event::Tick)
     }
@@ -143,7 +154,7 @@ fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
     gang.handle(Event::Disconnected {
         connection: connection(3),
     });
-    gang.now += 30 * S;
+    gang.pass(30 * S);
     (0..3).for_each(|rank| {
         gang.handle(Event::Heartbeat {
             connection: connection(rank),
@@ -163,13 +174,31 @@ fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
     gang.handle(Event::Disconnected {
         connection: connection(3),
     });
-    gang.now += 30 * S;
+    gang.pass(30 * S);
     gang.handle(Event::RankLost {
         connection: connection(0),
     });
     gang.stopped(1, 1, &[3]);
     let effects = gang.stopped(2, 1, &[3]);
     assert_eq!(proposed(&effects), Some((2, vec![1, 2], Some(1))));
+}
+
+// A suspended leader does not put everybody out.
+#[test]
+fn a_leader_that_was_stopped_for_a_while_listens_before_it_gives_anybody_up() {
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    assert_eq!(proposed(&gang.pause(60 * S)), None);
+    assert_eq!(proposed(&gang.pass(S)), None);
+    gang.stopped(1, 1, &[]);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
+    // Without a pause the time passes second by second.
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    gang.stopped(1, 1, &[]);
+    let limit = (0..11).find_map(|_| proposed(&gang.pass(S)));
+    assert_eq!(limit, Some((2, vec![0, 1], Some(1))));
 }
 
 #[test]
