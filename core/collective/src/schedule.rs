@@ -337,6 +337,27 @@ mod tests {
     }
 
     #[test]
+    fn a_result_that_is_kept_or_served_goes_to_everybody() {
+        let sum = OpKind::Reduce {
+            op: ReduceOp::Sum,
+            root: 3,
+        };
+        let layout = Layout::new(&[2, 1, 3]).unwrap();
+        let call = *plan(sum, 300, &[2, 1, 3]).call();
+        let kept = Plan::kept(call, &layout, 512);
+        let served = Plan::served(call, kept.bytes(), 1, 512);
+        assert_eq!((kept.bytes(), kept.chunks(), served.chunks()), (1200, 3, 3));
+        for index in 0..3 {
+            let (kept, served) = (kept.chunk(index), served.chunk(index));
+            assert_eq!(kept.flow, Flow::Combine { to: None });
+            assert_eq!(served.flow, Flow::Spread { from: 1 });
+            assert_eq!((kept.offset, kept.bytes), (served.offset, served.bytes));
+        }
+        let spread = plan(OpKind::Broadcast { root: 3 }, 300, &[2, 1, 3]);
+        assert_eq!(Plan::kept(*spread.call(), &layout, 512), spread);
+    }
+
+    #[test]
     fn an_operation_without_data_is_one_empty_chunk() {
         let plan = plan(OpKind::Barrier, 0, &[1, 1]);
         let chunk = plan.chunk(0);

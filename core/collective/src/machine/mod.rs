@@ -13,6 +13,11 @@
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
 //!   and cannot be carried out is handed in too, or the rank's later calls would meet other calls than their own.
+//! - Where operations wait for the next epoch ([`OnPeerLoss::Hold`]): build the machine when its links stand, so that it
+//!   notices a loss before the start, and hand calls in after the start. After [`Effect::Stopped`] keep calls, inputs and
+//!   results, and hand in nothing but [`Input::Done`]. When the machine is idle and the next epoch is committed, build
+//!   the next one with [`Machine::resume`]: it needs a result buffer for each operation that is served. Then each rank's
+//!   calls are handed in again from the first whose end it was not told; inputs before that may go.
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
