@@ -9,7 +9,8 @@ use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
 use super::{
-    Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason, Start, Ticket,
+    Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason, Recovery,
+    Start, Ticket,
 };
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
@@ -27,8 +28,7 @@ pub(super) struct Group {
     pub(super) trees: DoubleTree,
     pub(super) chunk_bytes: u32,
     pub(super) slots: u8,
-    /// Whether its ranks do the same work, so that some can go on without others.
-    replicated: bool,
+    recovery: Recovery,
     pub(super) edges: BTreeMap<usize, Edge>,
     /// The send slots of each tree in which this node has a parent.
     pub(super) parents: [Option<(usize, Parent)>; 2],
@@ -64,7 +64,7 @@ impl Group {
             trees: config.trees.clone(),
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
-            replicated: config.recovery.replicated,
+            recovery: config.recovery,
         };
         if let Some(start) = start {
             group.take_over(start);
@@ -120,7 +120,7 @@ impl Group {
         if self.layout.is_whole() {
             return None;
         }
-        if !self.replicated {
+        if !self.recovery.replicated {
             return Some(Reason::NotReplicated);
         }
         match call.kind {
@@ -155,7 +155,10 @@ impl Group {
     }
 
     pub(super) fn may_submit(&self, rank: usize) -> bool {
-        let kept = self.history.released() + MAX_HELD;
+        let kept = match self.recovery.on_peer_loss {
+            OnPeerLoss::Fail => OpId::MAX,
+            OnPeerLoss::Hold => self.history.released() + MAX_HELD,
+        };
         self.called[rank] < (self.oldest() + MAX_IN_FLIGHT).min(kept)
     }
 

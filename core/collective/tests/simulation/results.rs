@@ -98,6 +98,30 @@ fn results_that_are_kept_for_others_are_let_go_in_the_end() {
     });
 }
 
+#[test]
+fn a_rank_calls_on_and_on_whatever_is_kept() {
+    for_each_seed(2, |rng| {
+        for on_peer_loss in [OnPeerLoss::Fail, OnPeerLoss::Hold] {
+            for handover in [Handover::Immediate, Handover::Stable] {
+                for (nodes, window) in [(1, 80), (3, 1), (5, 200)] {
+                    let mut group = Group::uniform(nodes, 2);
+                    group.window = window;
+                    group.recovery = Recovery {
+                        handover,
+                        on_peer_loss,
+                        replicated: true,
+                    };
+                    let mut cluster = Cluster::new(rng, group);
+                    cluster.program(&[sum(3); 500]);
+                    cluster.start();
+                    cluster.run(LIMIT);
+                    all_ok(&cluster);
+                }
+            }
+        }
+    });
+}
+
 /// Ends wait for everybody: the price is a mark up and one down each edge of the first tree, and their way.
 #[test]
 fn an_end_that_waits_for_all_costs_two_frames_an_edge_and_their_way() {
