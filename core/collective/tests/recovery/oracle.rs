@@ -100,6 +100,8 @@ impl World {
             .iter()
             .flat_map(|&member| self.setup.layout.ranks(member as usize))
             .collect();
+        let whole = commit.members.len() == self.nodes();
+        assert!(whole || self.setup.recovery.replicated, "operation {op}");
         assert!(ranks.contains(&rank), "rank {rank} took no part in {epoch}");
         let call = self.programs[rank as usize][op];
         for &other in &ranks {
