@@ -170,6 +170,18 @@ fn any_gang_goes_on_alike_after_any_fault_in_any_phase() {
     }
 }
 
+#[test]
+fn runs_that_have_once_found_a_bug_end_well() {
+    for seed in [
+        30_120_454_064_702_210,
+        30_120_458_829_431_368,
+        30_120_487_048_708_133,
+        30_120_496_460_726_670,
+    ] {
+        check_run(&mut Rng::new(seed), &mut Cells::new());
+    }
+}
+
 fn print(cells: &Cells) {
     let mut table = format!("{:>10}", "");
     for phase in PHASES {

@@ -33,6 +33,22 @@ impl World {
     }
 
     fn carry_out(&mut self, node: usize, effect: Effect) {
+        let ends = match effect {
+            Effect::End { .. } | Effect::FreeInputs { .. } | Effect::Release { .. } => true,
+            Effect::Send { .. }
+            | Effect::Reduce { .. }
+            | Effect::Copy { .. }
+            | Effect::Suspect { .. }
+            | Effect::Recovered { .. }
+            | Effect::Late { .. }
+            | Effect::Broken { .. }
+            | Effect::Stopped { .. } => false,
+        };
+        let has_stopped = self.sidecars[node].report.is_some();
+        assert!(
+            !(ends && has_stopped),
+            "what was reported holds: {effect:?}"
+        );
         match effect {
             Effect::Send {
                 peer,
