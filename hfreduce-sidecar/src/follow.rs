@@ -102,6 +102,7 @@ impl<'a> Follower<'a> {
             Order::Next { epoch, members, .. } if self.has_joined(epoch, &members) => {
                 self.rendezvous.reporter.send(Report::Joined { epoch });
             }
+            Order::Next { epoch, .. } if self.has_stopped_in(epoch) => {}
             Order::Next {
                 epoch,
                 members,
@@ -132,6 +133,11 @@ impl<'a> Follower<'a> {
         let joined = self.joined.as_ref();
         self.epoch == Some(epoch)
             || joined.is_some_and(|joined| joined.epoch == epoch && joined.peers == members)
+    }
+
+    fn has_stopped_in(&self, epoch: u64) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|waiting| epoch <= waiting.epoch)
     }
 
     /// Connects to the neighbours among these. The links of an earlier roster, if there are any, end here.

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use collective::Layout;
 use collective::membership::{
     Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
     Reason,
@@ -69,8 +68,7 @@ fn lead(streams: &Streams, nodes: usize, over: &AtomicBool) {
         peer_loss: PEER_LOSS,
         least: 1,
     };
-    let layout = Layout::uniform(nodes, 1).unwrap();
-    let mut membership = Membership::resume(layout, policy, None, Duration::ZERO);
+    let mut membership = Membership::resume(nodes as u32, policy, None, Duration::ZERO);
     let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
     let mut current: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut events = Vec::new();

@@ -17,6 +17,7 @@ mod demo;
 mod r#gen;
 mod images;
 mod lint;
+mod mutants;
 mod packages;
 mod python;
 mod rdma;

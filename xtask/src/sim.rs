@@ -5,39 +5,53 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child};
+use crate::{Verb, child, mutants};
 
 pub(crate) const VERB: Verb = Verb {
     name: "sim",
     about: "runs a seeded simulation for longer, or replays one seed",
     usage: "
 Usage: cargo xtask sim SUITE [--minutes M] [--seed SEED]
+       cargo xtask sim mutants [--only WORDS]
 
 Suites:
   scheduler   the operator's decisions over a simulated API, killed after each write
   collective  the rank machine over a simulated network with crashes and silence
+  recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
 
   --minutes M  keep drawing new seeds for M minutes (default 1)
-  --seed SEED  run this seed alone, as a failing run printed it",
+  --seed SEED  run this seed alone, as a failing run printed it
+  mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice
+  --only WORDS only the mutants whose first line contains WORDS",
     run,
 };
 
-/// The package of each suite, its test program, and the test in it that goes on with new seeds.
-const SUITES: &[(&str, &str, &str)] = &[
-    ("scheduler", "planner", "all_jobs_end_whatever_goes_wrong"),
-    ("collective", "simulation", "misfortune"),
+/// Each suite, its package and test program, and the test in it that goes on with new seeds.
+const SUITES: &[(&str, &str, &str, &str)] = &[
+    (
+        "scheduler",
+        "scheduler",
+        "planner",
+        "all_jobs_end_whatever_goes_wrong",
+    ),
+    ("collective", "collective", "simulation", "misfortune"),
+    ("recovery", "collective", "recovery", "anything"),
 ];
 
 fn run(mut args: Args) -> Result<ExitCode> {
     let minutes: u64 = args.parsed("--minutes")?.unwrap_or(1);
     let seed: Option<u64> = args.parsed("--seed")?;
+    let only = args.option("--only")?;
     let suite = args.positional();
     args.finish()?;
+    if suite.as_deref() == Some("mutants") {
+        return mutants::run(only.as_deref());
+    }
     let known = SUITES
         .iter()
-        .find(|(package, ..)| suite.as_deref() == Some(package));
-    let Some((package, program, test)) = known else {
-        let names: Vec<_> = SUITES.iter().map(|(package, ..)| *package).collect();
+        .find(|(name, ..)| suite.as_deref() == Some(name));
+    let Some((_, package, program, test)) = known else {
+        let names: Vec<_> = SUITES.iter().map(|(name, ..)| *name).collect();
         return Err(Usage(format!("SUITE is one of {}", names.join(", "))).into());
     };
     let mut command = child::command("cargo");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::machine::{GroupId, MAX_IN_FLIGHT, OpId, Verdict};
-use crate::op::{Call, OpKind};
+use crate::op::Call;
 
 /// Operations that one report may name: what may be in flight, and as many that are over and still kept for others.
 pub const MAX_HELD: u64 = 2 * MAX_IN_FLIGHT;
@@ -22,7 +22,7 @@ pub struct Held {
     pub call: Call,
     /// Bytes of its result: a gathering's depend on the epoch it was run in.
     pub bytes: u64,
-    /// Whether the node has them all. One that only passes parts of a reduction on to its root does not.
+    /// Whether the node has them. One that has lost its memory and whose ranks were told before need not.
     pub complete: bool,
     /// Why it failed for all, if so.
     pub verdict: Option<Verdict>,
@@ -114,11 +114,8 @@ pub struct Forgotten {
     pub op: OpId,
 }
 
-/// What the epoch of these nodes begins with. `holds` says whether a node among them has a global rank.
-pub fn resume(
-    reports: &BTreeMap<usize, &Report>,
-    has_rank: impl Fn(u32) -> bool,
-) -> Result<Resume, Forgotten> {
+/// What the epoch of these nodes begins with.
+pub fn resume(reports: &BTreeMap<usize, &Report>) -> Result<Resume, Forgotten> {
     let mut groups: BTreeMap<GroupId, BTreeMap<usize, &GroupReport>> = BTreeMap::new();
     for (&node, report) in reports {
         for group in *report {
@@ -127,14 +124,13 @@ pub fn resume(
     }
     let groups = groups.into_iter();
     groups
-        .map(|(group, reports)| resume_group(group, &reports, &has_rank))
+        .map(|(group, reports)| resume_group(group, &reports))
         .collect()
 }
 
 fn resume_group(
     group: GroupId,
     reports: &BTreeMap<usize, &GroupReport>,
-    has_rank: &dyn Fn(u32) -> bool,
 ) -> Result<GroupResume, Forgotten> {
     let all = || reports.values();
     let base = all().map(|report| report.told_all).min().unwrap_or(0);
@@ -143,7 +139,7 @@ fn resume_group(
     let end = last.max().unwrap_or(0).max(told);
     let mut served = Vec::new();
     for op in base..end {
-        match serve(op, reports, has_rank) {
+        match serve(op, reports) {
             Some(one) => served.push(one),
             None if op < told => return Err(Forgotten { op }),
             None => {}
@@ -157,33 +153,18 @@ fn resume_group(
 }
 
 /// How an operation is served, if it can be.
-fn serve(
-    op: OpId,
-    reports: &BTreeMap<usize, &GroupReport>,
-    has_rank: &dyn Fn(u32) -> bool,
-) -> Option<Served> {
-    let holders = || {
-        let held = reports.iter();
-        held.filter_map(|(&node, report)| Some((node, *report.holds(op)?)))
-    };
+fn serve(op: OpId, reports: &BTreeMap<usize, &GroupReport>) -> Option<Served> {
+    let holders = reports
+        .iter()
+        .filter_map(|(&node, report)| Some((node, *report.holds(op)?)));
     let lacks = |report: &&GroupReport| report.told_all <= op && report.holds(op).is_none();
     let wanted = reports.values().any(lacks);
-    let whole = holders().find(|(_, held)| held.complete || held.verdict.is_some());
-    if let Some((holder, held)) = whole {
-        let spread = wanted && held.verdict.is_none() && held.bytes > 0;
-        return Some(Served {
-            held,
-            holder,
-            spread,
-        });
-    }
-    // Nobody has the bytes. That is no loss when only a root that is gone was to have them.
-    let (holder, held) = holders().next()?;
-    let for_nobody = matches!(held.call.kind, OpKind::Reduce { root, .. } if !has_rank(root));
-    (for_nobody || !wanted).then_some(Served {
+    let whole = |held: &Held| held.complete || held.verdict.is_some() || !wanted;
+    let (holder, held) = holders.into_iter().find(|(_, held)| whole(held))?;
+    Some(Served {
         held,
         holder,
-        spread: false,
+        spread: wanted && held.verdict.is_none() && held.bytes > 0,
     })
 }
 
@@ -207,7 +188,7 @@ impl GroupResume {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::op::ReduceOp;
+    use crate::op::{OpKind, ReduceOp};
 
     fn call(kind: OpKind) -> Call {
         Call {
@@ -240,7 +221,7 @@ mod tests {
 
     fn plan(reports: &[Report]) -> Result<GroupResume, Forgotten> {
         let reports = reports.iter().enumerate().collect();
-        resume(&reports, |_| true).map(|mut groups| groups.remove(0))
+        resume(&reports).map(|mut groups| groups.remove(0))
     }
 
     #[test]
@@ -270,20 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reduction_whose_root_lacks_it_is_run_again_unless_the_root_is_gone() {
-        let kind = OpKind::Reduce {
-            op: ReduceOp::Sum,
-            root: 0,
-        };
-        let mut passed = report(3, &[3]);
-        passed[0].held[0].call = call(kind);
-        passed[0].held[0].complete = false;
-        let waits = report(3, &[]);
-        assert_eq!(plan(&[waits.clone(), passed.clone()]).unwrap().served, []);
-        let reports = BTreeMap::from([(1, &passed), (2, &waits)]);
-        let resume = resume(&reports, |rank| rank != 0).unwrap();
-        let served = resume[0].served[0];
-        assert!(served.held.op == 3 && !served.spread);
+    fn who_was_told_and_forgot_serves_nobody() {
+        let mut told = report(4, &[3]);
+        told[0].held[0].complete = false;
+        let resume = plan(&[told.clone(), report(3, &[3]), report(3, &[])]).unwrap();
+        assert_eq!(resume.served[0].holder, 1);
+        let lost = plan(&[told.clone(), report(3, &[])]);
+        assert_eq!(lost, Err(Forgotten { op: 3 }));
+        let resume = plan(&[told, report(4, &[])]).unwrap();
+        assert_eq!((resume.base, resume.served), (4, Vec::new()));
     }
 
     #[test]

@@ -132,15 +132,21 @@ impl Plan {
         }
     }
 
-    /// Whether a node has seen every byte of the result when all its chunks have settled.
+    /// Cuts a checked call whose result every node keeps for the others: a reduction to one takes the way of one to
+    /// all, or only its root would have the bytes.
     #[must_use]
-    pub fn completes(&self, trees: &[Tree; 2], node: usize) -> bool {
-        match self.cut {
+    pub fn kept(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
+        let plan = Self::new(call, layout, chunk_bytes);
+        match plan.cut {
             Cut::Whole {
-                flow: Flow::Combine { to: Some(target) },
-                ..
-            } => (0..2).all(|tree| self.chunks_of(tree) == 0 || holds(&trees[tree], node, target)),
-            Cut::Whole { .. } | Cut::Nodes(_) => true,
+                bytes,
+                flow: Flow::Combine { .. },
+            } => {
+                let flow = Flow::Combine { to: None };
+                let cut = Cut::Whole { bytes, flow };
+                Self { cut, ..plan }
+            }
+            Cut::Whole { .. } | Cut::Nodes(_) => plan,
         }
     }
 
@@ -328,6 +334,27 @@ mod tests {
                 assert_eq!(plan.chunks_of(0) + plan.chunks_of(1), plan.chunks());
             }
         }
+    }
+
+    #[test]
+    fn a_result_that_is_kept_or_served_goes_to_everybody() {
+        let sum = OpKind::Reduce {
+            op: ReduceOp::Sum,
+            root: 3,
+        };
+        let layout = Layout::new(&[2, 1, 3]).unwrap();
+        let call = *plan(sum, 300, &[2, 1, 3]).call();
+        let kept = Plan::kept(call, &layout, 512);
+        let served = Plan::served(call, kept.bytes(), 1, 512);
+        assert_eq!((kept.bytes(), kept.chunks(), served.chunks()), (1200, 3, 3));
+        for index in 0..3 {
+            let (kept, served) = (kept.chunk(index), served.chunk(index));
+            assert_eq!(kept.flow, Flow::Combine { to: None });
+            assert_eq!(served.flow, Flow::Spread { from: 1 });
+            assert_eq!((kept.offset, kept.bytes), (served.offset, served.bytes));
+        }
+        let spread = plan(OpKind::Broadcast { root: 3 }, 300, &[2, 1, 3]);
+        assert_eq!(Plan::kept(*spread.call(), &layout, 512), spread);
     }
 
     #[test]

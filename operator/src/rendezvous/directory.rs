@@ -22,8 +22,6 @@ pub struct Gang {
     pub attempt: u32,
     /// The attempt's nodes in rank order.
     pub nodes: Vec<NodeName>,
-    /// Processes on each of them.
-    pub procs_per_node: u32,
     /// What becomes of the others when one is lost.
     pub policy: Policy,
 }
@@ -100,7 +98,6 @@ impl Directory for ClusterDirectory {
                 nodes: kept.attempt.nodes.clone(),
                 attempt,
                 job: key,
-                procs_per_node: job.spec.procs_per_node.unwrap_or(1),
                 // Going on without lost nodes needs pods that may go missing.
                 policy: Policy::default(),
             }),

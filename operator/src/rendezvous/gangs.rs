@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use collective::Layout;
 use collective::membership::{
     Checkpoint, Commit, Connection, Effect, Endpoint, Event, Membership, Message, Progress, View,
 };
@@ -343,14 +342,9 @@ impl Gangs {
 
 impl Meeting {
     fn new(gang: &Gang, last: Option<Commit>, now: Duration) -> Self {
-        let layout = Layout::uniform(gang.nodes.len(), gang.procs_per_node);
-        let membership = match layout {
-            Some(layout) => Membership::resume(layout, gang.policy, last, now),
-            // Without nodes or processes nobody ever meets.
-            None => Membership::new(0),
-        };
+        let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
         Self {
-            membership,
+            membership: Membership::resume(nodes, gang.policy, last, now),
             outboxes: BTreeMap::new(),
             gang: gang.clone(),
         }

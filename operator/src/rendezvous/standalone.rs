@@ -100,7 +100,6 @@ impl OneGang {
                     .into_iter()
                     .map(|node| node.name.into())
                     .collect(),
-                procs_per_node: assignment.procs_per_node,
                 policy: Policy {
                     on_peer_loss: match assignment.on_peer_loss {
                         assignment::OnPeerLoss::Restart => OnPeerLoss::Restart,

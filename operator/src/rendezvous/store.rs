@@ -65,7 +65,6 @@ mod tests {
             },
             attempt: 1,
             nodes: Vec::new(),
-            procs_per_node: 1,
             policy: Default::default(),
         }
     }

@@ -48,7 +48,6 @@ fn gang(attempt: u32, nodes: usize) -> OneGang {
             job,
             attempt,
             nodes,
-            procs_per_node: 1,
             policy: Policy::default(),
         },
         key: Key::new(KEY),

@@ -1,20 +1,26 @@
-//! Each invariant of ARCHITECTURE.md has an ID, and a test that names it: the one that fails when
+//! Each invariant of ARCHITECTURE.md and of the protocols' pages has an ID, and a test that names it: the one that fails when
 //! the invariant does not hold. An ID in the code that the document lacks is as wrong.
 
 use super::{File, Findings};
 use std::collections::BTreeSet;
 
-/// Where the invariants are listed, one table row each.
+/// Where the invariants are listed, one table row each; those of one protocol are in its page.
 const DOCUMENT: &str = "ARCHITECTURE.md";
+const PROTOCOLS: &str = "docs/protocol/";
 
 pub(super) fn check(files: &[File], findings: &mut Findings) {
-    let Some(document) = files.iter().find(|file| file.path == DOCUMENT) else {
+    if !files.iter().any(|file| file.path == DOCUMENT) {
         findings
             .errors
             .push(format!("{DOCUMENT} is missing: it lists the invariants"));
         return;
-    };
-    let listed: BTreeSet<String> = document.text.lines().filter_map(row).collect();
+    }
+    let lists = |file: &&File| file.path == DOCUMENT || file.path.starts_with(PROTOCOLS);
+    let listed: BTreeSet<String> = files
+        .iter()
+        .filter(lists)
+        .flat_map(|file| file.text.lines().filter_map(row))
+        .collect();
     if listed.is_empty() {
         findings.errors.push(format!(
             "{DOCUMENT} lists no invariant (rows like `| GANG-1 | …`)"
@@ -28,7 +34,7 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
         .collect();
     for id in listed.iter().filter(|id| !tested.contains(id.as_str())) {
         findings.errors.push(format!(
-            "{DOCUMENT}: no test names {id}: write the ID at the test that fails without it"
+            "no test names {id}: write the ID at the test that fails without it"
         ));
     }
     let families: BTreeSet<&str> = listed
@@ -40,9 +46,10 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
         .filter(|file| matches!(file.extension(), "rs" | "py"))
     {
         for id in ids(&file.text, &families).filter(|id| !listed.contains(id)) {
-            findings
-                .errors
-                .push(format!("{}: {id} is not in {DOCUMENT}", file.path));
+            findings.errors.push(format!(
+                "{}: {id} is in neither {DOCUMENT} nor {PROTOCOLS}",
+                file.path
+            ));
         }
     }
 }
@@ -146,6 +153,17 @@ mod tests {
             ("a/tests/a.rs", "// DUCK-12\n"),
         ]);
         assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn the_page_of_a_protocol_lists_invariants_too() {
+        let page = ("docs/protocol/duck.md", "| DUCK-1 | quacks |\n");
+        let found = errors(&[
+            ("ARCHITECTURE.md", "| GOOSE-1 | honks |\n"),
+            page,
+            ("a/tests/a.rs", "// GOOSE-1\n"),
+        ]);
+        assert!(found.len() == 1 && found[0].contains("DUCK-1"), "{found:?}");
     }
 
     #[test]

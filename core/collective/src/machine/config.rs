@@ -72,6 +72,13 @@ pub struct Recovery {
     pub replicated: bool,
 }
 
+impl Recovery {
+    /// Whether anybody waits for what marks say.
+    pub(super) fn needs_marks(self) -> bool {
+        self.handover == Handover::Stable || self.on_peer_loss == OnPeerLoss::Hold
+    }
+}
+
 impl Default for Recovery {
     fn default() -> Self {
         Self {

@@ -46,7 +46,7 @@ impl Group {
             return;
         };
         operation.stage = Stage::Final;
-        if self.history.kept(id).is_some() {
+        if self.history.has_bytes(id) {
             return; // It was here before.
         }
         let Some(call) = operation.call() else {
@@ -58,7 +58,7 @@ impl Group {
             epoch: operation.epoch.unwrap_or(node.config.fence.epoch),
             call,
             bytes: plan.map_or(0, Plan::bytes),
-            complete: plan.is_some_and(|plan| plan.completes(&self.trees.trees, self.node)),
+            complete: true,
             verdict,
         });
     }
@@ -91,21 +91,19 @@ impl Group {
         let recovery = node.config.recovery;
         let first = self.layout.ranks(self.node).start;
         for (&op, operation) in &mut self.ops {
-            let may = || {
-                let history = &self.history;
-                history.may_tell(op, recovery.handover, recovery.on_peer_loss)
-            };
-            if operation.stage != Stage::Final || !may() {
+            if operation.stage != Stage::Final {
                 continue;
             }
             let Some(held) = self.history.kept(op).copied() else {
                 continue;
             };
             for rank in 0..operation.brought.len() {
-                let Some(brought) = operation.brought[rank].filter(|_| !operation.told[rank])
-                else {
+                let Some(brought) = operation.brought[rank] else {
                     continue;
                 };
+                if operation.told[rank] || !self.history.may_tell(rank, op, &recovery) {
+                    continue;
+                }
                 operation.told[rank] = true;
                 self.history.tell(rank, op);
                 let global = first + rank as u32;

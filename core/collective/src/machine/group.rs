@@ -8,7 +8,10 @@ use super::edge::{Child, Edge, Parent};
 use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
-use super::{Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OpId, Reason, Start, Ticket};
+use super::{
+    Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason, Recovery,
+    Start, Ticket,
+};
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::recovery::{Held, MAX_HELD};
@@ -25,8 +28,7 @@ pub(super) struct Group {
     pub(super) trees: DoubleTree,
     pub(super) chunk_bytes: u32,
     pub(super) slots: u8,
-    /// Whether its ranks do the same work, so that some can go on without others.
-    replicated: bool,
+    recovery: Recovery,
     pub(super) edges: BTreeMap<usize, Edge>,
     /// `(peer, tree)` of every child.
     pub(super) below: Vec<(usize, u8)>,
@@ -66,7 +68,7 @@ impl Group {
             trees: config.trees.clone(),
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
-            replicated: config.recovery.replicated,
+            recovery: config.recovery,
         };
         if let Some(start) = start {
             group.take_over(start);
@@ -88,7 +90,8 @@ impl Group {
             if let Some(held) = mine(op) {
                 self.history.keep(held);
             } else if !served.spread {
-                let complete = false;
+                // Where there are no bytes, to have heard of it is to have it.
+                let complete = served.held.bytes == 0;
                 self.history.keep(Held {
                     complete,
                     ..served.held
@@ -121,7 +124,7 @@ impl Group {
         if self.layout.is_whole() {
             return None;
         }
-        if !self.replicated {
+        if !self.recovery.replicated {
             return Some(Reason::NotReplicated);
         }
         match call.kind {
@@ -143,7 +146,10 @@ impl Group {
     }
 
     pub(super) fn may_submit(&self, rank: usize) -> bool {
-        let kept = self.history.released() + MAX_HELD;
+        let kept = match self.recovery.on_peer_loss {
+            OnPeerLoss::Fail => OpId::MAX,
+            OnPeerLoss::Hold => self.history.released() + MAX_HELD,
+        };
         self.called[rank] < (self.oldest() + MAX_IN_FLIGHT).min(kept)
     }
 
@@ -201,7 +207,10 @@ impl Group {
             return;
         }
         if operation.complete_here() && operation.verdict(first).is_none() {
-            let plan = Plan::new(call, &self.layout, self.chunk_bytes);
+            let plan = match node.config.recovery.on_peer_loss {
+                OnPeerLoss::Fail => Plan::new(call, &self.layout, self.chunk_bytes),
+                OnPeerLoss::Hold => Plan::kept(call, &self.layout, self.chunk_bytes),
+            };
             operation.plan(plan, &self.trees, self.node);
             self.check_early_parts(node, id);
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::group::Group;
 use super::node::Node;
-use super::{Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Violation};
+use super::{Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Recovery, Violation};
 use crate::recovery::{GroupReport, Held};
 
 /// How far marks may fall behind before they travel on their own: half of what a rank may have in flight.
@@ -64,6 +64,11 @@ impl History {
         self.kept.get(&op)
     }
 
+    /// Whether the whole result is in its place.
+    pub(super) fn has_bytes(&self, op: OpId) -> bool {
+        self.kept.get(&op).is_some_and(|held| held.complete)
+    }
+
     /// A rank was told the end of an operation.
     pub(super) fn tell(&mut self, rank: usize, op: OpId) {
         self.told[rank] = self.told[rank].max(op + 1);
@@ -80,14 +85,18 @@ impl History {
         self.everywhere.told
     }
 
-    /// Whether the end of an operation that is final here may be told.
-    pub(super) fn may_tell(&self, op: OpId, handover: Handover, on_peer_loss: OnPeerLoss) -> bool {
-        match (handover, on_peer_loss) {
-            (Handover::Stable, _) => op < self.everywhere.done,
-            // In order, so that one number says what a rank was told.
-            (Handover::Immediate, OnPeerLoss::Hold) => op < self.own.done,
-            (Handover::Immediate, OnPeerLoss::Fail) => true,
-        }
+    /// Whether a rank may be told the end of an operation that is final here.
+    pub(super) fn may_tell(&self, rank: usize, op: OpId, recovery: &Recovery) -> bool {
+        let is_stable = match recovery.handover {
+            Handover::Stable => op < self.everywhere.done,
+            Handover::Immediate => true,
+        };
+        // In order, so that one number says what a rank was told.
+        let is_next = match recovery.on_peer_loss {
+            OnPeerLoss::Hold => self.told[rank] == op,
+            OnPeerLoss::Fail => true,
+        };
+        is_stable && is_next
     }
 
     /// The operations that need not be kept any more.
@@ -97,6 +106,9 @@ impl History {
             // Nobody is ever served.
             OnPeerLoss::Fail => self.own.told,
         };
+        if self.kept.first_key_value().is_none_or(|(&op, _)| op >= end) {
+            return Vec::new();
+        }
         let rest = self.kept.split_off(&end);
         std::mem::replace(&mut self.kept, rest)
             .into_keys()
@@ -170,6 +182,9 @@ impl Group {
 
     /// Learns what follows at the root, and sends marks that cannot wait for a chunk or a heartbeat.
     pub(super) fn pass_marks(&mut self, node: &mut Node) {
+        if !node.config.recovery.needs_marks() {
+            return; // Nobody waits for what they say.
+        }
         let subtree = self.history.subtree();
         if self.parents[MARKS].is_none() {
             self.history.learn(subtree);

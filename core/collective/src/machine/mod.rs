@@ -13,6 +13,11 @@
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
 //!   and cannot be carried out is handed in too, or the rank's later calls would meet other calls than their own.
+//! - Where operations wait for the next epoch ([`OnPeerLoss::Hold`]): build the machine when its links stand, so that it
+//!   notices a loss before the start, and hand calls in after the start. After [`Effect::Stopped`] keep calls, inputs and
+//!   results, and hand in nothing but [`Input::Done`]. When the machine is idle and the next epoch is committed, build
+//!   the next one with [`Machine::resume`]: it needs a result buffer for each operation that is served. Then each rank's
+//!   calls are handed in again from the first whose end it was not told; inputs before that may go.
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
@@ -224,50 +229,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::config::tests::config;
-    use super::*;
-    use crate::op::Call;
-
-    #[test]
-    fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
-        let mut machine = Machine::new(config(), Duration::ZERO);
-        let call = Call {
-            dtype: crate::DType::U8,
-            count: 1,
-            ..Call::barrier()
-        };
-        let call = Call {
-            kind: crate::OpKind::Broadcast { root: 0 },
-            ..call
-        };
-        let mut effects = Vec::new();
-        for _ in 0..MAX_IN_FLIGHT {
-            assert!(machine.may_submit(0));
-            machine.handle(
-                Duration::ZERO,
-                Input::Submit {
-                    rank: 0,
-                    call,
-                    ready: 1,
-                },
-                &mut effects,
-            );
-        }
-        assert!(!machine.may_submit(0), "copies are not reported yet");
-        for ticket in 0..MAX_IN_FLIGHT {
-            machine.handle(
-                Duration::ZERO,
-                Input::Done {
-                    ticket: Ticket(ticket),
-                },
-                &mut effects,
-            );
-        }
-        assert!(machine.may_submit(0));
-        let released = effects
-            .iter()
-            .filter(|effect| matches!(effect, Effect::Release { .. }));
-        assert_eq!(released.count() as u64, MAX_IN_FLIGHT);
-    }
-}
+mod tests;

@@ -106,7 +106,7 @@ impl Group {
                 })
             }
             // What is final here may be in use by our ranks: it is not written again.
-            Frame::Down { op, .. } if self.history.kept(op).is_some() => return Placement::Discard,
+            Frame::Down { op, .. } if self.history.has_bytes(op) => return Placement::Discard,
             Frame::Down {
                 tree,
                 op,

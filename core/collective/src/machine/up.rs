@@ -75,7 +75,10 @@ impl Group {
                 .is_some_and(|plan| started == plan.chunks_of(tree));
             operation.stage == Stage::Open && !all
         };
-        let is_oldest = !self.ops.range(..id).any(|(_, operation)| waits(operation));
+        // What is served moves before our ranks have called what comes before it.
+        let called = self.called.iter().copied().min().unwrap_or(0);
+        let all_known = (called..id).all(|earlier| self.ops.contains_key(&earlier));
+        let is_oldest = all_known && !self.ops.range(..id).any(|(_, operation)| waits(operation));
         let (_, parent) = self.parents[tree].as_ref()?;
         parent.free(if is_oldest { 0 } else { 1 })
     }
@@ -168,7 +171,7 @@ impl Group {
                 1
             }
             // Where the result is already, nothing is written to it.
-            Flow::Spread { .. } if self.history.kept(id).is_some() => 0,
+            Flow::Spread { .. } if self.history.has_bytes(id) => 0,
             Flow::Spread { .. } => {
                 let copies = received
                     .into_iter()

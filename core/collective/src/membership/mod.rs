@@ -18,7 +18,6 @@ mod types;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::layout::Layout;
 use recover::Recovery;
 pub use recover::{OnPeerLoss, Policy};
 pub use survivors::{Reach, probes, survivors};
@@ -75,8 +74,6 @@ pub struct Membership {
     recovery: Recovery,
     /// When this leader began.
     began: Duration,
-    /// Which node a rank of the trainer is on, where that matters.
-    layout: Option<Layout>,
     /// What [`Effect::Changed`] last announced.
     announced: View,
 }
@@ -85,23 +82,13 @@ impl Membership {
     /// An attempt over nodes `0..nodes` of which nothing is known yet.
     #[must_use]
     pub fn new(nodes: u32) -> Self {
-        Self::begin(nodes, None, Recovery::default(), Duration::ZERO)
+        Self::resume(nodes, Policy::default(), None, Duration::ZERO)
     }
 
     /// An attempt of which the store may hold what earlier leaders have committed.
     #[must_use]
-    pub fn resume(
-        layout: Layout,
-        policy: Policy,
-        committed: Option<Commit>,
-        now: Duration,
-    ) -> Self {
-        let nodes = layout.nodes() as u32;
+    pub fn resume(nodes: u32, policy: Policy, committed: Option<Commit>, now: Duration) -> Self {
         let recovery = Recovery::new(policy, committed, now);
-        Self::begin(nodes, Some(layout), recovery, now)
-    }
-
-    fn begin(nodes: u32, layout: Option<Layout>, recovery: Recovery, now: Duration) -> Self {
         let committed = recovery.committed.as_ref();
         let epoch = committed.map_or(FIRST_EPOCH, |commit| commit.epoch);
         let all = || (0..nodes).collect::<Vec<u32>>();
@@ -123,7 +110,6 @@ impl Membership {
             stage: Stage::Heard,
             now,
             began: now,
-            layout,
             recovery,
             members: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -136,7 +122,7 @@ impl Membership {
 
     /// Takes one event and appends what has to be done. `now` is any monotonic time.
     pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
-        self.now = now;
+        self.pass_time(now);
         match event {
             Event::Hello {
                 connection,
@@ -276,7 +262,7 @@ impl Membership {
             }));
             return;
         }
-        let committed = self.recovery.committed.is_some();
+        let committed = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
         if committed && !self.expected().contains(&rank) {
             let epoch = self.epoch;
             effects.push(refuse(Refusal::Out { rank, epoch }));
@@ -502,5 +488,7 @@ impl Membership {
     }
 }
 
+#[cfg(test)]
+mod recover_tests;
 #[cfg(test)]
 mod tests;

@@ -8,13 +8,23 @@ use std::time::Duration;
 use super::survivors::{Reach, is_whole, survivors};
 use super::types::{Break, Commit, Effect, Message, Refusal};
 use super::{Connection, Membership, Stage};
-use crate::recovery::{self, GroupReport, Report};
+use crate::recovery::{self, GroupReport, Report, Resume};
 
 /// How long those who do not reach each other may take to say that they do, once all have reported: a sidecar that
 /// restarts is asked before it listens.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the members of a new epoch may take to join it before those who have not are asked again whom they reach.
 const JOIN: Duration = Duration::from_secs(5);
+/// While it waits for somebody, a leader looks at the time this often.
+const LOOK: Duration = Duration::from_secs(1);
+/// After a gap that no schedule explains this leader was stopped, not everybody else: what was said meanwhile gets this
+/// long to be heard.
+const PAUSE: Duration = Duration::from_secs(3);
+/// A member that has failed to join so often although it reaches everybody stays out of the next epoch.
+const FAILED_JOINS: u32 = 2;
+/// Epochs in a row with the same members that did not bring the first unfinished operation to its end: whatever ends
+/// them, another one would not help.
+const FRUITLESS: u32 = 10;
 /// Before another try when the store did not take a commit and nobody else's is there.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -70,6 +80,12 @@ pub(super) struct Recovery {
     stopped: BTreeMap<u32, Stopped>,
     /// When the last of them was heard of first or changed.
     changed: Duration,
+    /// When this leader last came back from a pause.
+    woke: Duration,
+    /// How often in a row a member was waited for in vain.
+    failed_joins: BTreeMap<u32, u32>,
+    /// Epochs in a row that began as the one before.
+    fruitless: u32,
     /// When the stage began.
     pub(super) since: Duration,
     /// What was proposed.
@@ -88,6 +104,14 @@ impl Recovery {
 }
 
 impl Membership {
+    /// Notices that this leader was stopped for a while.
+    pub(super) fn pass_time(&mut self, now: Duration) {
+        if now.saturating_sub(self.now) > PAUSE {
+            self.recovery.woke = now;
+        }
+        self.now = now;
+    }
+
     pub(super) fn shrinks(&self) -> bool {
         self.recovery.policy.on_peer_loss == OnPeerLoss::Shrink
     }
@@ -115,6 +139,7 @@ impl Membership {
         }
         self.stage = Stage::Started;
         self.recovery.since = self.now;
+        self.recovery.failed_joins.clear();
         self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
     }
 
@@ -122,8 +147,6 @@ impl Membership {
         self.stage = Stage::Proposing;
         self.recovery.since = self.now;
         self.recovery.proposed = Some(commit.clone());
-        // Whoever loses its memory from now on has not reported that.
-        self.recovery.forgetful.clear();
         let after = self.recovery.committed.as_ref().map(|commit| commit.epoch);
         effects.push(Effect::Commit { commit, after });
     }
@@ -347,12 +370,21 @@ impl Membership {
         self.members.get(&rank).is_some_and(|member| member.left)
     }
 
+    /// Whether the gang has been started, or is being, and may go on after a loss.
+    fn can_recover(&self) -> bool {
+        let begun = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
+        self.shrinks() && begun && self.broken.is_none()
+    }
+
     /// Does what time or an event has made possible.
     pub(super) fn recover(&mut self, effects: &mut Vec<Effect>) {
-        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+        if !self.can_recover() {
             return;
         }
-        let late = self.now >= self.recovery.since.saturating_add(self.patience());
+        let late = self.now >= self.waits_since().saturating_add(self.patience());
+        if late && self.stage == Stage::Introduced {
+            self.count_failed_joins();
+        }
         match self.stage {
             Stage::Heard | Stage::Introduced if self.is_troubled() || late => self.stop(effects),
             Stage::Started if self.is_troubled() => self.stop(effects),
@@ -372,6 +404,10 @@ impl Membership {
         }
     }
 
+    fn waits_since(&self) -> Duration {
+        self.recovery.since.max(self.recovery.woke)
+    }
+
     fn patience(&self) -> Duration {
         match self.stage {
             // Members dial a new leader within some seconds. While all that did are in the epoch, nobody is missed.
@@ -385,13 +421,38 @@ impl Membership {
         }
     }
 
+    fn count_failed_joins(&mut self) {
+        for rank in self.expected() {
+            let member = self.members.get(&rank);
+            if !member.is_some_and(|member| self.has_joined(member)) {
+                *self.recovery.failed_joins.entry(rank).or_default() += 1;
+            }
+        }
+    }
+
     /// When a member that has not reported is given up.
     fn deadline(&self, rank: u32) -> Duration {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
         // Who has never been heard by this leader is given its time from the beginning.
         let heard = self.members.get(&rank).map_or(self.began, |one| one.heard);
-        (heard + limit).min(stopping)
+        let deadline = if self.is_missed(rank) {
+            (heard + limit).min(stopping)
+        } else {
+            stopping // Only this leader does not hear it: it will dial again.
+        };
+        deadline.max(self.recovery.woke + PAUSE)
+    }
+
+    /// Whether other members have lost it too.
+    fn is_missed(&self, rank: u32) -> bool {
+        let given_up = self.suspects.range((rank, 0)..=(rank, u32::MAX));
+        let given_up = given_up.map(|(_, reason)| *reason);
+        let mut given_up = given_up.filter(|reason| *reason != super::Reason::Frozen);
+        let reports = || self.recovery.stopped.values();
+        let reached = reports().any(|one| one.reach.reached.contains(&rank));
+        let unreached = reports().any(|one| one.reach.unreached.contains(&rank));
+        given_up.next().is_some() || unreached && !reached
     }
 
     fn has_reported(&self, rank: u32) -> bool {
@@ -429,7 +490,19 @@ impl Membership {
         if reach.is_empty() || !is_whole(&reach) && self.now < self.recovery.changed + SETTLE {
             return;
         }
-        let members: Vec<u32> = survivors(&reach).into_iter().collect();
+        let mut members = survivors(&reach);
+        let failed = &self.recovery.failed_joins;
+        let worst = members
+            .iter()
+            .filter_map(|rank| Some((*failed.get(rank)?, *rank)))
+            .max();
+        // One at a time: of two that do not find each other, one is enough.
+        if let Some((times, rank)) = worst
+            && times >= FAILED_JOINS
+        {
+            members.remove(&rank);
+        }
+        let members: Vec<u32> = members.into_iter().collect();
         let left = members.len() as u32;
         if members.len() < expected.len() && left < self.recovery.policy.least {
             let least = self.recovery.policy.least;
@@ -440,15 +513,14 @@ impl Membership {
             .iter()
             .map(|&rank| (rank as usize, &stopped[&rank].report))
             .collect();
-        let has_rank = |rank: u32| {
-            let node = self
-                .layout
-                .as_ref()
-                .map(|layout| layout.node_of(rank) as u32);
-            node.is_none_or(|node| members.binary_search(&node).is_ok())
-        };
-        match recovery::resume(&reports, has_rank) {
+        match recovery::resume(&reports) {
+            Ok(resume) if self.is_fruitless(&members, &resume) => {
+                let epochs = FRUITLESS;
+                self.break_with(Break::Fruitless { epochs });
+            }
             Ok(resume) => {
+                // Whoever loses its memory from now on has not reported that.
+                self.recovery.forgetful.clear();
                 let epoch = self.epoch + 1;
                 let commit = Commit {
                     epoch,
@@ -463,16 +535,29 @@ impl Membership {
         }
     }
 
+    /// Counts epochs that begin as the one before; whether they were too many.
+    fn is_fruitless(&mut self, members: &[u32], resume: &Resume) -> bool {
+        let bases = |resume: &Resume| -> Vec<_> {
+            let groups = resume.iter();
+            groups.map(|group| (group.group, group.base)).collect()
+        };
+        let committed = self.recovery.committed.as_ref();
+        let same = committed.is_some_and(|before| {
+            before.members == members && bases(&before.resume) == bases(resume)
+        });
+        self.recovery.fruitless = if same { self.recovery.fruitless + 1 } else { 0 };
+        self.recovery.fruitless >= FRUITLESS
+    }
+
     /// When something becomes possible by the passing of time alone.
     pub(super) fn recovery_wake_at(&self) -> Option<Duration> {
-        if !self.shrinks() || self.recovery.committed.is_none() || self.broken.is_some() {
+        if !self.can_recover() {
             return None;
         }
-        let since = self.recovery.since;
-        match self.stage {
+        let wake = match self.stage {
             Stage::Started => None,
             Stage::Heard | Stage::Introduced | Stage::Proposing => {
-                since.checked_add(self.patience())
+                self.waits_since().checked_add(self.patience())
             }
             Stage::Stopping => {
                 let awaited = self.awaited();
@@ -480,6 +565,8 @@ impl Membership {
                 let settled = self.recovery.changed + SETTLE;
                 deadlines.min().or((self.now < settled).then_some(settled))
             }
-        }
+        };
+        // Often enough to tell a pause of this leader from silence.
+        wake.map(|wake| wake.min(self.now + LOOK))
     }
 }

@@ -199,6 +199,9 @@ pub enum Break {
     /// Too few are left.
     #[error("{left} nodes are left, fewer than {least}")]
     TooFew { left: u32, least: u32 },
+    /// Going on has not helped.
+    #[error("{epochs} epochs in a row have ended before the operation they began with")]
+    Fruitless { epochs: u32 },
     /// What the survivors would begin with is gone.
     #[error("the result of operation {op} was lost with those who had it")]
     Forgotten { op: u64 },

@@ -80,7 +80,7 @@ fn any_calls_on_1_to_17_nodes_with_unequal_ranks_give_the_reference_result() {
     });
 }
 
-// HOLD-1: what is kept for others is let go when nobody can need it.
+// REC-10: what is kept for others is let go when nobody can need it.
 #[test]
 fn results_that_are_kept_for_others_are_let_go_in_the_end() {
     for_each_seed(4, |rng| {
@@ -93,6 +93,30 @@ fn results_that_are_kept_for_others_are_let_go_in_the_end() {
                     replicated: true,
                 };
                 check_group(rng, group, 40);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_calls_on_and_on_whatever_is_kept() {
+    for_each_seed(2, |rng| {
+        for on_peer_loss in [OnPeerLoss::Fail, OnPeerLoss::Hold] {
+            for handover in [Handover::Immediate, Handover::Stable] {
+                for (nodes, window) in [(1, 80), (3, 1), (5, 200)] {
+                    let mut group = Group::uniform(nodes, 2);
+                    group.window = window;
+                    group.recovery = Recovery {
+                        handover,
+                        on_peer_loss,
+                        replicated: true,
+                    };
+                    let mut cluster = Cluster::new(rng, group);
+                    cluster.program(&[sum(3); 500]);
+                    cluster.start();
+                    cluster.run(LIMIT);
+                    all_ok(&cluster);
+                }
             }
         }
     });

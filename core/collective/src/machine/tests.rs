@@ -1,0 +1,149 @@
+//! What one machine does by itself: how much a rank may have in flight, and what it begins an epoch with.
+
+use super::config::tests::config;
+use super::*;
+use crate::op::Call;
+use crate::recovery::{GroupResume, Held, Served};
+use crate::{DType, DoubleTree, Layout, OpKind};
+
+fn held(bytes: u64) -> Held {
+    Held {
+        op: 4,
+        epoch: 1,
+        call: Call {
+            dtype: DType::I32,
+            count: bytes / 4,
+            ..Call::barrier()
+        },
+        bytes,
+        complete: true,
+        verdict: None,
+    }
+}
+
+/// The second of two nodes in an epoch that serves operation 4, whose end its rank was told before.
+fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
+    let start = Start {
+        resume: GroupResume {
+            group: WORLD,
+            base: 4,
+            served: vec![served],
+        },
+        told: vec![5],
+        held: mine.into_iter().collect(),
+    };
+    let config = Config {
+        node: 1,
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        recovery: Recovery {
+            on_peer_loss: OnPeerLoss::Hold,
+            ..Recovery::default()
+        },
+        ..config()
+    };
+    Machine::resume(config, &start, Duration::ZERO)
+}
+
+fn served(bytes: u64, spread: bool) -> Served {
+    Served {
+        held: held(bytes),
+        holder: 0,
+        spread,
+    }
+}
+
+/// The only chunk of the served operation, from the root of tree 0.
+fn down() -> Frame {
+    Frame::Down {
+        group: WORLD,
+        tree: 0,
+        op: 4,
+        chunk: 0,
+        bytes: 8,
+        mark: Mark::default(),
+    }
+}
+
+#[test]
+fn what_is_served_is_written_only_where_it_is_not_yet() {
+    let place = |complete| {
+        let mine = Held {
+            complete,
+            ..held(8)
+        };
+        let machine = second_of_two(served(8, true), Some(mine));
+        machine.place(0, machine.node.config.fence, &down())
+    };
+    assert_eq!(place(true), Placement::Discard);
+    // Its rank was told before it lost its memory: it passes on what it has not.
+    assert!(matches!(place(false), Placement::Into(_)));
+}
+
+// REC-10: who serves others has what it says it has.
+#[test]
+fn who_forgot_what_its_ranks_were_told_holds_it_only_where_there_are_no_bytes() {
+    for (bytes, complete) in [(8, false), (0, true)] {
+        let machine = second_of_two(served(bytes, false), None);
+        let report = &machine.report()[0];
+        assert_eq!((report.told_all, report.held.len()), (5, 1));
+        assert_eq!(report.held[0].complete, complete);
+    }
+}
+
+#[test]
+fn a_served_operation_is_over_where_all_ranks_were_told_before() {
+    let mut machine = second_of_two(served(8, true), Some(held(8)));
+    let fence = machine.node.config.fence;
+    let mut effects = Vec::new();
+    for input in [
+        Input::Tick,
+        Input::Frame {
+            peer: 0,
+            fence,
+            frame: down(),
+        },
+        Input::Leave,
+    ] {
+        machine.handle(Duration::ZERO, input, &mut effects);
+    }
+    let told = |effect: &Effect| matches!(effect, Effect::End { .. });
+    assert!(!effects.iter().any(told), "nobody is told twice");
+    let bye = Effect::Send {
+        peer: 0,
+        frame: Frame::Bye { ended: 5 },
+        payload: None,
+    };
+    assert!(effects.contains(&bye), "{effects:?}");
+}
+
+#[test]
+fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
+    let mut machine = Machine::new(config(), Duration::ZERO);
+    let call = Call {
+        kind: OpKind::Broadcast { root: 0 },
+        dtype: DType::U8,
+        count: 1,
+        ..Call::barrier()
+    };
+    let submit = Input::Submit {
+        rank: 0,
+        call,
+        ready: 1,
+    };
+    let mut effects = Vec::new();
+    for _ in 0..MAX_IN_FLIGHT {
+        assert!(machine.may_submit(0));
+        machine.handle(Duration::ZERO, submit, &mut effects);
+    }
+    assert!(!machine.may_submit(0), "copies are not reported yet");
+    for ticket in 0..MAX_IN_FLIGHT {
+        let ticket = Ticket(ticket);
+        machine.handle(Duration::ZERO, Input::Done { ticket }, &mut effects);
+    }
+    assert!(machine.may_submit(0));
+    let released = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Release { .. }));
+    assert_eq!(released.count() as u64, MAX_IN_FLIGHT);
+}

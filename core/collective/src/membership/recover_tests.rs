@@ -1,0 +1,316 @@
+//! Going on after a loss, step by step: what the simulation meets rarely.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::*;
+use crate::recovery::GroupReport;
+
+const S: Duration = Duration::from_secs(1);
+
+/// A leader and a gang that runs; connection numbers are ranks plus 100.
+struct Gang {
+    membership: Membership,
+    now: Duration,
+    nodes: u32,
+}
+
+impl Gang {
+    fn new(nodes: u32) -> Self {
+        let policy = Policy {
+            on_peer_loss: OnPeerLoss::Shrink,
+            least: 1,
+            ..Policy::default()
+        };
+        let mut gang = Self {
+            membership: Membership::resume(nodes, policy, None, Duration::ZERO),
+            now: Duration::ZERO,
+            nodes,
+        };
+        (0..nodes).for_each(|rank| drop(gang.hello(rank, None)));
+        (0..nodes).for_each(|rank| drop(gang.joined(rank, 1)));
+        let effects = gang.handle(Event::Committed { epoch: 1 });
+        let go = Message::Go { epoch: 1 };
+        assert_eq!(told(&effects).len(), nodes as usize);
+        assert!(told(&effects).iter().all(|(_, message)| **message == go));
+        gang
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.membership.handle(self.now, event, &mut effects);
+        effects
+    }
+
+    fn hello(&mut self, rank: u32, joined: Option<u64>) -> Vec<Effect> {
+        let endpoint = Endpoint {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 9404,
+        };
+        self.handle(Event::Hello {
+            connection: connection(rank),
+            rank,
+            endpoint,
+            joined,
+        })
+    }
+
+    fn joined(&mut self, rank: u32, epoch: u64) -> Vec<Effect> {
+        let connection = connection(rank);
+        self.handle(Event::Joined { connection, epoch })
+    }
+
+    /// It reaches all it asks but these.
+    fn stopped(&mut self, rank: u32, epoch: u64, unreached: &[u32]) -> Vec<Effect> {
+        let all: Vec<u32> = (0..self.nodes).collect();
+        let (unreached, reached) = probes(&all, rank)
+            .into_iter()
+            .partition(|other| unreached.contains(other));
+        let report = GroupReport {
+            group: 0,
+            told_all: 5,
+            told_any: 5,
+            held: Vec::new(),
+        };
+        self.handle(Event::Stopped {
+            connection: connection(rank),
+            epoch,
+            report: vec![report],
+            reach: Reach { reached, unreached },
+        })
+    }
+
+    fn phase(&self) -> Phase {
+        self.membership.view().phase
+    }
+
+    /// A leader that runs looks at the time every second.
+    fn pass(&mut self, time: Duration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for _ in 0..time.as_secs() {
+            self.now += S;
+            effects.extend(self.handle(Event::Tick));
+        }
+        effects
+    }
+
+    /// It was stopped meanwhile.
+    fn pause(&mut self, time: Duration) -> Vec<Effect> {
+        self.now += time;
+        self.handle(Event::Tick)
+    }
+}
+
+fn connection(rank: u32) -> Connection {
+    Connection(u64::from(rank) + 100)
+}
+
+fn told(effects: &[Effect]) -> Vec<(Connection, &Message)> {
+    let message = |effect| match effect {
+        &Effect::Send {
+            connection,
+            ref message,
+        } => Some((connection, message)),
+        Effect::Changed | Effect::Commit { .. } => None,
+    };
+    effects.iter().filter_map(message).collect()
+}
+
+/// Members and predecessor of what is proposed.
+fn proposed(effects: &[Effect]) -> Option<(u64, Vec<u32>, Option<u64>)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Commit { commit, after } => Some((commit.epoch, commit.members.clone(), *after)),
+        Effect::Send { .. } | Effect::Changed => None,
+    })
+}
+
+#[test]
+fn nobody_goes_before_the_start_is_written_down() {
+    let mut gang = Gang::new(3);
+    assert_eq!(gang.phase(), Phase::Running);
+    let effects = gang.handle(Event::RankLost {
+        connection: connection(1),
+    });
+    let revoked =
+        |(_, message): &(Connection, &Message)| matches!(message, Message::Revoke { epoch: 1, .. });
+    assert_eq!(told(&effects).iter().filter(|one| revoked(one)).count(), 3);
+    assert_eq!(proposed(&gang.stopped(0, 1, &[])), None);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![0, 2], Some(1))));
+    assert_eq!(told(&effects), [], "before the commit nobody hears of it");
+    let effects = gang.handle(Event::Committed { epoch: 2 });
+    let out = Message::Refused(Refusal::Out { rank: 1, epoch: 2 });
+    assert!(told(&effects).contains(&(connection(1), &out)));
+    gang.joined(0, 2);
+    let effects = gang.joined(2, 2);
+    assert_eq!(told(&effects).len(), 2);
+    assert_eq!(gang.membership.view().members, [0, 2]);
+}
+
+// REC-9: who only this leader does not hear is not put out at once.
+#[test]
+fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
+    let mut gang = Gang::new(4);
+    gang.handle(Event::Disconnected {
+        connection: connection(3),
+    });
+    gang.pass(30 * S);
+    (0..3).for_each(|rank| {
+        gang.handle(Event::Heartbeat {
+            connection: connection(rank),
+            progress: None,
+        });
+    });
+    gang.handle(Event::RankLost {
+        connection: connection(0),
+    });
+    gang.stopped(1, 1, &[]);
+    assert_eq!(proposed(&gang.stopped(2, 1, &[])), None, "it is reached");
+    gang.hello(3, Some(1));
+    let effects = gang.stopped(3, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![1, 2, 3], Some(1))));
+    // Had the others not reached it either, nobody would have waited.
+    let mut gang = Gang::new(4);
+    gang.handle(Event::Disconnected {
+        connection: connection(3),
+    });
+    gang.pass(30 * S);
+    gang.handle(Event::RankLost {
+        connection: connection(0),
+    });
+    gang.stopped(1, 1, &[3]);
+    let effects = gang.stopped(2, 1, &[3]);
+    assert_eq!(proposed(&effects), Some((2, vec![1, 2], Some(1))));
+}
+
+// A suspended leader does not put everybody out.
+#[test]
+fn a_leader_that_was_stopped_for_a_while_listens_before_it_gives_anybody_up() {
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    assert_eq!(proposed(&gang.pause(60 * S)), None);
+    assert_eq!(proposed(&gang.pass(S)), None);
+    gang.stopped(1, 1, &[]);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
+    // Without a pause the time passes second by second.
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    gang.stopped(1, 1, &[]);
+    let limit = (0..11).find_map(|_| proposed(&gang.pass(S)));
+    assert_eq!(limit, Some((2, vec![0, 1], Some(1))));
+}
+
+#[test]
+fn a_member_that_never_joins_stays_out_in_the_end() {
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    gang.stopped(1, 1, &[]);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
+    for epoch in [2, 3] {
+        gang.handle(Event::Committed { epoch });
+        gang.joined(0, epoch);
+        gang.joined(2, epoch);
+        gang.pass(6 * S);
+        assert!(matches!(gang.phase(), Phase::Stopping { .. }));
+        gang.stopped(0, epoch, &[]);
+        gang.stopped(1, epoch, &[]);
+        let effects = gang.stopped(2, epoch, &[]);
+        let members = if epoch == 2 {
+            vec![0, 1, 2]
+        } else {
+            vec![0, 2]
+        };
+        assert_eq!(proposed(&effects), Some((epoch + 1, members, Some(epoch))));
+    }
+}
+
+#[test]
+fn epochs_that_lead_nowhere_end_the_attempt() {
+    let mut gang = Gang::new(2);
+    let mut epoch = 1;
+    while gang.membership.view().broken.is_none() {
+        gang.stopped(0, epoch, &[]);
+        gang.stopped(1, epoch, &[]);
+        epoch += 1;
+        assert!(epoch < 20);
+        gang.handle(Event::Committed { epoch });
+        gang.joined(0, epoch);
+        gang.joined(1, epoch);
+    }
+    assert_eq!(
+        gang.membership.view().broken,
+        Some(Break::Fruitless { epochs: 10 })
+    );
+}
+
+#[test]
+fn a_commit_that_was_taken_unheard_is_taken_over() {
+    let mut gang = Gang::new(2);
+    gang.stopped(0, 1, &[]);
+    let effects = gang.stopped(1, 1, &[]);
+    let commit = effects.iter().find_map(|effect| match effect {
+        Effect::Commit { commit, .. } => Some(commit.clone()),
+        Effect::Send { .. } | Effect::Changed => None,
+    });
+    let again = gang.pass(S);
+    assert!(proposed(&again).is_some(), "no answer: once more");
+    let current = commit;
+    let effects = gang.handle(Event::CommitFailed { current });
+    let next =
+        |(_, message): &(Connection, &Message)| matches!(message, Message::Next { epoch: 2, .. });
+    assert_eq!(told(&effects).iter().filter(|one| next(one)).count(), 2);
+    gang.joined(0, 2);
+    assert_eq!(told(&gang.joined(1, 2)).len(), 2);
+}
+
+// REC-5: a leader without memory.
+#[test]
+fn a_new_leader_learns_from_the_store_and_from_what_members_say_again() {
+    let policy = Policy {
+        on_peer_loss: OnPeerLoss::Shrink,
+        ..Policy::default()
+    };
+    let commit = Commit {
+        epoch: 4,
+        members: vec![0, 2],
+        resume: Vec::new(),
+    };
+    let mut gang = Gang {
+        membership: Membership::resume(3, policy, Some(commit), Duration::ZERO),
+        now: Duration::ZERO,
+        nodes: 3,
+    };
+    let effects = gang.hello(1, Some(3));
+    let out = Message::Refused(Refusal::Out { rank: 1, epoch: 4 });
+    assert_eq!(told(&effects), [(connection(1), &out)]);
+    assert_eq!(told(&gang.hello(0, Some(4))), []);
+    let effects = gang.hello(2, Some(3));
+    let next = |message: &Message| matches!(message, Message::Next { epoch: 4, .. });
+    assert!(told(&effects).iter().all(|(_, message)| next(message)));
+    let effects = gang.joined(2, 4);
+    assert_eq!(told(&effects).len(), 2, "both go");
+    // One that forgot everything makes the others stop.
+    let effects = gang.hello(2, None);
+    assert!(matches!(gang.phase(), Phase::Stopping { .. }));
+    assert!(!told(&effects).is_empty());
+}
+
+#[test]
+fn a_report_that_cannot_be_true_is_not_believed() {
+    let mut gang = Gang::new(2);
+    let report = GroupReport {
+        group: 0,
+        told_all: 6,
+        told_any: 5,
+        held: Vec::new(),
+    };
+    gang.handle(Event::Stopped {
+        connection: connection(0),
+        epoch: 1,
+        report: vec![report],
+        reach: Reach::default(),
+    });
+    assert_eq!(gang.phase(), Phase::Running);
+}

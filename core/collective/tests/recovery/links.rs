@@ -1,0 +1,120 @@
+//! Links between sidecars: what arrives is handled in order, and a payload takes time to read in.
+
+use std::time::Duration;
+
+use collective::machine::{Fence, Frame, Input, Placement};
+
+use crate::world::{Event, MS, World};
+
+/// A frame and its payload, or the end of the link.
+pub(crate) type Item = Option<(Fence, Frame, Option<Vec<u8>>)>;
+
+impl World {
+    pub(crate) fn arrive(&mut self, to: usize, from: usize, epoch: u64, item: Item) {
+        let sidecar = &mut self.sidecars[to];
+        if !sidecar.alive || sidecar.machine.is_none() {
+            // What comes while it is still connecting waits in the link.
+            if sidecar
+                .joining
+                .as_ref()
+                .is_some_and(|joining| joining.epoch == epoch)
+            {
+                self.again(to, from, epoch, item);
+            }
+            return;
+        }
+        if epoch > sidecar.epoch {
+            self.again(to, from, epoch, item);
+            return;
+        }
+        let incoming = sidecar.incoming.entry(from).or_default();
+        incoming.push_back((epoch, item));
+        self.take_in(to, from);
+    }
+
+    /// The link's other end is faster.
+    pub(crate) fn again(&mut self, to: usize, from: usize, epoch: u64, item: Item) {
+        let joins = self.sidecars[to]
+            .joining
+            .as_ref()
+            .is_some_and(|joining| joining.epoch == epoch);
+        if joins {
+            let event = Event::Arrive {
+                to,
+                from,
+                epoch,
+                item,
+            };
+            self.queue.after(MS, event);
+        }
+    }
+
+    /// Handles what has arrived on a link, up to the next payload, which takes time to read in.
+    pub(crate) fn take_in(&mut self, to: usize, from: usize) {
+        loop {
+            let sidecar = &mut self.sidecars[to];
+            let Ok(peer) = sidecar.members.binary_search(&from) else {
+                return;
+            };
+            if sidecar.reading.contains(&from) || sidecar.machine.is_none() {
+                return;
+            }
+            let Some(item) = sidecar.incoming.entry(from).or_default().pop_front() else {
+                return;
+            };
+            let (fence, frame, payload) = match item {
+                (epoch, None) => {
+                    if epoch == sidecar.epoch {
+                        self.handle(to, Input::PeerLost { peer });
+                    }
+                    continue;
+                }
+                (_, Some(item)) => item,
+            };
+            let Some(bytes) = payload else {
+                self.handle(to, Input::Frame { peer, fence, frame });
+                continue;
+            };
+            if let Some(machine) = &sidecar.machine
+                && let Placement::Into(region) = machine.place(peer, fence, &frame)
+            {
+                assert_eq!(region.bytes, bytes.len() as u64);
+                self.check_unread(to, region);
+                self.write(to, region, &bytes);
+            }
+            let sidecar = &mut self.sidecars[to];
+            sidecar.reading.insert(from);
+            let (epoch, life) = (u64::from(fence.epoch), sidecar.life);
+            let incoming = sidecar.incoming.entry(from).or_default();
+            incoming.push_front((epoch, Some((fence, frame, None))));
+            let delay = self.a_while(MS / 1000, MS / 5);
+            self.queue.after(delay, Event::Handled { to, from, life });
+        }
+    }
+
+    pub(crate) fn handled(&mut self, to: usize, from: usize, life: u64) {
+        if self.sidecars[to].life == life {
+            self.sidecars[to].reading.remove(&from);
+            self.take_in(to, from);
+        }
+    }
+
+    pub(crate) fn schedule_tick(&mut self, node: usize) {
+        let sidecar = &mut self.sidecars[node];
+        let Some(machine) = &sidecar.machine else {
+            return;
+        };
+        let (at, life) = (machine.wake_at(), sidecar.life);
+        if at != Duration::MAX && sidecar.tick.is_none_or(|tick| at < tick) {
+            sidecar.tick = Some(at);
+            self.queue.at(at, Event::Tick { node, life });
+        }
+    }
+
+    pub(crate) fn tick(&mut self, node: usize, life: u64) {
+        if self.sidecars[node].life == life {
+            self.sidecars[node].tick = None;
+            self.handle(node, Input::Tick);
+        }
+    }
+}

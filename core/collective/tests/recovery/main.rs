@@ -1,0 +1,23 @@
+//! Going on after a loss, with everything that takes part: machines, rendezvous, store, leaders, sidecars that crash
+//! and come back, trainers and nodes that die, partitions, frozen peers. `SEED=n` replays one seed; with
+//! `SIM_SECONDS=n` the test in `anything` goes on with new ones and prints how often each fault met each phase.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "test harness: what happened is shown when it fails"
+)]
+
+mod anything;
+mod bars;
+mod effects;
+mod faults;
+mod join;
+mod links;
+mod operator;
+mod oracle;
+mod ranks;
+mod sidecar;
+mod stop;
+mod world;

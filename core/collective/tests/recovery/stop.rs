@@ -1,0 +1,110 @@
+//! How a sidecar stops: it reports how far it is, asks others whether they are reached, and reports again when that changes.
+
+use collective::machine::{Input, OpId, WORLD};
+use collective::membership::{Event as Heard, Reach, probes};
+use collective::recovery::{GroupReport, Report};
+
+use crate::world::{Event, MS, World};
+
+impl World {
+    pub(crate) fn machine_stopped(&mut self, node: usize, report: Report) {
+        let sidecar = &mut self.sidecars[node];
+        sidecar.asked = sidecar.asked.max(sidecar.epoch);
+        sidecar.report = Some(report);
+        self.ask_around(node);
+    }
+
+    pub(crate) fn stop(&mut self, node: usize, epoch: u64) {
+        let sidecar = &mut self.sidecars[node];
+        if epoch < sidecar.asked || epoch < sidecar.epoch {
+            return; // From before what it has joined since.
+        }
+        sidecar.asked = epoch;
+        if sidecar
+            .joining
+            .as_ref()
+            .is_some_and(|joining| joining.epoch <= epoch)
+        {
+            sidecar.joining = None;
+        }
+        sidecar.said = None;
+        if sidecar.machine.is_some() && sidecar.report.is_none() {
+            self.handle(node, Input::Revoke);
+            return;
+        }
+        self.ask_around(node);
+    }
+
+    pub(crate) fn ask_around(&mut self, node: usize) {
+        let (now, life) = (self.now(), self.sidecars[node].life);
+        if self.sidecars[node].asks_since.replace(now).is_none() {
+            self.queue.after(2 * MS, Event::Probe { node, life });
+        }
+    }
+
+    pub(crate) fn probe(&mut self, node: usize, life: u64) {
+        if self.sidecars[node].life != life || self.sidecars[node].asks_since.is_none() {
+            return;
+        }
+        self.say_stopped(node);
+        let life = self.sidecars[node].life;
+        let soon = self.now() < self.sidecars[node].asks_since.unwrap() + 260 * MS;
+        let pause = if soon { 50 * MS } else { 200 * MS };
+        self.queue.after(pause, Event::Probe { node, life });
+    }
+
+    pub(crate) fn reach(&self, node: usize) -> Reach {
+        let sidecar = &self.sidecars[node];
+        let members: Vec<u32> = if sidecar.members.is_empty() {
+            sidecar.known.clone()
+        } else {
+            sidecar.members.iter().map(|&node| node as u32).collect()
+        };
+        let answers = |&other: &u32| {
+            let peer = &self.sidecars[other as usize];
+            peer.alive && !peer.frozen && !peer.is_out && !self.is_cut(node, other as usize)
+        };
+        let (reached, unreached) = probes(&members, node as u32).into_iter().partition(answers);
+        Reach { reached, unreached }
+    }
+
+    /// Reports, when all processes are there and those that were asked have answered or had the time to; again when
+    /// it has changed whom this node reaches.
+    pub(crate) fn say_stopped(&mut self, node: usize) {
+        let sidecar = &self.sidecars[node];
+        let waits = sidecar.attached < self.setup.layout.local(node);
+        let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
+            return;
+        };
+        let told = self
+            .setup
+            .layout
+            .ranks(node)
+            .map(|rank| self.clients[rank as usize].outcomes.len() as OpId);
+        let forgot = || {
+            vec![GroupReport {
+                group: WORLD,
+                told_all: told.clone().min().unwrap_or(0),
+                told_any: told.clone().max().unwrap_or(0),
+                held: Vec::new(),
+            }]
+        };
+        let report = sidecar.report.clone().unwrap_or_else(forgot);
+        let reach = self.reach(node);
+        let early = self.now() < since + 250 * MS;
+        if sidecar.said.as_ref() == Some(&reach) || early && !reach.unreached.is_empty() {
+            return;
+        }
+        let epoch = sidecar.asked;
+        if sidecar.connection.is_none() {
+            return;
+        }
+        self.sidecars[node].said = Some(reach.clone());
+        self.report(node, |connection| Heard::Stopped {
+            connection,
+            epoch,
+            report: report.clone(),
+            reach: reach.clone(),
+        });
+    }
+}
