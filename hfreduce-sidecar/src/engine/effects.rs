@@ -183,7 +183,8 @@ impl Engine {
     pub(super) fn carry_out(&mut self) -> bool {
         let mut any = false;
         for _ in 0..EFFECT_BUDGET {
-            let Some(effect) = self.effects.pop_front() else {
+            let effect = self.effects.pop_front();
+            let Some(effect) = effect.or_else(|| self.work.pop_front()) else {
                 break;
             };
             any = true;

@@ -125,6 +125,8 @@ pub struct Engine {
     seats: Vec<Seat>,
     uses: BTreeMap<OpId, Use>,
     effects: VecDeque<Effect>,
+    /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
+    work: VecDeque<Effect>,
     scratch: Vec<Effect>,
     limit_bytes: usize,
     park: Park,
@@ -205,6 +207,7 @@ impl Engine {
             seats: vec![Seat::Free; local],
             uses: BTreeMap::new(),
             effects: VecDeque::new(),
+            work: VecDeque::new(),
             scratch: Vec::new(),
             limit_bytes,
             park,
@@ -270,7 +273,13 @@ impl Engine {
     fn handle(&mut self, input: Input) {
         let now = self.now();
         self.machine.handle(now, input, &mut self.scratch);
-        self.effects.extend(self.scratch.drain(..));
+        for effect in self.scratch.drain(..) {
+            if matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. }) {
+                self.work.push_back(effect);
+            } else {
+                self.effects.push_back(effect);
+            }
+        }
     }
 
     /// Looks at the descriptors, and sleeps before if there is nothing to do: not while there is work, and not
