@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use wire::entry::FailureKind;
 use wire::transport::Transport;
 
-use super::{Engine, Error, LINK};
+use super::{Engine, Error};
 use crate::memory::Sizes;
 
 /// How long what is said at the end of an epoch may take to leave.
@@ -104,8 +104,7 @@ impl Engine {
         let Some(stopping) = &self.stopping else {
             return;
         };
-        let said = self.effects.is_empty() && self.links.values().all(|link| link.is_flushed());
-        if !said && stopping.since.elapsed() < LAST_WORDS {
+        if !self.has_said_all() && stopping.since.elapsed() < LAST_WORDS {
             return;
         }
         // Nothing of this epoch is read or written from here on.
@@ -138,8 +137,6 @@ impl Engine {
             ?members,
             "going on in a new epoch"
         );
-        self.worlds
-            .insert(config.fence.epoch, config.layout.world());
         let start = resume.map(|resume| {
             let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
             let held = self.report.iter().find(|group| group.group == resume.group);
@@ -159,14 +156,8 @@ impl Engine {
         self.links = links;
         self.members = members;
         self.config = config;
-        for (peer, link) in &self.links {
-            let socket = link.socket();
-            self.watch(&socket, LINK | *peer as u64)
-                .map_err(|source| Error::Poll(source.into()))?;
-            self.metrics
-                .suspect(self.rank_of(*peer), self.name(*peer), false);
-        }
-        self.metrics.peers.set(self.links.len() as i64);
+        self.watch_links()
+            .map_err(|source| Error::Poll(source.into()))?;
         for served in start.iter().flat_map(|start| &start.resume.served) {
             self.uses.entry(served.held.op).or_default();
             let bytes = usize::try_from(served.held.bytes).unwrap_or(usize::MAX);

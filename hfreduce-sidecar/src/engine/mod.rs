@@ -103,8 +103,6 @@ pub struct Engine {
     config: Config,
     /// The rank in the attempt of each member of the epoch.
     members: Vec<u32>,
-    /// Processes of all members, by epoch.
-    worlds: BTreeMap<u32, u32>,
     /// For each local rank, the first operation whose end it was not told.
     told: Vec<OpId>,
     commands: Receiver<Command>,
@@ -189,7 +187,6 @@ impl Engine {
         let engine = Self {
             machine,
             members,
-            worlds: BTreeMap::from([(config.fence.epoch, config.layout.world())]),
             told: vec![0; local],
             commands,
             notices,
@@ -222,14 +219,7 @@ impl Engine {
         };
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
-        for (peer, link) in &engine.links {
-            let socket = link.socket();
-            engine.watch(&socket, LINK | *peer as u64).map_err(failed)?;
-            engine
-                .metrics
-                .suspect(engine.rank_of(*peer), engine.name(*peer), false);
-        }
-        engine.metrics.peers.set(engine.links.len() as i64);
+        engine.watch_links().map_err(failed)?;
         Ok(engine)
     }
 
@@ -268,6 +258,17 @@ impl Engine {
     fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
+    }
+
+    /// The links of an epoch stand.
+    fn watch_links(&self) -> rustix::io::Result<()> {
+        for (peer, link) in &self.links {
+            self.watch(&link.socket(), LINK | *peer as u64)?;
+            self.metrics
+                .suspect(self.rank_of(*peer), self.name(*peer), false);
+        }
+        self.metrics.peers.set(self.links.len() as i64);
+        Ok(())
     }
 
     fn handle(&mut self, input: Input) {
@@ -389,8 +390,12 @@ impl Engine {
             }
             return false;
         };
-        let said = self.effects.is_empty() && self.links.values().all(|link| link.is_flushed());
-        said && self.has_said_farewell() || since.elapsed() > FAREWELL
+        self.has_said_all() && self.has_said_farewell() || since.elapsed() > FAREWELL
+    }
+
+    /// Whether nothing waits to be said to a neighbour.
+    fn has_said_all(&self) -> bool {
+        self.effects.is_empty() && self.links.values().all(|link| link.is_flushed())
     }
 
     fn has_said_farewell(&self) -> bool {
