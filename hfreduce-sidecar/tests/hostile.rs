@@ -89,6 +89,7 @@ fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Se
             &ToSidecar::Attach {
                 version,
                 local_rank,
+                again: None,
             },
             &[],
         )

@@ -326,7 +326,10 @@ impl Engine {
     }
 
     fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
-        let text = outcome.err().map(|cause| self.text(&cause));
+        let told = match outcome {
+            Ok(epoch) => Ok(epoch),
+            Err(cause) => Err((cause, self.text(&cause))),
+        };
         self.told[rank] = self.told[rank].max(op + 1);
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
@@ -334,8 +337,8 @@ impl Engine {
         let Some(called) = session.ended(op) else {
             return;
         };
-        let told = match (outcome, text) {
-            (Err(cause), Some(text)) => {
+        let told = match told {
+            Err((cause, text)) => {
                 self.metrics.failed(&called.call);
                 let kind = match cause {
                     Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
@@ -344,12 +347,12 @@ impl Engine {
                 };
                 session.fail(called.ticket, kind, text)
             }
-            (Ok(_), _) | (Err(_), None) => {
+            Ok(epoch) => {
                 self.metrics.succeeded(&called.call, called.since.elapsed());
                 let bytes = result_bytes(&called, session.standing());
                 let result = self.memory.result(op).filter(|_| bytes > 0);
                 self.uses.entry(op).or_default().holders += 1;
-                session.succeed(op, &called, result.map(|result| (result, bytes)))
+                session.succeed(op, epoch, &called, result.map(|result| (result, bytes)))
             }
         };
         if let Err(error) = told {

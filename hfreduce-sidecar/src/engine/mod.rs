@@ -9,7 +9,7 @@ mod park;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
+use crate::welcomed::Welcomed;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use park::Park;
@@ -75,6 +76,11 @@ pub struct Setup {
     pub listener: Listener,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
+    /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
+    pub welcomed: Option<Welcomed>,
+    /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
+    /// to end, and nobody is linked.
+    pub awaited: Option<BTreeSet<usize>>,
     /// What it is told; the bell of `stop` wakes it for that.
     pub commands: Receiver<Command>,
     /// What it has to tell.
@@ -105,6 +111,9 @@ pub struct Engine {
     members: Vec<u32>,
     /// For each local rank, the first operation whose end it was not told.
     told: Vec<OpId>,
+    welcomed: Option<Welcomed>,
+    /// After the loss of its memory, until it enters an epoch: the local ranks that have not come back yet.
+    awaited: Option<BTreeSet<usize>>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
@@ -151,6 +160,8 @@ impl Engine {
             names,
             listener,
             limit_bytes,
+            welcomed,
+            awaited,
             commands,
             notices,
         } = setup;
@@ -180,14 +191,12 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let mut park = Park::new().map_err(Error::Poll)?;
-        if links.values().all(|link| link.is_polled()) {
-            park.use_words().map_err(Error::Poll)?;
-        }
-        let engine = Self {
+        let mut engine = Self {
             machine,
             members,
             told: vec![0; local],
+            welcomed,
+            awaited,
             commands,
             notices,
             stopping: None,
@@ -207,7 +216,7 @@ impl Engine {
             work: VecDeque::new(),
             scratch: Vec::new(),
             limit_bytes,
-            park,
+            park: Park::new().map_err(Error::Poll)?,
             stop,
             start: Instant::now(),
             active: Instant::now(),
@@ -219,6 +228,9 @@ impl Engine {
         };
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
+        if engine.awaited.is_none() {
+            engine.choose_bed()?;
+        }
         engine.watch_links().map_err(failed)?;
         Ok(engine)
     }
@@ -227,6 +239,9 @@ impl Engine {
     pub fn run(mut self) -> Result<(), Error> {
         self.start = Instant::now();
         self.handle(Input::Tick);
+        if self.awaited.is_some() {
+            self.handle(Input::Revoke); // The epoch went with the sidecar that knew it.
+        }
         let mut events = Vec::with_capacity(64);
         loop {
             let mut busy = self.look_at_rings();
@@ -258,6 +273,14 @@ impl Engine {
     fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
+    }
+
+    /// Sleeps on words from here on, where all neighbours ring them.
+    fn choose_bed(&mut self) -> Result<(), Error> {
+        if self.links.values().all(|link| link.is_polled()) {
+            self.park.use_words().map_err(Error::Poll)?;
+        }
+        Ok(())
     }
 
     /// The links of an epoch stand.

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::{NO_SEGMENT, Shared};
+use crate::attach::Members;
 use crate::segment::{Segment, View};
 
 /// A segment that the sidecar lent for inputs.
@@ -64,7 +65,7 @@ impl Drop for Buffer {
         if let Some(lent) = self.lent.take()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.keep_idle(lent, &self.shared.channel);
+            state.keep_idle(lent);
         }
     }
 }
@@ -76,6 +77,8 @@ pub struct Output {
     pub result: ResultView,
     /// The input, to be filled again.
     pub input: Option<Buffer>,
+    /// Who took part: what an average was divided by.
+    pub members: Arc<Members>,
 }
 
 /// The result of an operation, read where the sidecar wrote it. Dropping it lets the sidecar use the
@@ -84,6 +87,8 @@ pub struct Output {
 pub struct ResultView {
     shared: Arc<Shared>,
     ticket: u64,
+    /// Which sidecar has made it.
+    life: u64,
     view: Option<Arc<View>>,
     bytes: usize,
 }
@@ -91,13 +96,14 @@ pub struct ResultView {
 impl ResultView {
     pub(super) fn new(
         shared: Arc<Shared>,
-        ticket: u64,
+        (ticket, life): (u64, u64),
         view: Option<Arc<View>>,
         bytes: usize,
     ) -> Self {
         Self {
             shared,
             ticket,
+            life,
             view,
             bytes,
         }
@@ -119,9 +125,10 @@ impl Drop for ResultView {
         let Ok(mut state) = self.shared.lock() else {
             return;
         };
-        if state.release(self.ticket) {
+        if state.release(self.ticket, self.life) {
+            let link = state.link();
             drop(state);
-            self.shared.bell.ring();
+            link.bell.ring();
         }
     }
 }
