@@ -68,18 +68,18 @@ fn lead(
     };
     let mut membership = Membership::resume(nodes as u32, policy, None, Duration::ZERO);
     let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
-    let mut current: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut events = Vec::new();
     while !over.load(Ordering::Acquire) {
         let heard = streams.heard.recv_timeout(Duration::from_millis(20));
-        while let Ok((rank, stream)) = streams.connections.try_recv() {
-            let connection = Connection(outboxes.len() as u64);
-            outboxes.insert(connection, stream);
-            current.insert(rank, connection);
+        while let Ok((caller, stream)) = streams.connections.try_recv() {
+            outboxes.insert(Connection(caller.connection), stream);
         }
-        if let Ok((rank, message)) = heard {
-            let connection = current[&rank];
-            events.push(event(connection, rank, message));
+        if let Ok((caller, message)) = heard {
+            let connection = Connection(caller.connection);
+            if message.is_none() {
+                outboxes.remove(&connection);
+            }
+            events.push(event(connection, caller.rank, message));
         }
         events.push(Event::Tick);
         while !events.is_empty() {
@@ -95,7 +95,9 @@ fn lead(
                     } => {
                         let bytes = encode(&words(message)).unwrap();
                         // A sidecar that is gone hears nothing.
-                        (&outboxes[&connection]).write_all(&bytes).ok();
+                        if let Some(mut outbox) = outboxes.get(&connection) {
+                            outbox.write_all(&bytes).ok();
+                        }
                     }
                     Effect::Commit { commit, .. } => events.push(Event::Committed {
                         epoch: commit.epoch,

@@ -29,12 +29,20 @@ pub(crate) fn key() -> Key {
     Key::derive(b"master", UID, 3)
 }
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) rank: u32,
+    /// The connection's number.
+    pub(crate) connection: u64,
+}
+
 /// What sidecars say, with their ranks, and the streams to answer on.
 pub(crate) struct Streams {
     pub(crate) address: SocketAddr,
-    pub(crate) connections: Receiver<(u32, TcpStream)>,
+    pub(crate) connections: Receiver<(Caller, TcpStream)>,
     /// None when the connection has ended.
-    pub(crate) heard: Receiver<(u32, Option<ToOperator>)>,
+    pub(crate) heard: Receiver<(Caller, Option<ToOperator>)>,
 }
 
 impl Streams {
@@ -44,9 +52,9 @@ impl Streams {
         let (connected, connections) = channel();
         let (hear, heard) = channel();
         thread::spawn(move || {
-            for stream in listener.incoming() {
+            for (connection, stream) in (0..).zip(listener.incoming()) {
                 let (connected, hear) = (connected.clone(), hear.clone());
-                thread::spawn(move || listen(stream.unwrap(), &connected, &hear));
+                thread::spawn(move || listen(connection, stream.unwrap(), &connected, &hear));
             }
         });
         Self {
@@ -57,10 +65,12 @@ impl Streams {
     }
 }
 
+/// Hears one connection to its end; the process at the other end may be killed at any time.
 fn listen(
+    connection: u64,
     mut stream: TcpStream,
-    connected: &Sender<(u32, TcpStream)>,
-    hear: &Sender<(u32, Option<ToOperator>)>,
+    connected: &Sender<(Caller, TcpStream)>,
+    hear: &Sender<(Caller, Option<ToOperator>)>,
 ) {
     let mut hello = [0; handshake::HELLO_BYTES];
     if stream.read_exact(&mut hello).is_err() {
@@ -73,22 +83,28 @@ fn listen(
         party: Party::Operator,
     };
     let (challenged, challenge) = responder.challenge(key(), own, [9; 32]).unwrap();
-    stream.write_all(&challenge).unwrap();
     let mut proof = [0; handshake::PROOF_BYTES];
-    stream.read_exact(&mut proof).unwrap();
+    let answered = stream.write_all(&challenge);
+    if answered
+        .and_then(|()| stream.read_exact(&mut proof))
+        .is_err()
+    {
+        return;
+    }
     let Party::Sidecar { rank } = challenged.finish(&proof).unwrap().party else {
         return;
     };
-    connected.send((rank, stream.try_clone().unwrap())).ok();
+    let caller = Caller { rank, connection };
+    connected.send((caller, stream.try_clone().unwrap())).ok();
     let mut decoder = Decoder::default();
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
         decoder.push(&bytes[..count]);
         while let Some(message) = decoder.next().unwrap() {
-            hear.send((rank, Some(message))).ok();
+            hear.send((caller, Some(message))).ok();
         }
     }
-    hear.send((rank, None)).ok();
+    hear.send((caller, None)).ok();
 }
 
 /// The first of some ports that the kernel gives to nobody who asks for any.
