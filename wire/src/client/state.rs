@@ -14,7 +14,9 @@ use super::{Error, NO_SEGMENT};
 use crate::attach::{self, Members, ToClient, ToSidecar};
 use crate::entry::{Completion, Outcome, Place, Submission};
 use crate::op::Call;
-use crate::ring::{COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, Sleep};
+use crate::ring::{
+    COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
+};
 use crate::segment::{Segment, View};
 
 /// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
@@ -89,6 +91,8 @@ pub(super) struct State {
     pub(super) answers: VecDeque<Result<Lent, String>>,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
+    /// How many others wait.
+    pub(super) waiters: usize,
 }
 
 impl State {
@@ -117,6 +121,7 @@ impl State {
             members: VecDeque::new(),
             answers: VecDeque::new(),
             sleeper: false,
+            waiters: 0,
         }
     }
 
@@ -365,7 +370,7 @@ impl State {
     }
 
     pub(super) fn may_sleep(&mut self) -> bool {
-        match self.completions.sleep(Sleep::Word) {
+        match self.completions.sleep(Sleep::Word, Depth::Light) {
             Ok(may) => may && self.is_there(),
             Err(corrupt) => {
                 self.lose(corrupt.to_string());
@@ -397,7 +402,8 @@ impl State {
         let mut sleeps = false;
         while let Some(ticket) = self.unsaid.front() {
             let release = Submission::Release { ticket: *ticket };
-            sleeps |= self.submissions.push(&release.encode())?;
+            // Nobody waits for it, unless the sidecar says so.
+            sleeps |= self.submissions.push_softly(&release.encode())?;
             self.unsaid.pop_front();
         }
         Ok(sleeps)

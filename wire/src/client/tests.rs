@@ -12,7 +12,7 @@ use super::*;
 use crate::attach::{Channel, Listener, ToClient};
 use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
-use crate::ring::Sleep;
+use crate::ring::{Depth, Sleep};
 use crate::segment::{Segment, Writers};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -130,7 +130,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 bell.ring();
             }
         }
-        if calls.sleep(Sleep::Bell).unwrap() {
+        if calls.sleep(Sleep::Bell, Depth::Light).unwrap() {
             wait(&[
                 PollFd::new(&bell, PollFlags::IN),
                 PollFd::new(&channel, PollFlags::IN),
