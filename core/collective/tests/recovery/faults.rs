@@ -116,7 +116,7 @@ impl World {
             Phase::Again => {
                 let goes = self
                     .phase()
-                    .is_some_and(|(epoch, phase)| epoch > 1 && phase == Leading::Running);
+                    .is_some_and(|(epoch, phase)| epoch > 1 && *phase == Leading::Running);
                 goes && !self.all_ended()
             }
         }
