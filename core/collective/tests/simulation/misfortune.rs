@@ -19,6 +19,7 @@ const SEEDS: u64 = 2000;
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Misfortune {
+    /// Nothing goes wrong.
     Nothing,
     /// A rank calls something else.
     Mismatch,
