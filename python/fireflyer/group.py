@@ -130,6 +130,11 @@ class HFReduceGroup(dist.ProcessGroup):
                 timeout=self._timeout,
             )
 
+    def complete(self, work: HFReduceWork, finish: Callable[[], None]) -> None:
+        """Completes `work` when `finish`, which waits for what `call_at` has called, has returned or raised."""
+        assert self._completer is not None
+        self._completer.add(work, finish)
+
     def getBackendName(self) -> str:
         """The name of the backend."""
         return "hfreduce"

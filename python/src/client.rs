@@ -3,7 +3,8 @@
 //! copy none.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -29,6 +30,31 @@ pub(crate) struct Client {
     copied_in: AtomicU64,
     copied_out: AtomicU64,
     results_written: Arc<AtomicU64>,
+    /// Arenas that operations in flight read: Python may drop its own before they are over.
+    read: Mutex<HashMap<wire::client::Ticket, Arc<wire::client::Arena>>>,
+}
+
+impl Client {
+    fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        timeout: f64,
+    ) -> PyResult<wire::client::Output> {
+        let timeout = seconds(timeout)?;
+        let output = py
+            .detach(|| self.inner.wait(ticket.0, timeout))
+            .map_err(|error| raise(py, &error));
+        if self.inner.test(ticket.0).is_err() {
+            // It is over, and not to be waited for again.
+            self.read().remove(&ticket.0);
+        }
+        output
+    }
 }
 
 #[pymethods]
@@ -43,6 +69,7 @@ impl Client {
                 copied_in: AtomicU64::new(0),
                 copied_out: AtomicU64::new(0),
                 results_written: Arc::default(),
+                read: Mutex::default(),
             })
             .map_err(|error| raise(py, &error))
     }
@@ -110,10 +137,7 @@ impl Client {
         output: Option<PyBuffer<u8>>,
         timeout: f64,
     ) -> PyResult<()> {
-        let timeout = seconds(timeout)?;
-        let finished = py
-            .detach(|| self.inner.wait(ticket.0, timeout))
-            .map_err(|error| raise(py, &error))?;
+        let finished = self.finish(py, ticket, timeout)?;
         match output {
             Some(output) => {
                 let bytes = finished.result.len() as u64;
@@ -128,7 +152,7 @@ impl Client {
     fn arena(&self, py: Python<'_>, bytes: usize, timeout: f64) -> PyResult<memory::Arena> {
         let timeout = seconds(timeout)?;
         py.detach(|| self.inner.arena(bytes, timeout))
-            .map(memory::Arena)
+            .map(|arena| memory::Arena(Arc::new(arena)))
             .map_err(|error| raise(py, &error))
     }
 
@@ -157,19 +181,18 @@ impl Client {
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
-        py.detach(|| self.inner.submit_at(call, &arena.0, offset, timeout))
-            .map(Ticket)
-            .map_err(|error| raise(py, &error))
+        let ticket = py
+            .detach(|| self.inner.submit_at(call, &arena.0, offset, timeout))
+            .map_err(|error| raise(py, &error))?;
+        self.read().insert(ticket, Arc::clone(&arena.0));
+        Ok(Ticket(ticket))
     }
 
     /// Waits for an operation and returns its result where it lies. It is held until the last array of it is gone,
     /// and while the node's memory is full of results that are held, calls wait, on every rank.
     #[pyo3(signature = (ticket, *, timeout))]
     fn take(&self, py: Python<'_>, ticket: &Ticket, timeout: f64) -> PyResult<memory::Result> {
-        let timeout = seconds(timeout)?;
-        let output = py
-            .detach(|| self.inner.wait(ticket.0, timeout))
-            .map_err(|error| raise(py, &error))?;
+        let output = self.finish(py, ticket, timeout)?;
         memory::Result::new(output.result, &self.results_written)
     }
 

@@ -12,7 +12,7 @@ use wire::client::ResultView;
 /// Memory for inputs that stays lent to the sidecar. Do not write where an operation in flight reads.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Arena(pub(crate) wire::client::Arena);
+pub(crate) struct Arena(pub(crate) Arc<wire::client::Arena>);
 
 #[pymethods]
 impl Arena {
