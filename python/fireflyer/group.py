@@ -88,7 +88,7 @@ class HFReduceGroup(dist.ProcessGroup):
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
         collected this is done by itself."""
-        if self._completer is not None:
+        if self._completer is not None and os.getpid() == self._process:
             self._finish()
 
     @property
