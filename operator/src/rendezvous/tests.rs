@@ -17,6 +17,7 @@ use wire::run_dir::{CheckpointRef, Progress};
 
 use super::standalone::OneGang;
 use super::*;
+use crate::training_job::observe::Reports;
 
 const UID: &str = "u-1";
 const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
@@ -70,13 +71,17 @@ async fn start(role: Role, address: Option<SocketAddr>) -> Running {
     let directory = Arc::new(Changing(Mutex::new(gang(1, 2))));
     let (role, role_receiver) = watch::channel(role);
     let (reports_sender, reports) = watch::channel(Reports::default());
+    let (_nobody_looks, gone) = watch::channel(Vec::new());
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve(
         listener,
         Arc::clone(&directory) as Arc<dyn Directory>,
         Arc::new(InMemory::default()),
         role_receiver,
-        reports_sender,
+        Planner {
+            reports: reports_sender,
+            gone,
+        },
         Metrics::new(&Registry::new("0").unwrap()).unwrap(),
         shutdown.clone(),
     ));
