@@ -13,8 +13,8 @@ use wire::block::Block;
 use wire::client::NO_SEGMENT;
 use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
 use wire::ring::{
-    self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Producer, PushError, SUBMISSION_WORDS,
-    Sleep,
+    self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, PushError,
+    SUBMISSION_WORDS, Sleep,
 };
 use wire::segment::{self, Segment, Writers};
 
@@ -378,8 +378,8 @@ impl Session {
     }
 
     /// Announces that the engine is about to sleep. False: there is an entry, do not.
-    pub fn sleep(&self, how: Sleep) -> Result<bool, Error> {
-        Ok(self.calls.sleep(how)?)
+    pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+        Ok(self.calls.sleep(how, depth)?)
     }
 
     /// Where the engine sleeps until the process calls.

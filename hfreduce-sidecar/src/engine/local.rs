@@ -174,10 +174,15 @@ impl Engine {
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {
-        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
         let mut busy = false;
-        for rank in ranks {
+        let mut next = self.sessions.keys().next().copied();
+        while let Some(rank) = next {
             busy |= self.take_entries(rank);
+            next = self
+                .sessions
+                .range(rank + 1..)
+                .next()
+                .map(|(&rank, _)| rank);
         }
         busy
     }

@@ -65,10 +65,12 @@ impl Shared {
             std::hint::spin_loop();
         }
         if state.sleeper {
-            let (state, _timed_out) = self
+            state.waiters += 1;
+            let (mut state, _timed_out) = self
                 .looked
                 .wait_timeout(state, limit)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiters -= 1;
             return state;
         }
         if !state.may_sleep() {
@@ -84,7 +86,9 @@ impl Shared {
             // Nobody rings for a sidecar that died.
             state.hear(&self.channel);
         }
-        self.looked.notify_all();
+        if state.waiters > 0 {
+            self.looked.notify_all();
+        }
         state
     }
 

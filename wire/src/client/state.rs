@@ -10,7 +10,9 @@ use super::{Error, NO_SEGMENT};
 use crate::attach::{self, Channel, ToClient, ToSidecar};
 use crate::entry::{Completion, Outcome, Submission};
 use crate::op::Call;
-use crate::ring::{COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, Sleep};
+use crate::ring::{
+    COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
+};
 use crate::segment::{Segment, View};
 
 /// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
@@ -41,6 +43,8 @@ pub(super) struct State {
     lost: Option<String>,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
+    /// How many others wait.
+    pub(super) waiters: usize,
 }
 
 impl State {
@@ -60,6 +64,7 @@ impl State {
             answers: VecDeque::new(),
             lost: None,
             sleeper: false,
+            waiters: 0,
         }
     }
 
@@ -154,7 +159,7 @@ impl State {
     }
 
     pub(super) fn may_sleep(&mut self) -> bool {
-        match self.completions.sleep(Sleep::Word) {
+        match self.completions.sleep(Sleep::Word, Depth::Light) {
             Ok(may) => may && self.lost.is_none(),
             Err(corrupt) => {
                 self.lose(corrupt.to_string());
@@ -182,7 +187,8 @@ impl State {
         let mut sleeps = false;
         while let Some(ticket) = self.unsaid.front() {
             let release = Submission::Release { ticket: *ticket };
-            sleeps |= self.submissions.push(&release.encode())?;
+            // Nobody waits for it, unless the sidecar says so.
+            sleeps |= self.submissions.push_softly(&release.encode())?;
             self.unsaid.pop_front();
         }
         Ok(sleeps)

@@ -8,7 +8,7 @@ use super::*;
 use crate::attach::Listener;
 use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
-use crate::ring::Sleep;
+use crate::ring::{Depth, Sleep};
 use crate::segment::Writers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -110,7 +110,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                 bell.ring();
             }
         }
-        if calls.sleep(Sleep::Bell).unwrap() {
+        if calls.sleep(Sleep::Bell, Depth::Light).unwrap() {
             wait(&[
                 PollFd::new(&bell, PollFlags::IN),
                 PollFd::new(&channel, PollFlags::IN),
