@@ -14,7 +14,9 @@ use crate::scenario::{NODE_LOSS, START};
 const FIRST_STEP: Duration = Duration::from_secs(200);
 /// The steps that are left after the loss.
 const TRAINING: Duration = Duration::from_secs(600);
-const STEPS: u32 = 400;
+/// Some minutes, so that what follows the loss happens while it trains: peers shun a node that they lost for one.
+const LONG: u32 = 900;
+const SHORT: u32 = 300;
 
 /// A model under DistributedDataParallel whose ranks all tell each step. Nothing of it knows that nodes may be lost.
 const TELLS_ITS_STEPS: &str = r#"
@@ -35,8 +37,8 @@ print(f"weights={weights!r}", flush=True)
 dist.destroy_process_group()
 "#;
 
-fn job(name: &str) -> Job {
-    let steps = STEPS.to_string();
+fn job(name: &str, steps: u32) -> Job {
+    let steps = steps.to_string();
     Job::digits(name, 3, 1, &[])
         .program(&["python3", "-c", TELLS_ITS_STEPS], &[&steps])
         .with(
@@ -94,7 +96,12 @@ async fn goes_on_without(context: &Context, name: &str, node: &str) -> Result<Tr
 }
 
 /// The job is complete in its first attempt, and both that were left took all steps and have the same model.
-async fn completes(context: &Context, name: &str, rank: u32, node: &str) -> Result<()> {
+async fn completes(
+    context: &Context,
+    name: &str,
+    steps: u32,
+    (rank, node): (u32, &str),
+) -> Result<()> {
     let ended = context.reaches(name, Phase::Succeeded, TRAINING).await?;
     let status = ended.status.unwrap_or_default();
     ensure!(
@@ -119,7 +126,7 @@ async fn completes(context: &Context, name: &str, rank: u32, node: &str) -> Resu
     for left in (0..3).filter(|left| *left != rank) {
         let log = context.log(name, 1, left).await?;
         ensure!(
-            last_step(&log) == Some(STEPS - 1),
+            last_step(&log) == Some(steps - 1),
             "rank {left} did not take all steps: {log}"
         );
         let own = log.lines().find_map(|line| line.strip_prefix("weights="));
@@ -137,7 +144,7 @@ async fn completes(context: &Context, name: &str, rank: u32, node: &str) -> Resu
 
 /// GANG-1 as well: the node is given to another job only when it is back and its pod has gone.
 pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) -> Result<()> {
-    context.submit(&job("shrinks")).await?;
+    context.submit(&job("shrinks", LONG)).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
     reaches_step(&context, "shrinks", 0, 5).await?;
     let (rank, lost) = victim(&context, "shrinks").await?;
@@ -157,14 +164,15 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
     let next = Job::shell("next", 2, ENDS_WELL);
     context.submit(&next).await?;
     context.reaches("next", Phase::Succeeded, NODE_LOSS).await?;
-    completes(&context, "shrinks", rank, &lost).await
+    context.reaches("shrinks", Phase::Running, START).await?;
+    completes(&context, "shrinks", LONG, (rank, &lost)).await
 }
 
 /// REC-9 on real nodes: what is cut off runs on, unseen, and takes no step.
 pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
     context: Context,
 ) -> Result<()> {
-    context.submit(&job("torn")).await?;
+    context.submit(&job("torn", SHORT)).await?;
     context.reaches("torn", Phase::Running, START).await?;
     reaches_step(&context, "torn", 0, 5).await?;
     let (rank, cut) = victim(&context, "torn").await?;
@@ -214,5 +222,5 @@ pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
             },
         )
         .await?;
-    completes(&context, "torn", rank, &cut).await
+    completes(&context, "torn", SHORT, (rank, &cut)).await
 }
