@@ -34,11 +34,11 @@ impl Engine {
             settled: status.settled,
             chunks: status.chunks,
         };
-        let neighbour = |(peer, link): (&usize, &Box<dyn wire::transport::Transport>)| Neighbour {
-            node: self.rank_of(*peer) as u32,
-            name: self.name(*peer).to_owned(),
+        let links = self.links.iter().map(|(&peer, link)| Neighbour {
+            node: self.rank_of(peer) as u32,
+            name: self.name(peer).to_owned(),
             transport: link.name().to_owned(),
-        };
+        });
         let waiting = self.sessions.iter().map(|(&local_rank, session)| Waiting {
             local_rank,
             calls: session.waiting(),
@@ -51,7 +51,7 @@ impl Engine {
             node: self.rank_of(self.config.node) as u32,
             members: self.members.clone(),
             broken: self.over.clone().or(broken),
-            links: self.links.iter().map(neighbour).collect(),
+            links: links.collect(),
             operations: self
                 .machine
                 .in_flight()
