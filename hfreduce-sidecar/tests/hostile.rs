@@ -89,11 +89,11 @@ type ByHand = (Channel, Arc<Segment>, Bell);
 
 /// Attaches by hand: the socket, the control segment, and the process's end of the bell.
 fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
-    attach_again(socket, local_rank, None).unwrap()
+    attach_again(socket, local_rank, None).1.unwrap()
 }
 
-/// The same with what it says it was told, or why it is refused.
-fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> Result<ByHand, String> {
+/// The same with what it says it was told; the text of the answer, and none where that is a refusal.
+fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> (String, Option<ByHand>) {
     let channel = wait_until_some(|| Channel::connect(socket).ok());
     let version = wire::attach::VERSION;
     let attach = ToSidecar::Attach {
@@ -103,14 +103,16 @@ fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> Result<By
     };
     channel.send(&attach, &[]).unwrap();
     let (message, fds) = answer(&channel);
-    let control_bytes = match message {
-        ToClient::Welcome { control_bytes, .. } => control_bytes,
-        ToClient::Refused { reason } => return Err(reason),
-        other => panic!("neither welcome nor refused: {other:?}"),
+    let text = format!("{message:?}");
+    let ToClient::Welcome { control_bytes, .. } = message else {
+        return (text, None);
     };
     let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
     let control = Segment::open(control, control_bytes as usize).unwrap();
-    Ok((channel, Arc::new(control), Bell::from_fd(bell)))
+    (
+        text,
+        Some((channel, Arc::new(control), Bell::from_fd(bell))),
+    )
 }
 
 /// The next answer; the members are told unasked.
@@ -246,14 +248,10 @@ fn memfd(seals: SealFlags) -> OwnedFd {
 
 /// Lends descriptors as one segment: nothing if it is taken, otherwise why not.
 fn lend(channel: &Channel, segment: u32, bytes: u64, fds: &[BorrowedFd<'_>]) -> Option<String> {
-    channel
-        .send(&ToSidecar::Lend { segment, bytes }, fds)
-        .unwrap();
-    match answer(channel).0 {
-        ToClient::Taken { segment: taken } if taken == segment => None,
-        ToClient::Refused { reason } => Some(reason),
-        other => panic!("neither taken nor refused: {other:?}"),
-    }
+    let message = ToSidecar::Lend { segment, bytes };
+    channel.send(&message, fds).unwrap();
+    let answer = answer(channel).0;
+    (answer != ToClient::Taken { segment }).then(|| format!("{answer:?}"))
 }
 
 #[test]
@@ -263,11 +261,11 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     gang.pods.kill(0);
     gang.clients.truncate(1);
     gang.pods.start_again(0);
-    let told = attach_again(&socket, 1, Some(wire::attach::OPERATION_LIMIT));
-    assert!(told.unwrap_err().contains("knows nothing of"));
-    let nobody = attach_again(&socket, 7, Some(1));
-    assert!(nobody.unwrap_err().contains("no local rank 7"));
-    let (channel, control, bell) = attach_again(&socket, 1, Some(1)).unwrap();
+    let (refused, _) = attach_again(&socket, 1, Some(wire::attach::OPERATION_LIMIT));
+    assert!(refused.contains("knows nothing of"), "{refused}");
+    let (refused, _) = attach_again(&socket, 7, Some(1));
+    assert!(refused.contains("no local rank 7"), "{refused}");
+    let (channel, control, bell) = attach_again(&socket, 1, Some(1)).1.unwrap();
 
     let right = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (good, open, grows) = (
@@ -340,7 +338,7 @@ fn is_closed(channel: &Channel) -> bool {
 fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past() {
     let gang = Gang::start(1, 2);
     let socket = gang.nodes[0].socket();
-    let refused = attach_again(&socket, 1, Some(0)).unwrap_err();
+    let (refused, _) = attach_again(&socket, 1, Some(0));
     assert!(refused.contains("knows nothing of"), "{refused}");
     let (channel, _control, _bell) = attach_by_hand(&socket, 1);
     let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
@@ -361,7 +359,7 @@ fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
     gang.clients.truncate(1);
     gang.pods.start_again(1);
     // It was told one, like the other.
-    let _liar = attach_again(&socket, 0, Some(1000)).unwrap();
+    let _liar = attach_again(&socket, 0, Some(1000)).1.unwrap();
     let broken = || {
         gang.leader
             .view

@@ -22,10 +22,16 @@ from .errors import CheckpointError, HFReduceError
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, should_stop
+    from .membership import Members, members
 
-__all__ = ["Checkpoint", "CheckpointError", "HFReduceError", "should_stop"]
+__all__ = ["Checkpoint", "CheckpointError", "HFReduceError", "Members", "members", "should_stop"]
 
-_HOMES = {"Checkpoint": ".checkpoint", "should_stop": ".checkpoint"}
+_HOMES = {
+    "Checkpoint": ".checkpoint",
+    "Members": ".membership",
+    "members": ".membership",
+    "should_stop": ".checkpoint",
+}
 
 
 def __getattr__(name: str) -> object:

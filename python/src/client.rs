@@ -100,7 +100,7 @@ impl Client {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Waits for an operation and copies its result to `output`, if that is given.
+    /// Waits for an operation and copies its result to `output`, if that is given. Returns how many ranks took part.
     #[pyo3(signature = (ticket, output, *, timeout))]
     fn wait(
         &self,
@@ -108,15 +108,24 @@ impl Client {
         ticket: &Ticket,
         output: Option<PyBuffer<u8>>,
         timeout: f64,
-    ) -> PyResult<()> {
+    ) -> PyResult<u32> {
         let timeout = seconds(timeout)?;
         let finished = py
             .detach(|| self.inner.wait(ticket.0, timeout))
             .map_err(|error| raise(py, &error))?;
-        match output {
-            Some(output) => output.copy_from_slice(py, &finished.result),
-            None => Ok(()),
+        if let Some(output) = output {
+            output.copy_from_slice(py, &finished.result)?;
         }
+        Ok(finished.members.ranks)
+    }
+
+    /// The members at present: the epoch, how many ranks they have, and the ranks of their nodes.
+    #[pyo3(signature = (*, timeout))]
+    fn members(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u32, Vec<u32>)> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| self.inner.members(timeout))
+            .map(|members| (members.epoch, members.ranks, members.nodes().collect()))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Whether an operation is over, well or not.
