@@ -1,6 +1,6 @@
 //! Who is not trusted: strangers at the sockets, and processes that break the protocol of their rings. They are
 //! let go or refused, and everybody else goes on.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
