@@ -85,6 +85,25 @@ fn a_local_rank_that_is_none_or_taken_is_refused_with_the_reason() {
     assert!(refused.contains("no local rank 2"), "{refused}");
 }
 
+#[test]
+fn a_client_of_another_release_is_refused_with_both_versions() {
+    let gang = Gang::start(1, 1);
+    let ours = wire::attach::VERSION;
+    for theirs in [ours - 1, ours + 1] {
+        // What every release has said so far, and something that a later one might add.
+        let attach =
+            format!(r#"{{"kind":"attach","version":{theirs},"localRank":0,"later":[{{}}]}}"#);
+        let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::send(&channel, attach.as_bytes(), flags).unwrap();
+        let (refused, _) = answer(&channel);
+        let refused = format!("{refused:?}");
+        let versions = format!("version {theirs}, this sidecar {ours}");
+        assert!(refused.contains(&versions), "{refused}");
+    }
+    gang.each(|client| run(&client, Call::barrier(), &[]).map(drop).unwrap());
+}
+
 type ByHand = (Channel, Arc<Segment>, Bell);
 
 /// Attaches by hand: the socket, the control segment, and the process's end of the bell.
