@@ -26,10 +26,11 @@ _READY_SECONDS = 30.0
 
 
 class Sidecars:
-    """The sidecars of `nodes` nodes with `procs` ranks each. A context manager."""
+    """The sidecars of `nodes` nodes with `procs` ranks each, run with `flags`. A context manager."""
 
-    def __init__(self, nodes: int, procs: int) -> None:
+    def __init__(self, nodes: int, procs: int, *flags: str) -> None:
         self.nodes = nodes
+        self.flags = flags
         self.procs = procs
         self.processes: list[subprocess.Popen] = []
 
@@ -67,7 +68,8 @@ class Sidecars:
     def command(self, rank: int) -> list[str]:
         """Starts the sidecar of a node."""
         command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--rank={rank}"]
-        return [*command, f"--roster={self.folder}/roster.json", "--metrics-listen=127.0.0.1:0"]
+        command += [f"--roster={self.folder}/roster.json", "--metrics-listen=127.0.0.1:0"]
+        return [*command, *self.flags]
 
     def start(self, rank: int) -> None:
         """Starts the sidecar of a node, in place of the one before if there was one."""

@@ -9,6 +9,7 @@
 //! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
 //! operations in flight go on, and what was lent and what is held stays where it is.
 
+mod arena;
 mod buffer;
 mod error;
 mod greet;
@@ -20,6 +21,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use arena::Arena;
 pub use buffer::{Buffer, Output, ResultView};
 pub use error::Error;
 use shared::Shared;
@@ -181,6 +183,15 @@ impl Client {
         }
     }
 
+    /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as
+    /// [`Client::buffer`] does.
+    pub fn arena(&self, bytes: usize, timeout: Duration) -> Result<Arena, Error> {
+        let buffer = self.buffer(bytes, timeout)?;
+        Arena::new(buffer).ok_or(Error::Unexpected {
+            request: "allocate an arena",
+        })
+    }
+
     /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
     /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
     ///
@@ -195,13 +206,38 @@ impl Client {
         input: Option<Buffer>,
         timeout: Duration,
     ) -> Result<Ticket, Error> {
-        let shared = &self.shared;
-        let needed = if call.reads_input_of(shared.standing.rank) {
+        self.check_input(call, input.as_ref().map_or(0, |input| input.len()))?;
+        let place = Place {
+            segment: input.as_ref().map_or(NO_SEGMENT, Buffer::number),
+            offset: 0,
+        };
+        self.submit_place(call, place, input, timeout)
+    }
+
+    /// Calls an operation whose input begins at `offset` of an arena, a multiple of 64. It may not change before the
+    /// output is taken. The rest is as with [`Client::submit`].
+    pub fn submit_at(
+        &self,
+        call: Call,
+        arena: &Arena,
+        offset: usize,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        self.check_input(call, arena.len().saturating_sub(offset))?;
+        let place = Place {
+            segment: arena.number(),
+            offset: offset as u64,
+        };
+        self.submit_place(call, place, None, timeout)
+    }
+
+    /// Refuses a call that reads more than the bytes that are given.
+    fn check_input(&self, call: Call, given: usize) -> Result<(), Error> {
+        let needed = if call.reads_input_of(self.shared.standing.rank) {
             call.input_bytes().unwrap_or(usize::MAX)
         } else {
             0
         };
-        let given = input.as_ref().map_or(0, |input| input.len());
         if given < needed {
             return Err(Error::Input {
                 call,
@@ -209,10 +245,17 @@ impl Client {
                 given,
             });
         }
-        let place = Place {
-            segment: input.as_ref().map_or(NO_SEGMENT, Buffer::number),
-            offset: 0,
-        };
+        Ok(())
+    }
+
+    fn submit_place(
+        &self,
+        call: Call,
+        place: Place,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        let shared = &self.shared;
         let start = Instant::now();
         let mut state = shared.lock()?;
         loop {

@@ -524,7 +524,7 @@ impl State {
         !idle.is_empty()
     }
 
-    fn give_back(&mut self, lent: &Lent) {
+    pub(super) fn give_back(&mut self, lent: &Lent) {
         self.lent.remove(&lent.number);
         if self.is_there() {
             give_back(lent.number, &self.link);
