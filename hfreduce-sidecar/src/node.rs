@@ -300,6 +300,13 @@ impl Node {
         Ok(made)
     }
 
+    /// Whether a sidecar of this attempt has welcomed processes here that may come back.
+    pub(crate) fn has_welcomed(&self) -> bool {
+        let local = self.member.procs_per_node as usize;
+        let ranks = self.welcomed.as_ref().map(|list| list.ranks(local));
+        ranks.is_some_and(|ranks| ranks.is_ok_and(|ranks| !ranks.is_empty()))
+    }
+
     /// The gang is in an epoch that a sidecar before this one knew: opens the socket, so that processes come back with
     /// what they were told, and waits for those that it had welcomed.
     pub(crate) fn engine_without_memory(
