@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{IoSlice, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::{Client, Error};
 use wire::entry::{Place, Submission};
 use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
-use wire::ring::{Bell, Sleep};
-use wire::segment::Segment;
+use wire::ring::{Bell, Depth, Sleep};
+use wire::segment::{Segment, Writers};
 
 /// An answer takes milliseconds; a sidecar that is kept busy or asleep never answers.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -98,13 +98,41 @@ fn dial(rng: &mut Rng, gang: &Gang) {
     }
 }
 
+/// A segment that an earlier sidecar is said to have made.
+fn lend(rng: &mut Rng) -> ToSidecar {
+    let any = number(rng);
+    ToSidecar::Lend {
+        segment: *rng.pick(&[0, 1, 2, u32::MAX]),
+        bytes: *rng.pick(&[4096, 4096, 8192, any]),
+    }
+}
+
+/// A segment as it should be, one that can be cut off under its readers, or none at all.
+fn descriptor(rng: &mut Rng) -> OwnedFd {
+    match rng.below(4) {
+        0 => File::open("/dev/null").unwrap().into(),
+        1 => {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            let fd = rustix::fs::memfd_create("unsealed", flags).unwrap();
+            rustix::fs::ftruncate(&fd, 4096).unwrap();
+            fd
+        }
+        _ => {
+            let segment = Segment::create("lent", 4096, Writers::Everybody).unwrap();
+            segment.fd().try_clone_to_owned().unwrap()
+        }
+    }
+}
+
 /// Says something over an attach socket, with descriptors that may be none of ours.
 fn say(rng: &mut Rng, channel: &Channel) {
-    let message = match rng.below(4) {
+    let message = match rng.below(5) {
         0 => ToSidecar::Attach {
             version: wire::attach::VERSION + rng.below(2) as u32,
             local_rank: rng.below(3) as u32,
+            again: rng.chance(1, 2).then(|| number(rng)),
         },
+        4 => lend(rng),
         1 => ToSidecar::Allocate { bytes: number(rng) },
         2 => ToSidecar::Free {
             segment: number(rng) as u32,
@@ -116,8 +144,8 @@ fn say(rng: &mut Rng, channel: &Channel) {
     if packet.is_empty() {
         return;
     }
-    let null = File::open("/dev/null").unwrap();
-    let fds: Vec<BorrowedFd<'_>> = vec![null.as_fd(); rng.below(4)];
+    let fd = descriptor(rng);
+    let fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd(); rng.below(4)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
@@ -166,25 +194,29 @@ struct Hostile {
     bell: Bell,
 }
 
-fn attach(gang: &Gang) -> Hostile {
+fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
     let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
     let hello = ToSidecar::Attach {
         version: wire::attach::VERSION,
         local_rank: 1,
+        // One that claims to have been here before may be refused, and is then no neighbour.
+        again: rng
+            .chance(1, 4)
+            .then(|| *rng.pick(&[0, 1, 1 << 40, 1 << 50])),
     };
     channel.send(&hello, &[]).unwrap();
-    let (message, fds) = wait_until_some(|| channel.receive_with_fds::<ToClient>().unwrap());
-    let ToClient::Welcome { control_bytes, .. } = message else {
-        panic!("not welcome: {message:?}")
+    let said = wait_until_some(|| channel.receive_with_fds::<ToClient>().transpose());
+    let Ok((ToClient::Welcome { control_bytes, .. }, fds)) = said else {
+        return None;
     };
     let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
     let control = Arc::new(Segment::open(control, control_bytes as usize).unwrap());
     let bell = Bell::from_fd(bell);
-    Hostile {
+    Some(Hostile {
         channel,
         control,
         bell,
-    }
+    })
 }
 
 impl Hostile {
@@ -224,7 +256,7 @@ impl Hostile {
                 4 => say(rng, &self.channel),
                 _ => {
                     outcomes.pop().ok();
-                    outcomes.sleep(Sleep::Bell).ok();
+                    outcomes.sleep(Sleep::Bell, Depth::Light).ok();
                 }
             }
             self.bell.ring();
@@ -237,7 +269,9 @@ fn neighbours() {
     explore(12, |rng| {
         let gang = Gang::start(1, 2);
         let honest = gang.client(0);
-        let hostile = attach(&gang);
+        let Some(hostile) = attach(rng, &gang) else {
+            return;
+        };
         hostile.misbehave(rng);
         let answer = honest.submit(sum(0), None, PATIENCE).and_then(|ticket| {
             if rng.chance(1, 2) {

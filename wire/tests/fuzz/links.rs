@@ -10,7 +10,7 @@ use rustix::fs::MemfdFlags;
 use sim::{Rng, explore};
 use wire::block::Block;
 use wire::frame::{Body, Claim, HEADER_BYTES, Header, Mark};
-use wire::ring::{self, FRAME_WORDS, Producer, Sleep};
+use wire::ring::{self, FRAME_WORDS, Producer};
 use wire::segment::{Segment, Writers};
 use wire::transport::shared::{Opening, Shared};
 use wire::transport::{Outgoing, Place, Received, Transport};
@@ -19,6 +19,7 @@ use wire::{Call, attach};
 use crate::damage;
 use crate::frames::{header, seal};
 use crate::messages::{channels, send_raw};
+use crate::rings::sleep;
 
 const SEGMENT_BYTES: usize = 4096;
 
@@ -139,8 +140,8 @@ fn step(rng: &mut Rng, link: &mut Shared, block: &Arc<Block>, left: &mut Vec<u64
             Err(_) => return false,
         }
     }
-    let how = *rng.pick(&[Sleep::Bell, Sleep::Word]);
-    if link.sleep(how).is_err() {
+    let (how, depth) = sleep(rng);
+    if link.sleep(how, depth).is_err() {
         return false;
     }
     link.awake();

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sim::{Rng, explore};
-use wire::attach::{Channel, Listener, Standing, ToClient, ToSidecar};
+use wire::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar};
 use wire::rendezvous::{self, Decoder, Peer, SuspectReason, ToOperator};
 
 use crate::damage;
@@ -35,10 +35,15 @@ pub(crate) fn send_raw(channel: &Channel, packet: &[u8], fds: &[BorrowedFd<'_>])
 }
 
 pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
-    match rng.below(4) {
+    match rng.below(5) {
         0 => ToSidecar::Attach {
             version: wire::attach::VERSION,
             local_rank: rng.range(0..4) as u32,
+            again: rng.chance(1, 2).then(|| damage::number(rng)),
+        },
+        4 => ToSidecar::Lend {
+            segment: rng.range(0..4) as u32,
+            bytes: damage::number(rng),
         },
         1 => ToSidecar::Allocate {
             bytes: damage::number(rng),
@@ -52,9 +57,16 @@ pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
 
 fn to_client(rng: &mut Rng) -> ToClient {
     let (segment, bytes) = (rng.range(0..9) as u32, damage::number(rng));
-    match rng.below(5) {
+    match rng.below(7) {
+        5 => ToClient::Taken { segment },
+        6 => ToClient::Members(Members {
+            epoch: damage::number(rng),
+            ranks: 5,
+            runs: vec![(0, 3), (5, damage::number(rng) as u32)],
+        }),
         0 => ToClient::Welcome {
             control_bytes: bytes,
+            patience_seconds: 10,
             standing: Standing {
                 attempt: 1,
                 epoch: 1,

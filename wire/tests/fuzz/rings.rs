@@ -5,11 +5,21 @@ use std::sync::atomic::Ordering;
 
 use sim::{Rng, explore};
 use wire::entry::{Completion, FailureKind, Outcome, Place, Submission, TEXT_LIMIT_BYTES};
-use wire::ring::{self, CAPACITY, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS, Sleep};
+use wire::ring::{
+    self, CAPACITY, COMPLETION_WORDS, Consumer, Depth, Producer, SUBMISSION_WORDS, Sleep,
+};
 use wire::segment::Segment;
 
 use crate::damage;
 use crate::frames::call;
+
+/// Any way to sleep.
+pub(crate) fn sleep(rng: &mut Rng) -> (Sleep, Depth) {
+    (
+        *rng.pick(&[Sleep::Bell, Sleep::Word]),
+        *rng.pick(&[Depth::Light, Depth::Deep]),
+    )
+}
 
 fn submission(rng: &mut Rng) -> [u64; SUBMISSION_WORDS] {
     let ticket = damage::number(rng);
@@ -36,6 +46,7 @@ fn completion(rng: &mut Rng) -> [u64; COMPLETION_WORDS] {
         Outcome::Done {
             segment: rng.next_u64() as u32,
             bytes: damage::number(rng),
+            epoch: damage::number(rng),
         }
     } else {
         Outcome::Failed {
@@ -73,7 +84,8 @@ fn read<const WORDS: usize>(
             Ok(None) | Err(_) => break,
         }
     }
-    if end.sleep(*rng.pick(&[Sleep::Bell, Sleep::Word])).is_ok() {
+    let (how, depth) = sleep(rng);
+    if end.sleep(how, depth).is_ok() {
         end.awake();
     }
 }
@@ -86,7 +98,11 @@ fn write<const WORDS: usize>(
 ) {
     for _ in 0..rng.below(CAPACITY) {
         let entry = entry(rng);
-        if end.push(&entry).is_err() {
+        let pushed = match rng.below(2) {
+            0 => end.push(&entry),
+            _ => end.push_softly(&entry),
+        };
+        if pushed.is_err() {
             break;
         }
     }
@@ -95,7 +111,7 @@ fn write<const WORDS: usize>(
     }
     if let Ok(consumed) = end.consumed() {
         assert!(consumed <= end.produced(), "not more than was written");
-        let how = *rng.pick(&[Sleep::Bell, Sleep::Word]);
+        let (how, _) = sleep(rng);
         if end.sleep(consumed, how).is_ok() {
             end.awake();
         }
