@@ -357,6 +357,32 @@ mod tests {
     use crate::frame::{Body, Mark};
     use crate::segment::{Segment, Writers};
 
+    // Traps T2 and T6.
+    #[test]
+    fn a_connection_is_not_paced_and_the_kernel_sizes_its_buffers() {
+        use rustix::net::sockopt;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let buffers = |stream: &TcpStream| {
+            let send = sockopt::socket_send_buffer_size(stream).unwrap();
+            (send, sockopt::socket_recv_buffer_size(stream).unwrap())
+        };
+        let before = buffers(&stream);
+        let may_choose = tune(&stream).unwrap();
+        let control = sockopt::tcp_congestion(&stream).unwrap();
+        assert_eq!(
+            may_choose,
+            CONGESTION.contains(&control.as_str()),
+            "{control}"
+        );
+        assert!(stream.nodelay().unwrap());
+        assert_eq!(
+            buffers(&stream),
+            before,
+            "set once, they are not tuned any more"
+        );
+    }
+
     #[test]
     fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_open() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
