@@ -181,7 +181,7 @@ impl Engine {
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
         let mut park = Park::new().map_err(Error::Poll)?;
-        if links.values().all(|link| link.is_polled()) {
+        if links.values().all(|link| !link.beds().is_empty()) {
             park.use_words().map_err(Error::Poll)?;
         }
         let engine = Self {
@@ -324,7 +324,7 @@ impl Engine {
             }
         }
         for peer in self.links.keys().copied().collect::<Vec<_>>() {
-            let link = self.links.get(&peer)?;
+            let link = self.links.get_mut(&peer)?;
             match link.sleep(how) {
                 Ok(true) => beds.extend(link.beds()),
                 Ok(false) => return None,

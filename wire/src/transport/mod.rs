@@ -4,6 +4,7 @@
 
 pub mod shared;
 pub mod tcp;
+pub mod verbs;
 
 use std::fmt;
 use std::io;
@@ -12,12 +13,14 @@ use std::os::fd::BorrowedFd;
 use crate::attach;
 use crate::block::{Denied, Reading, Writing};
 use crate::doorbell::Sleep;
-use crate::frame::{self, Header};
+use crate::frame::{self, Body, Header};
 use crate::ring::{Bed, Corrupt};
 use crate::segment;
+use crate::verbs::channel;
 
 pub use shared::Shared;
 pub use tcp::Tcp;
+pub use verbs::Verbs;
 
 /// Frames that may wait: each operation in flight sends less than this per neighbour at once, because
 /// payload is bounded by slots. A machine that queues more has a bug.
@@ -56,6 +59,9 @@ pub enum Error {
     /// A segment that the other side shares cannot be mapped, or none can be made.
     #[error(transparent)]
     Segment(#[from] segment::Error),
+    /// The device failed, the peer's does not answer, or one of the two breaks the rules.
+    #[error(transparent)]
+    Verbs(#[from] channel::Error),
 }
 
 /// Payload that is sent: lent to the link until it hands the token back.
@@ -136,8 +142,13 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
+    /// Whether it lends what goes up, so that its receiver needs no memory for it.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Prepares for its owner's sleep. False: something has come, do not sleep.
-    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
+    fn sleep(&mut self, how: Sleep) -> Result<bool, Error> {
         let _ = how;
         Ok(true)
     }
@@ -145,10 +156,15 @@ pub trait Transport: fmt::Debug + Send {
     /// The owner looks again.
     fn awake(&self) {}
 
-    /// Where its owner, once prepared, may sleep in place of the socket.
+    /// Where its owner, once prepared, may sleep in place of the socket; none if only the socket tells.
     fn beds(&self) -> Vec<Bed> {
         Vec::new()
     }
+}
+
+/// Whether a receiver reads payload where it lies until it returns the slot; else it copies it at once.
+const fn is_read_in_place(body: &Body) -> bool {
+    matches!(body, Body::Up { .. })
 }
 
 /// A peer that died looks like one of these, depending on what was under way.

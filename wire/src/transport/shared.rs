@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport};
+use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
 use crate::attach::{self, Channel};
 use crate::block::{Block, Reading};
 use crate::doorbell::Sleep;
@@ -354,7 +354,11 @@ impl Transport for Shared {
         true
     }
 
-    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
+    fn lends(&self) -> bool {
+        true
+    }
+
+    fn sleep(&mut self, how: Sleep) -> Result<bool, Error> {
         if !self.inbox.sleep(how)? {
             return Ok(false);
         }
@@ -377,11 +381,6 @@ impl Transport for Shared {
         }
         beds
     }
-}
-
-/// Whether the receiver reads the payload where it lies until it returns the slot; else it copies it at once.
-const fn is_read_in_place(body: &Body) -> bool {
-    matches!(body, Body::Up { .. })
 }
 
 fn length(bytes: u64) -> usize {
