@@ -27,6 +27,7 @@ pub struct Metrics {
     /// Times that a neighbour was silent for too long.
     pub suspects: IntCounter,
     suspect: IntGaugeVec,
+    link: IntGaugeVec,
     /// Connections to the data port that did not authenticate.
     pub refused_connections: IntCounter,
     /// Connections made to the rendezvous service.
@@ -86,6 +87,11 @@ impl Metrics {
                 "1 while a neighbour in the trees is silent, so a suspect.",
                 &["node_rank", "node"],
             )?,
+            link: registry.gauges(
+                "fireflyer_hfreduce_link",
+                "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
+                &["node_rank", "node", "transport"],
+            )?,
             refused_connections: registry.counter(
                 "fireflyer_hfreduce_refused_connections_total",
                 "Connections to the data port that did not authenticate or were not wanted.",
@@ -102,6 +108,13 @@ impl Metrics {
         self.suspect
             .with_label_values(&[&rank.to_string(), name])
             .set(i64::from(is_suspect));
+    }
+
+    /// Whether a link to a neighbour stands.
+    pub fn link(&self, rank: usize, name: &str, transport: &str, stands: bool) {
+        self.link
+            .with_label_values(&[&rank.to_string(), name, transport])
+            .set(i64::from(stands));
     }
 
     /// An operation succeeded for a local rank.

@@ -110,7 +110,7 @@ impl Node {
             }
         }
         let credentials = member.credentials();
-        let meeting = Meeting::open(member.rank, options.transport, &options.run_dir)?;
+        let meeting = Meeting::open(member.rank, &options)?;
         let door =
             Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
                 Error::System {

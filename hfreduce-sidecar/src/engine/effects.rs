@@ -152,6 +152,8 @@ impl Engine {
             let mut left = Vec::new();
             link.abandon(&mut left);
             self.metrics.peers.set(self.links.len() as i64);
+            let (rank, name) = (self.rank_of(peer), self.name(peer));
+            self.metrics.link(rank, name, link.name(), false);
             self.done(left);
         }
     }

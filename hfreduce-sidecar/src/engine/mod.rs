@@ -264,8 +264,9 @@ impl Engine {
     fn watch_links(&self) -> rustix::io::Result<()> {
         for (peer, link) in &self.links {
             self.watch(&link.socket(), LINK | *peer as u64)?;
-            self.metrics
-                .suspect(self.rank_of(*peer), self.name(*peer), false);
+            let (rank, name) = (self.rank_of(*peer), self.name(*peer));
+            self.metrics.suspect(rank, name, false);
+            self.metrics.link(rank, name, link.name(), true);
         }
         self.metrics.peers.set(self.links.len() as i64);
         Ok(())

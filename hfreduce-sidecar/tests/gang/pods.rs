@@ -132,6 +132,7 @@ impl Pods {
             master_port: 29_400,
             on_peer_loss,
             peer_loss_seconds: PEER_LOSS_SECONDS,
+            traffic_class: 1,
             checkpoint: None,
             resume: None,
         };

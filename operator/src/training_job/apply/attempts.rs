@@ -176,6 +176,7 @@ fn assignment(
         master_port: MASTER_PORT,
         on_peer_loss: wire::assignment::OnPeerLoss::Restart,
         peer_loss_seconds: wire::assignment::PEER_LOSS_SECONDS,
+        traffic_class: fabric.traffic_classes.hfreduce,
         checkpoint: job
             .spec
             .checkpoint
