@@ -5,17 +5,16 @@
 
 mod gang;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use gang::{Gang, PATIENCE, encode, f32s, failure, filled, run, sum};
+use gang::{Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum};
 use hfreduce_sidecar::meet::{Preference, Rdma};
 use hfreduce_sidecar::member::Options;
 use wire::client::Client;
 use wire::entry::FailureKind;
 use wire::{Call, DType, OpKind};
-
-use gang::PATIENCE;
 
 const REGISTER_REFUSED: u32 = 2;
 const STATUS: u32 = 4;
@@ -78,24 +77,19 @@ fn verbs(options: Options, library: &Path) -> Options {
     }
 }
 
-/// Over which transports the nodes are linked, each once.
-fn transports(gang: &Gang) -> Vec<String> {
-    let mut names: Vec<String> = gang
-        .nodes
-        .iter()
-        .flat_map(|node| {
-            let text = node.registry.text().unwrap();
-            let links = text.lines().filter_map(|line| {
-                let labels = line.strip_prefix("fireflyer_hfreduce_link{")?;
-                let (_, name) = labels.strip_suffix("\"} 1")?.split_once("transport=\"")?;
-                Some(name.to_owned())
-            });
-            links.collect::<Vec<_>>()
-        })
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+/// Over which transports the nodes are linked.
+fn transports(gang: &Gang) -> BTreeSet<String> {
+    let links = gang.nodes.iter().flat_map(|node| {
+        let metrics = node.registry.text().unwrap();
+        processes::transports(&metrics).into_values()
+    });
+    links.collect()
+}
+
+/// Whether all links are over this transport.
+#[track_caller]
+fn all_over(gang: &Gang, transport: &str) {
+    assert_eq!(transports(gang), BTreeSet::from([transport.to_owned()]));
 }
 
 /// Sums of several sizes, some of many chunks, come out right on every rank, whose inputs come back unchanged.
@@ -125,7 +119,7 @@ fn sums_over_rdma_are_right_on_every_rank() {
     let fake = Fake::new();
     for (nodes, procs) in [(2, 1), (5, 2)] {
         let gang = Gang::with(nodes, procs, |options| fake.options(options));
-        assert_eq!(transports(&gang), ["verbs"]);
+        all_over(&gang, "verbs");
         sums_are_right(&gang);
     }
 }
@@ -142,7 +136,7 @@ fn a_device_that_registers_nothing_more_costs_a_copy_and_one_that_registers_noth
     let fake = Fake::new();
     fake.inject(REGISTER_REFUSED, 0);
     let gang = Gang::with(2, 1, |options| fake.options(options));
-    assert_eq!(transports(&gang), ["tcp"], "both sides stay with TCP");
+    all_over(&gang, "tcp");
     sums_are_right(&gang);
 }
 
@@ -151,7 +145,7 @@ fn without_the_library_the_gang_starts_over_tcp() {
     let gang = Gang::with(2, 1, |options| {
         verbs(options, Path::new("/nowhere/libibverbs.so.1"))
     });
-    assert_eq!(transports(&gang), ["tcp"]);
+    all_over(&gang, "tcp");
     sums_are_right(&gang);
 }
 
@@ -162,12 +156,12 @@ fn neighbours_that_do_not_fit_or_do_not_want_use_tcp() {
         transport: Preference::Tcp,
         ..fake.options(options)
     });
-    assert_eq!(transports(&gang), ["tcp"]);
+    all_over(&gang, "tcp");
     let gang = Gang::with(2, 1, |options| Options {
         transport: Preference::Auto,
         ..fake.options(options)
     });
-    assert_eq!(transports(&gang), ["shared memory"]);
+    all_over(&gang, "shared memory");
 }
 
 // COLL-2: a write that fails names the node that it was meant for, or the one that it came from, on every rank.

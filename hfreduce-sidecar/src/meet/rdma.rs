@@ -141,15 +141,14 @@ impl Device {
             Ok(_) => return Ok(off(peer, None)),
             Err(error) => return Ok(off(peer, Some(&error))),
         };
-        let steps: [&dyn Fn(&mut Opening) -> Result<(), LinkError>; 2] =
-            [&|opening| opening.connect(&theirs), &arrives];
-        for step in steps {
-            let done = step(&mut opening);
-            if !both(stream, done.is_ok())? {
-                return Ok(off(peer, done.as_ref().err()));
+        let mut done = opening.connect(&theirs);
+        if both(stream, done.is_ok())? {
+            done = arrives(&mut opening);
+            if both(stream, done.is_ok())? {
+                return Ok(Some(opening));
             }
         }
-        Ok(Some(opening))
+        Ok(off(peer, done.as_ref().err()))
     }
 }
 

@@ -17,7 +17,7 @@ use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
 use wire::rendezvous::{Decoder, ToOperator};
 use wire::{Call, DType, ReduceOp};
 
-use super::processes::{METRICS_PORT, Seat, loopback};
+use super::processes::{METRICS_PORT, Seat, device, loopback};
 use super::{PATIENCE, f32s, run};
 
 pub(crate) const UID: &str = "2c1f2a6e-test";
@@ -162,6 +162,7 @@ impl Pods {
             .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .env("FIREFLYER_HFREDUCE_TRANSPORT", &self.transport)
+            .env("FIREFLYER_RDMA_DEVICE", device(rank as usize))
             .args([
                 "--assignment",
                 "assignment.json.gz",
