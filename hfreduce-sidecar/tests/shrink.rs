@@ -7,7 +7,7 @@ mod gang;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gang::leader::{Leader, PEER_LOSS};
+use gang::leader::Leader;
 use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s};
 use rustix::process::Signal;
@@ -18,6 +18,7 @@ use wire::{Call, DType, ReduceOp};
 
 /// Ten times what a killed trainer's node may cost.
 const WITHIN: Duration = Duration::from_secs(10);
+const PEER_LOSS: Duration = Duration::from_secs(2);
 
 /// A gang of one process a node, that has made its first operation.
 fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
@@ -25,7 +26,7 @@ fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
 }
 
 fn start_over(transport: &str, nodes: u32) -> (Leader, Pods, Vec<Client>) {
-    let leader = Leader::start(nodes as usize);
+    let leader = Leader::start(nodes as usize, PEER_LOSS);
     let address = std::net::Ipv4Addr::LOCALHOST.into();
     let pods = Pods::start_at(
         address,

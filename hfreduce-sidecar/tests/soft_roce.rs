@@ -22,6 +22,8 @@ use wire::{Call, DType, OpKind};
 
 /// Ten times the 2 s in which a lost node has to be named.
 const NAMED_WITHIN: Duration = Duration::from_secs(20);
+/// How long a sidecar may be gone before the others go on.
+const PEER_LOSS: Duration = Duration::from_secs(2);
 const NODES: u8 = 4;
 /// The largest sum: 8 MiB.
 const MOST: u64 = 2 << 20;
@@ -210,7 +212,7 @@ fn result(client: &Client, ticket: Ticket) -> f32 {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask test --rdma"]
 fn the_others_finish_the_operation_of_a_node_that_is_lost() {
-    let leader = Leader::start(NODES.into());
+    let leader = Leader::start(NODES.into(), PEER_LOSS);
     let address = std::net::Ipv4Addr::LOCALHOST.into();
     let pods = Pods::start_at(
         address,

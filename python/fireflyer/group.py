@@ -26,7 +26,7 @@ from .errors import HFReduceError
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Client, Ticket
+    from ._native import Arena, Client, Ticket
 
 #: Element types that the sidecar adds up, in its words.
 _DTYPES = {
@@ -88,13 +88,52 @@ class HFReduceGroup(dist.ProcessGroup):
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
         collected this is done by itself."""
-        if self._completer is not None:
+        if self._completer is not None and os.getpid() == self._process:
             self._finish()
 
     @property
     def uses_sidecar(self) -> bool:
         """Whether this group talks to the sidecar."""
         return self._client is not None
+
+    @property
+    def sidecar(self) -> Client | None:
+        """The connection to the sidecar, if this group talks to it."""
+        return self._client
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long this group waits."""
+        return self._timeout
+
+    def adds(self, tensor: Any) -> bool:
+        """Whether the sidecar averages what has this type and lies on this device."""
+        dtype = _DTYPES.get(tensor.dtype, "i")
+        return self._client is not None and tensor.device.type == "cpu" and dtype[0] not in "iu"
+
+    def call_at(
+        self, reduction: str, dtype: torch.dtype, count: int, arena: Arena, offset: int, tag: int
+    ) -> Ticket:
+        """Calls an allreduce of what lies in memory that is shared with the sidecar; who calls it waits for it."""
+        client = self._client
+        assert client is not None
+        self._ready([])
+        with self._calling:
+            return client.submit(
+                "allreduce",
+                _DTYPES[dtype],
+                count,
+                arena,
+                offset,
+                reduce=reduction,
+                tag=tag,
+                timeout=self._timeout,
+            )
+
+    def complete(self, work: HFReduceWork, finish: Callable[[], None]) -> None:
+        """Completes `work` when `finish`, which waits for what `call_at` has called, has returned or raised."""
+        assert self._completer is not None
+        self._completer.add(work, finish)
 
     def getBackendName(self) -> str:
         """The name of the backend."""

@@ -7,6 +7,7 @@ for the tensors is a function that the group passes in.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -36,6 +37,7 @@ class HFReduceWork(dist.Work):
         self._outputs: list[torch.Tensor] | None = outputs
         # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._error: HFReduceError | None = None
@@ -53,6 +55,12 @@ class HFReduceWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
+        if os.getpid() != self._process:
+            # Nobody completes it here: the thread that does is the parent's.
+            raise HFReduceError(
+                f"failed to wait for {self._what} in process {os.getpid()}: process {self._process} has called it; "
+                "wait there, before DataLoader workers are started"
+            )
         limit = timeout.total_seconds()
         if not self._over.wait(limit if limit > 0 else None):
             raise HFReduceError(
@@ -112,6 +120,7 @@ class Completer:
     """The thread that waits for operations, in the order in which they were called."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
@@ -136,7 +145,9 @@ class Completer:
         return work
 
     def close(self, limit_seconds: float) -> None:
-        """Ends the thread after what was added before."""
+        """Ends the thread after what was added before. Nothing in a forked child, which has no such thread."""
+        if os.getpid() != self._process:
+            return
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(limit_seconds)

@@ -26,10 +26,11 @@ _READY_SECONDS = 30.0
 
 
 class Sidecars:
-    """The sidecars of `nodes` nodes with `procs` ranks each. A context manager."""
+    """The sidecars of `nodes` nodes with `procs` ranks each, run with `flags`. A context manager."""
 
-    def __init__(self, nodes: int, procs: int) -> None:
+    def __init__(self, nodes: int, procs: int, *flags: str) -> None:
         self.nodes = nodes
+        self.flags = flags
         self.procs = procs
         self.processes: list[subprocess.Popen] = []
 
@@ -52,6 +53,7 @@ class Sidecars:
             self.run_dir(rank).mkdir()
             command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--roster={roster}"]
             command += [f"--rank={rank}", "--metrics-listen=127.0.0.1:0"]
+            command += self.flags
             with open(self.log(rank), "wb") as log:
                 self.processes.append(
                     subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

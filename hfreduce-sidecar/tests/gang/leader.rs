@@ -1,10 +1,10 @@
-//! The operator's part in an attempt that goes on after a loss: `collective::membership` with a store in memory.
+//! The operator's part without a cluster: leads an attempt whose policy is to shrink, with a store in memory.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,24 +16,27 @@ use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
 
 use super::pods::Streams;
 
-pub(crate) const PEER_LOSS: Duration = Duration::from_secs(2);
-
 /// Leads one attempt, as the operator does.
 pub(crate) struct Leader {
     pub(crate) address: SocketAddr,
+    /// The members of the epoch at hand.
+    pub(crate) members: Arc<Mutex<Vec<u32>>>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Leader {
-    pub(crate) fn start(nodes: usize) -> Self {
+    /// `peer_loss`: how long a member may be gone.
+    pub(crate) fn start(nodes: usize, peer_loss: Duration) -> Self {
         let streams = Streams::start();
         let address = streams.address;
         let over = Arc::new(AtomicBool::new(false));
-        let ours = Arc::clone(&over);
-        let thread = thread::spawn(move || lead(&streams, nodes, &ours));
+        let members = Arc::new(Mutex::new((0..nodes as u32).collect()));
+        let (ours, told) = (Arc::clone(&over), Arc::clone(&members));
+        let thread = thread::spawn(move || lead(&streams, nodes, peer_loss, &ours, &told));
         Self {
             address,
+            members,
             over,
             thread: Some(thread),
         }
@@ -50,27 +53,33 @@ impl Drop for Leader {
     }
 }
 
-fn lead(streams: &Streams, nodes: usize, over: &AtomicBool) {
+fn lead(
+    streams: &Streams,
+    nodes: usize,
+    peer_loss: Duration,
+    over: &AtomicBool,
+    members: &Mutex<Vec<u32>>,
+) {
     let start = Instant::now();
     let policy = Policy {
         on_peer_loss: Loss::Shrink,
-        peer_loss: PEER_LOSS,
+        peer_loss,
         least: 1,
     };
     let mut membership = Membership::resume(nodes as u32, policy, None, Duration::ZERO);
     let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
-    let mut current: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut events = Vec::new();
     while !over.load(Ordering::Acquire) {
         let heard = streams.heard.recv_timeout(Duration::from_millis(20));
-        while let Ok((rank, stream)) = streams.connections.try_recv() {
-            let connection = Connection(outboxes.len() as u64);
-            outboxes.insert(connection, stream);
-            current.insert(rank, connection);
+        while let Ok((caller, stream)) = streams.connections.try_recv() {
+            outboxes.insert(Connection(caller.connection), stream);
         }
-        if let Ok((rank, message)) = heard {
-            let connection = current[&rank];
-            events.push(event(connection, rank, message));
+        if let Ok((caller, message)) = heard {
+            let connection = Connection(caller.connection);
+            if message.is_none() {
+                outboxes.remove(&connection);
+            }
+            events.push(event(connection, caller.rank, message));
         }
         events.push(Event::Tick);
         while !events.is_empty() {
@@ -86,12 +95,14 @@ fn lead(streams: &Streams, nodes: usize, over: &AtomicBool) {
                     } => {
                         let bytes = encode(&words(message)).unwrap();
                         // A sidecar that is gone hears nothing.
-                        (&outboxes[&connection]).write_all(&bytes).ok();
+                        if let Some(mut outbox) = outboxes.get(&connection) {
+                            outbox.write_all(&bytes).ok();
+                        }
                     }
                     Effect::Commit { commit, .. } => events.push(Event::Committed {
                         epoch: commit.epoch,
                     }),
-                    Effect::Changed => {}
+                    Effect::Changed => *members.lock().unwrap() = membership.view().members,
                 }
             }
         }

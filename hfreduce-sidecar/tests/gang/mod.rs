@@ -6,6 +6,7 @@
 pub(crate) mod leader;
 pub(crate) mod pods;
 pub(crate) mod processes;
+pub(crate) mod restarted;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::attach;
 use crate::block::{Denied, Reading, Writing};
-use crate::doorbell::Sleep;
+use crate::doorbell::{Depth, Sleep};
 use crate::frame::{self, Body, Header};
 use crate::ring::{Bed, Corrupt};
 use crate::segment;
@@ -147,18 +147,24 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
-    /// Prepares for its owner's sleep. False: something has come, do not sleep.
-    fn sleep(&mut self, how: Sleep) -> Result<bool, Error> {
-        let _ = how;
+    /// Whether something was read ahead: look again, the socket does not tell.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Prepares for its owner's sleep. False: something has come, do not sleep. One that sleeps deeply has no use
+    /// for slots and payloads that come back.
+    fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+        let _ = (how, depth);
         Ok(true)
     }
 
     /// The owner looks again.
     fn awake(&self) {}
 
-    /// Where its owner, once prepared, may sleep in place of the socket; none if only the socket tells.
-    fn beds(&self) -> Vec<Bed> {
-        Vec::new()
+    /// Where its owner, once prepared, may sleep in place of the socket; nowhere if only the socket tells.
+    fn beds(&self, into: &mut Vec<Bed>) {
+        let _ = into;
     }
 }
 

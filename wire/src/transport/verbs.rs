@@ -20,7 +20,7 @@ use rustix::event::epoll;
 
 use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
 use crate::block::Reading;
-use crate::doorbell::Sleep;
+use crate::doorbell::{Depth, Sleep};
 use crate::frame::Header;
 use crate::verbs::channel::{self, Channel, Destination, Event, Payload};
 use crate::verbs::{Completion, CompletionQueue, Source};
@@ -280,7 +280,7 @@ impl Transport for Verbs {
         true
     }
 
-    fn sleep(&mut self, _: Sleep) -> Result<bool, Error> {
+    fn sleep(&mut self, _: Sleep, _: Depth) -> Result<bool, Error> {
         if !self.armed {
             self.queue.arm().map_err(channel::Error::from)?;
             self.armed = true;

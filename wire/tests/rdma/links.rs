@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::Call;
 use wire::block::{Block, Reading};
-use wire::doorbell::Sleep;
+use wire::doorbell::{Depth, Sleep};
 use wire::frame::{Body, Claim, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
@@ -340,7 +340,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
     let fake = Fake::new();
     let [mut one, mut other] = links(&fake);
     for number in 0..3 {
-        while !other.sleep(Sleep::Bell).unwrap() {
+        while !other.sleep(Sleep::Bell, Depth::Light).unwrap() {
             other.receive(&mut |_| Ok(Place::Discard)).unwrap();
             other.flush(&mut Vec::new()).unwrap();
         }
@@ -348,7 +348,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
         one.flush(&mut Vec::new()).unwrap();
         wait(&other);
         other.wake().unwrap();
-        assert!(!other.sleep(Sleep::Bell).unwrap());
+        assert!(!other.sleep(Sleep::Bell, Depth::Light).unwrap());
         let came = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
         assert!(matches!(came, Received::Frame(header, None) if header == down(number, 0)));
     }
