@@ -9,7 +9,7 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use wire::DType;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 
-use crate::meet::{Preference, Rdma};
+use crate::meet::{Checksum, Preference, Rdma};
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
@@ -85,6 +85,9 @@ pub struct Serve {
         default_value_t
     )]
     pub transport: Preference,
+    /// Whether each payload over TCP is followed by a checksum.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_CHECKSUM", value_enum, default_value_t)]
+    pub checksum: Checksum,
     /// Which RDMA device is used.
     #[command(flatten)]
     pub rdma: RdmaFlags,
@@ -159,6 +162,9 @@ pub struct Bench {
     /// How the nodes reach each other.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
+    /// Whether each payload over TCP is followed by a checksum.
+    #[arg(long, value_enum, default_value_t)]
+    pub checksum: Checksum,
 }
 
 /// Parts of a bench.

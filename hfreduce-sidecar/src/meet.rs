@@ -65,6 +65,41 @@ impl Preference {
     }
 }
 
+/// Whether payload over TCP is followed by a checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Checksum {
+    /// Where packets leave the machine, unless a neighbour has turned it off.
+    #[default]
+    Auto,
+    /// Always: a neighbour that has turned it off is refused.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Checksum {
+    fn wish(self, stream: &TcpStream) -> io::Result<Wish> {
+        Ok(match self {
+            Self::Off => Wish::Off,
+            Self::On => Wish::Wants,
+            // Nothing is damaged between two sockets of one kernel.
+            Self::Auto if stream.local_addr()?.ip() == stream.peer_addr()?.ip() => Wish::Can,
+            Self::Auto => Wish::Wants,
+        })
+    }
+}
+
+/// What a side says about checksums. They are there if one wants them and none has turned them off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Wish {
+    /// Also what a side means that says nothing.
+    #[default]
+    Off,
+    Can,
+    Wants,
+}
+
 /// Why two neighbours could not agree.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -83,6 +118,9 @@ pub enum Error {
     /// The socket could not be made.
     #[error(transparent)]
     Socket(#[from] attach::Error),
+    /// One side insists on checksums, the other has none.
+    #[error("failed to agree on checksums: this node has --checksum on, the neighbour has it off")]
+    Checksum,
     /// The other side did not finish.
     #[error("failed to set up shared memory with a neighbour: it did not answer in time")]
     Late,
@@ -98,6 +136,9 @@ struct Offer {
     /// What its RDMA device speaks.
     #[serde(default)]
     rdma: Option<Capability>,
+    /// Whether it wants checksums of payload over TCP.
+    #[serde(default)]
+    checksum: Wish,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -131,6 +172,7 @@ pub struct Meeting {
     rdma: Result<rdma::Device, String>,
     /// The traffic class of data packets.
     traffic_class: u8,
+    checksum: Checksum,
 }
 
 struct Here {
@@ -180,6 +222,7 @@ impl Meeting {
             here,
             rdma,
             traffic_class: options.traffic_class,
+            checksum: options.checksum,
         })
     }
 
@@ -203,6 +246,7 @@ impl Meeting {
         let ours = Offer {
             shared: here.map(|here| here.spot.clone()),
             rdma: self.rdma.as_ref().ok().map(rdma::Device::capability),
+            checksum: self.checksum.wish(&stream)?,
         };
         say(&mut stream, &ours)?;
         let theirs = hear(&mut stream)?;
@@ -226,8 +270,23 @@ impl Meeting {
         limit(&stream, None)?;
         match opening {
             Some(opening) => Ok(Box::new(opening.finish(stream)?)),
-            None => Ok(Box::new(Tcp::new(stream)?)),
+            None => self.over_tcp(stream, [ours.checksum, theirs.checksum], peer),
         }
+    }
+
+    fn over_tcp(
+        &self,
+        stream: TcpStream,
+        wishes: [Wish; 2],
+        peer: u32,
+    ) -> Result<Box<dyn Transport>, Error> {
+        let is_off = wishes.contains(&Wish::Off);
+        if is_off && self.checksum == Checksum::On {
+            return Err(Error::Checksum);
+        }
+        let has_sums = !is_off && wishes.contains(&Wish::Wants);
+        info!(node = peer, checksums = has_sums, "TCP with this neighbour");
+        Ok(Box::new(Tcp::new(stream, has_sums)?))
     }
 
     /// Tries to reach the neighbour on this machine, and hears whether it agrees.

@@ -9,7 +9,7 @@ use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 
 use crate::introduce::Credentials;
-use crate::meet::{Preference, Rdma};
+use crate::meet::{Checksum, Preference, Rdma};
 
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
@@ -85,6 +85,8 @@ pub struct Options {
     pub transport: Preference,
     /// Which RDMA device is used.
     pub rdma: Rdma,
+    /// Whether payload over TCP has checksums.
+    pub checksum: Checksum,
     /// The traffic class of data packets, of which the upper six bits are the DSCP.
     pub traffic_class: u8,
 }
@@ -100,6 +102,7 @@ impl Options {
             timing: Timing::default(),
             transport: Preference::default(),
             rdma: Rdma::default(),
+            checksum: Checksum::default(),
             traffic_class: 0,
         }
     }

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub suspects: IntCounter,
     suspect: IntGaugeVec,
     link: IntGaugeVec,
+    /// Payloads that did not match their checksum.
+    pub damaged: IntCounter,
     /// Connections to the data port that did not authenticate.
     pub refused_connections: IntCounter,
     /// Connections made to the rendezvous service.
@@ -91,6 +93,10 @@ impl Metrics {
                 "fireflyer_hfreduce_link",
                 "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
                 &["node_rank", "node", "transport"],
+            )?,
+            damaged: registry.counter(
+                "fireflyer_hfreduce_damaged_payloads_total",
+                "Payloads from peers that did not match their checksum; each ended its link.",
             )?,
             refused_connections: registry.counter(
                 "fireflyer_hfreduce_refused_connections_total",

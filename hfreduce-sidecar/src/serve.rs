@@ -83,6 +83,7 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
+        checksum: args.checksum,
         rdma: args.rdma.resolve(address, class),
         traffic_class: args.traffic_class.unwrap_or(class * CLASS_SELECTOR),
         ..Options::new(args.run_dir.clone())

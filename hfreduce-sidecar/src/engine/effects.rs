@@ -162,7 +162,13 @@ impl Engine {
 
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
         if self.links.contains_key(&peer) {
-            info!(node = self.rank_of(peer), name = self.name(peer), %error, "link ended");
+            let (node, name) = (self.rank_of(peer), self.name(peer));
+            if let link::Error::Damaged { .. } = error {
+                self.metrics.damaged.inc();
+                warn!(node, name, %error, "link ended");
+            } else {
+                info!(node, name, %error, "link ended");
+            }
             self.drop_link(peer);
             self.handle(Input::PeerLost { peer });
         }

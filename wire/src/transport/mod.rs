@@ -50,6 +50,16 @@ pub enum Error {
     /// The other side broke the ring between the two.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A payload is not what was sent.
+    #[error(
+        "chunk {chunk} of operation {operation} was damaged on the way: it does not match its checksum"
+    )]
+    Damaged {
+        /// The operation.
+        operation: u64,
+        /// The chunk.
+        chunk: u32,
+    },
     /// What came with a frame cannot be read.
     #[error("a frame speaks of {0}")]
     Payload(&'static str),
