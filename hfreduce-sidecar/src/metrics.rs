@@ -53,6 +53,9 @@ pub struct Metrics {
     /// Times that a neighbour was silent for too long.
     pub suspects: IntCounter,
     suspect: IntGaugeVec,
+    link: IntGaugeVec,
+    /// Payloads that did not match their checksum.
+    pub damaged: IntCounter,
     /// Connections to the data port that did not authenticate.
     pub refused_connections: IntCounter,
     /// Connections made to the rendezvous service.
@@ -137,6 +140,15 @@ impl Metrics {
                 "1 while a neighbour in the trees is silent, so a suspect.",
                 &["node_rank", "node"],
             )?,
+            link: registry.gauges(
+                "fireflyer_hfreduce_link",
+                "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
+                &["node_rank", "node", "transport"],
+            )?,
+            damaged: registry.counter(
+                "fireflyer_hfreduce_damaged_payloads_total",
+                "Payloads from peers that did not match their checksum; each ended its link.",
+            )?,
             refused_connections: registry.counter(
                 "fireflyer_hfreduce_refused_connections_total",
                 "Connections to the data port that did not authenticate or were not wanted.",
@@ -175,6 +187,13 @@ impl Metrics {
         let counter = &self.waited_for_node;
         let counter = counter.with_label_values(&[rank.to_string().as_str(), name]);
         counter.inc_by(microseconds(time));
+    }
+
+    /// Whether a link to a neighbour stands.
+    pub fn link(&self, rank: usize, name: &str, transport: &str, stands: bool) {
+        self.link
+            .with_label_values(&[&rank.to_string(), name, transport])
+            .set(i64::from(stands));
     }
 
     /// An operation succeeded for a local rank.

@@ -130,7 +130,7 @@ impl Node {
         };
         let (inspector, questions) = Inspector::new(stop.clone());
         let credentials = member.credentials();
-        let meeting = Meeting::open(member.rank, options.transport, &options.run_dir)?;
+        let meeting = Meeting::open(member.rank, &options)?;
         let door =
             Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
                 Error::System {

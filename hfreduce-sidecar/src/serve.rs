@@ -27,6 +27,8 @@ use crate::stop::Stop;
 
 /// The port of health and metrics.
 const METRICS_PORT: u16 = 9402;
+/// A traffic class as a type-of-service byte: the class selector of its number.
+const CLASS_SELECTOR: u8 = 1 << 5;
 /// Largest roster file.
 const ROSTER_LIMIT_BYTES: u64 = run_dir::ROSTER_LIMIT_BYTES;
 /// Largest assignment, packed: what a ConfigMap holds.
@@ -62,7 +64,13 @@ const fn one() -> u32 {
 pub fn run(args: &Serve) -> anyhow::Result<()> {
     logs::init(&args.daemon)?;
     info!(?args, "starting");
-    let (member, source, listen) = match &args.roster {
+    let Start {
+        member,
+        source,
+        listen,
+        address,
+        class,
+    } = match &args.roster {
         Some(roster) => from_roster(args, roster)?,
         None => from_operator(args)?,
     };
@@ -76,6 +84,9 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
+        checksum: args.checksum,
+        rdma: args.rdma.resolve(address, class),
+        traffic_class: args.traffic_class.unwrap_or(class * CLASS_SELECTOR),
         ..Options::new(args.run_dir.clone())
     };
     let readiness = Readiness::default();
@@ -136,7 +147,16 @@ async fn ops(inspector: Inspector) -> Result<Ops, Unavailable> {
     answered.map_err(Unavailable)
 }
 
-type Start = (Member, Source, SocketAddr);
+/// What the operator, or a file, says of this node.
+struct Start {
+    member: Member,
+    source: Source,
+    listen: SocketAddr,
+    /// Where peers reach it.
+    address: IpAddr,
+    /// The traffic class of its data.
+    class: u8,
+}
 
 fn from_operator(args: &Serve) -> anyhow::Result<Start> {
     let service = args.rendezvous.clone().context(
@@ -176,8 +196,13 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
         },
     };
-    let source = Source::Operator { service, address };
-    Ok((member, source, args.listen(address)))
+    Ok(Start {
+        member,
+        source: Source::Operator { service, address },
+        listen: args.listen(address),
+        address,
+        class: assignment.traffic_class,
+    })
 }
 
 fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
@@ -220,7 +245,13 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         master_port: 29_400,
         on_peer_loss: OnPeerLoss::Fail,
     };
-    Ok((member, source, listen))
+    Ok(Start {
+        member,
+        source,
+        listen,
+        address: listen.ip(),
+        class: 0,
+    })
 }
 
 fn key(path: &Path) -> anyhow::Result<Key> {

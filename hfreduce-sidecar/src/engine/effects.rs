@@ -155,13 +155,21 @@ impl Engine {
             let mut left = Vec::new();
             link.abandon(&mut left);
             self.metrics.peers.set(self.links.len() as i64);
+            let (rank, name) = (self.rank_of(peer), self.name(peer));
+            self.metrics.link(rank, name, link.name(), false);
             self.done(left);
         }
     }
 
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
         if self.links.contains_key(&peer) {
-            info!(node = self.rank_of(peer), name = self.name(peer), %error, "link ended");
+            let (node, name) = (self.rank_of(peer), self.name(peer));
+            if let link::Error::Damaged { .. } = error {
+                self.metrics.damaged.inc();
+                warn!(node, name, %error, "link ended");
+            } else {
+                info!(node, name, %error, "link ended");
+            }
             self.drop_link(peer);
             self.handle(Input::PeerLost { peer });
         }

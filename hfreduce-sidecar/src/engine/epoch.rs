@@ -67,11 +67,11 @@ pub(super) fn sizes(
     config: &Config,
     links: &BTreeMap<usize, Box<dyn Transport>>,
 ) -> Sizes {
-    let is_polled = |peer: &usize| links.get(peer).is_some_and(|link| link.is_polled());
+    let lends = |peer: &usize| links.get(peer).is_some_and(|link| link.lends());
     let (borrows, receives) = machine
         .receives()
         .into_iter()
-        .partition(|(peer, _)| is_polled(peer));
+        .partition(|(peer, _)| lends(peer));
     Sizes {
         receives,
         borrows,

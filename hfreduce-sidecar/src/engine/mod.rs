@@ -305,7 +305,13 @@ impl Engine {
 
     /// Sleeps on words from here on, where all neighbours ring them.
     fn choose_bed(&mut self) -> Result<(), Error> {
-        if self.links.values().all(|link| link.is_polled()) {
+        let mut beds = Vec::new();
+        let is_bed = |link: &Box<dyn Transport>| {
+            beds.clear();
+            link.beds(&mut beds);
+            !beds.is_empty()
+        };
+        if self.links.values().all(is_bed) {
             self.park.use_words().map_err(Error::Poll)?;
         }
         Ok(())
@@ -315,8 +321,9 @@ impl Engine {
     fn watch_links(&self) -> rustix::io::Result<()> {
         for (peer, link) in &self.links {
             self.watch(&link.socket(), LINK | *peer as u64)?;
-            self.metrics
-                .suspect(self.rank_of(*peer), self.name(*peer), false);
+            let (rank, name) = (self.rank_of(*peer), self.name(*peer));
+            self.metrics.suspect(rank, name, false);
+            self.metrics.link(rank, name, link.name(), true);
         }
         self.metrics.peers.set(self.links.len() as i64);
         Ok(())

@@ -35,7 +35,7 @@ fn setup() -> (Setup, TcpStream) {
         timing: Timing::default(),
         recovery: Recovery::default(),
     };
-    let link: Box<dyn Transport> = Box::new(Tcp::new(ours).unwrap());
+    let link: Box<dyn Transport> = Box::new(Tcp::new(ours, false).unwrap());
     let setup = Setup {
         epoch: Epoch {
             config,
