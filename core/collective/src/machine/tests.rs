@@ -117,6 +117,60 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
     assert!(effects.contains(&bye), "{effects:?}");
 }
 
+/// What is served moves before ranks have called again what comes before it: with one slot an edge two neighbours would
+/// wait for each other if it took that.
+#[test]
+fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
+    let start = Start {
+        resume: GroupResume {
+            group: WORLD,
+            base: 3,
+            served: vec![Served {
+                holder: 1,
+                ..served(8, true)
+            }],
+        },
+        told: vec![3],
+        held: vec![held(8)],
+    };
+    let config = Config {
+        node: 1,
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        slots: 1,
+        recovery: Recovery {
+            on_peer_loss: OnPeerLoss::Hold,
+            ..Recovery::default()
+        },
+        ..config()
+    };
+    let mut machine = Machine::resume(config, &start, Duration::ZERO);
+    let mut uses_of_the_slot = |input| {
+        let mut effects = Vec::new();
+        machine.handle(Duration::ZERO, input, &mut effects);
+        let op = |effect: &Effect| {
+            let Effect::Send {
+                frame: Frame::Up { op, .. },
+                ..
+            } = effect
+            else {
+                return None;
+            };
+            Some(*op)
+        };
+        let copies = |effect: &Effect| matches!(effect, Effect::Copy { .. });
+        let copied = effects.iter().any(copies);
+        (effects.iter().find_map(op), copied)
+    };
+    assert_eq!(uses_of_the_slot(Input::Tick), (None, false));
+    let submit = Input::Submit {
+        rank: 0,
+        call: Call::barrier(),
+        ready: 0,
+    };
+    assert_eq!(uses_of_the_slot(submit), (Some(3), false));
+}
+
 #[test]
 fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
     let mut machine = Machine::new(config(), Duration::ZERO);
