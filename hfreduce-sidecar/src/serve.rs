@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use collective::machine::OnPeerLoss;
-use daemon::endpoints::Endpoints;
+use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
 use tracing::{error, info};
@@ -19,6 +19,7 @@ use wire::rendezvous::Peer;
 use wire::run_dir;
 
 use crate::args::Serve;
+use crate::inspect::{Inspector, Ops};
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -96,7 +97,12 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         .context("failed to start the runtime of the endpoints")?;
     let address = args.daemon.metrics_address(METRICS_PORT);
     runtime.block_on(async {
+        let inspector = node.inspector();
         let endpoints = Endpoints::bind(address, registry, readiness).await?;
+        let endpoints = endpoints.with_json("/ops", move || {
+            let inspector = inspector.clone();
+            async move { ops(inspector).await }
+        });
         serve(node, source, stop, endpoints).await
     })
 }
@@ -130,6 +136,15 @@ async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> 
     served.context("the node's thread ended without a word")??;
     info!("left");
     Ok(())
+}
+
+/// What the engine is doing, or why it does not say.
+async fn ops(inspector: Inspector) -> Result<Ops, Unavailable> {
+    let asked = tokio::task::spawn_blocking(move || inspector.ask());
+    let answered = asked
+        .await
+        .map_err(|error| Unavailable(error.to_string()))?;
+    answered.map_err(Unavailable)
 }
 
 /// What the operator, or a file, says of this node.

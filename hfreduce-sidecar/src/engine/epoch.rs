@@ -197,6 +197,10 @@ impl Engine {
         self.links = links;
         self.members = members;
         self.config = config;
+        let now = self.now();
+        self.journal
+            .enter(now, self.config.fence.epoch, &self.members);
+        self.waits.forget();
         if self.awaited.take().is_some() {
             self.choose_bed()?;
         }

@@ -50,6 +50,8 @@ fn setup() -> (Setup, TcpStream) {
         awaited: None,
         commands: channel().1,
         notices: channel().0,
+        questions: channel().1,
+        flight: dir.path().join("flight.json"),
     };
     (setup, theirs)
 }

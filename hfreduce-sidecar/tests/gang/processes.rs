@@ -137,7 +137,7 @@ impl Sidecars {
             .unwrap()
     }
 
-    fn run_dir(&self, rank: usize) -> PathBuf {
+    pub(crate) fn run_dir(&self, rank: usize) -> PathBuf {
         self.dir.path().join(rank.to_string())
     }
 

@@ -176,3 +176,26 @@ fn frames_come_whole(has_sums: bool) {
     assert_eq!(left, loaded.map(|at| at as u64).collect::<Vec<_>>());
     assert!(!other.has_more());
 }
+
+// Traps T2 and T6.
+#[test]
+fn a_connection_is_not_paced_and_the_kernel_sizes_its_buffers() {
+    use rustix::net::sockopt;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let buffers = |stream: &TcpStream| {
+        let send = sockopt::socket_send_buffer_size(stream).unwrap();
+        (send, sockopt::socket_recv_buffer_size(stream).unwrap())
+    };
+    let before = buffers(&stream);
+    let may_choose = tune(&stream, 0).unwrap();
+    let control = sockopt::tcp_congestion(&stream).unwrap();
+    let chosen = CONGESTION.contains(&control.as_str());
+    assert_eq!(may_choose, chosen, "{control}");
+    assert!(stream.nodelay().unwrap());
+    assert_eq!(
+        buffers(&stream),
+        before,
+        "set once, they are not tuned any more"
+    );
+}
