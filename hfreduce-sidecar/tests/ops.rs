@@ -1,4 +1,5 @@
 //! What operators see of sidecars that wait, that are slow and that fail: `/ops`, `/metrics`, the flight recorder.
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 

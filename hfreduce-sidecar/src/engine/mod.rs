@@ -306,12 +306,12 @@ impl Engine {
     /// Sleeps on words from here on, where all neighbours ring them.
     fn choose_bed(&mut self) -> Result<(), Error> {
         let mut beds = Vec::new();
-        let is_bed = |link: &Box<dyn Transport>| {
+        let are_beds = self.links.values().all(|link| {
             beds.clear();
             link.beds(&mut beds);
             !beds.is_empty()
-        };
-        if self.links.values().all(is_bed) {
+        });
+        if are_beds {
             self.park.use_words().map_err(Error::Poll)?;
         }
         Ok(())
