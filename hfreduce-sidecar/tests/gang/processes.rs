@@ -50,6 +50,7 @@ pub(crate) struct Sidecars {
     dir: tempfile::TempDir,
     seats: Vec<Seat>,
     transport: &'static str,
+    options: &'static [&'static str],
     children: Vec<Child>,
 }
 
@@ -62,15 +63,21 @@ impl Sidecars {
     /// Starts one on each seat, for `procs` processes each, and waits until they joined. They share files, and are
     /// machines of their own all the same.
     pub(crate) fn start(seats: Vec<Seat>, procs: u32) -> Self {
-        Self::start_over("tcp", seats, procs)
+        Self::start_over("tcp", &[], seats, procs)
     }
 
-    /// The same, over this transport.
-    pub(crate) fn start_over(transport: &'static str, seats: Vec<Seat>, procs: u32) -> Self {
+    /// The same, over this transport and with these options.
+    pub(crate) fn start_over(
+        transport: &'static str,
+        options: &'static [&'static str],
+        seats: Vec<Seat>,
+        procs: u32,
+    ) -> Self {
         let mut sidecars = Self {
             dir: tempfile::tempdir().unwrap(),
             seats,
             transport,
+            options,
             children: Vec::new(),
         };
         let nodes: Vec<_> = (0..)
@@ -117,6 +124,7 @@ impl Sidecars {
         command
             .args(["serve", "--transport", self.transport])
             .args(["--rdma-device", &device(rank)])
+            .args(self.options)
             .args(["--rank", &rank.to_string(), "--metrics-listen"])
             .arg(SocketAddr::from((seat.address, METRICS_PORT)).to_string())
             .arg("--roster")
