@@ -36,6 +36,8 @@ pub(crate) struct Follower<'a> {
     /// The last members that it was told of.
     members: Vec<Peer>,
     waiting: Option<Waiting>,
+    /// Whether nothing of this node may run on.
+    is_void: bool,
 }
 
 /// Between two epochs.
@@ -57,6 +59,7 @@ impl<'a> Follower<'a> {
             engine: None,
             members: Vec::new(),
             waiting: None,
+            is_void: false,
         }
     }
 
@@ -78,6 +81,11 @@ impl<'a> Follower<'a> {
                 None => match self.rendezvous.orders.recv_timeout(LOOK) {
                     Ok(order) => order,
                     Err(RecvTimeoutError::Timeout) => continue,
+                    // Its ranks are told until the pod ends.
+                    Err(RecvTimeoutError::Disconnected) if self.is_void => {
+                        thread::sleep(LOOK);
+                        continue;
+                    }
                     Err(RecvTimeoutError::Disconnected) => break,
                 },
             };
@@ -120,7 +128,16 @@ impl<'a> Follower<'a> {
                     }
                 }
             }
-            Order::Refused { reason } => {
+            Order::Refused { reason, void: true } => {
+                self.node.note_void(&reason);
+                self.is_void = true;
+                self.waiting = None;
+                self.tell(Command::Void(reason));
+            }
+            Order::Refused {
+                reason,
+                void: false,
+            } => {
                 if self.waiting.take().is_some() {
                     self.tell(Command::GiveUp(reason));
                 }
@@ -220,6 +237,7 @@ impl<'a> Follower<'a> {
         for notice in running.notices.try_iter() {
             match notice {
                 Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
+                Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
                     self.waiting = Some(Waiting {
                         epoch: epoch.into(),

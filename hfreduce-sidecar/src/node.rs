@@ -279,6 +279,14 @@ impl Node {
         }
     }
 
+    /// Tells the launcher that nothing of this pod may run on.
+    pub(crate) fn note_void(&self, reason: &str) {
+        let path = self.options.run_dir.join(run_dir::VOID);
+        if let Err(error) = std::fs::write(path, reason) {
+            warn!(%error, "the launcher cannot be told that the ranks have to end");
+        }
+    }
+
     fn roster(&self, epoch: u64, peers: &[Peer]) -> Roster {
         let node = |peer: &Peer| {
             let place = self.member.nodes.get(peer.rank as usize);
