@@ -34,7 +34,10 @@ impl Directory for Changing {
     }
 
     fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal> {
-        let gangs = self.0.lock().unwrap();
+        let gangs = self
+            .0
+            .lock()
+            .map_err(|error| Refusal::now(error.to_string()))?;
         gangs.gang(job, attempt)
     }
 }
