@@ -14,7 +14,7 @@ use collective::recovery::Report as Progress;
 use tracing::{info, warn};
 use wire::rendezvous::Peer;
 
-use crate::engine::{self, Command, Notice};
+use crate::engine::{self, Command, Engine, Notice};
 use crate::node::{Error, Joined, LOOK, Node, Running};
 use crate::rendezvous::{Order, Rendezvous, Report, Standstill};
 
@@ -38,6 +38,8 @@ pub(crate) struct Follower<'a> {
     waiting: Option<Waiting>,
     /// Whether nothing of this node may run on.
     is_void: bool,
+    /// The newest epoch that it was asked to stop in.
+    asked: u64,
 }
 
 /// Between two epochs.
@@ -60,6 +62,7 @@ impl<'a> Follower<'a> {
             members: Vec::new(),
             waiting: None,
             is_void: false,
+            asked: 0,
         }
     }
 
@@ -117,31 +120,57 @@ impl<'a> Follower<'a> {
                 resume,
             } => self.connect(epoch, members, Some(resume))?,
             Order::Go { epoch } => self.go(epoch)?,
-            Order::Stop { epoch, members } => {
-                self.members = members;
-                match &self.engine {
-                    Some(_) => self.tell(Command::Stop),
-                    // It has run before, and its processes have lost what they had here.
-                    None => {
-                        info!(epoch, "this node has lost its memory");
-                        self.rendezvous.reporter.send(Report::RankLost);
-                    }
-                }
-            }
-            Order::Refused { reason, void: true } => {
-                self.node.note_void(&reason);
-                self.is_void = true;
-                self.waiting = None;
-                self.tell(Command::Void(reason));
-            }
+            Order::Stop { epoch, members } => self.stop(epoch, members)?,
             Order::Refused {
                 reason,
                 void: false,
-            } => {
-                if self.waiting.take().is_some() {
-                    self.tell(Command::GiveUp(reason));
-                }
+            } => self.give_up(reason)?,
+            Order::Refused { reason, void: true } => {
+                self.node.note_void(&reason);
+                self.is_void = true;
+                self.give_up(reason.clone())?;
+                self.tell(Command::Void(reason));
             }
+        }
+        Ok(())
+    }
+
+    /// The others will not have this node, which matters to processes that wait for them.
+    fn give_up(&mut self, reason: String) -> Result<(), Error> {
+        if self.engine.is_none() && self.node.has_welcomed() {
+            self.forget(self.asked)?;
+        }
+        // Also when it waits for its processes and has not reported yet.
+        if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
+            self.tell(Command::GiveUp(reason));
+        }
+        Ok(())
+    }
+
+    /// Lets processes come back to this sidecar, which knows nothing of them.
+    fn forget(&mut self, epoch: u64) -> Result<(), Error> {
+        let reporter = self.rendezvous.reporter.clone();
+        let made = self.node.engine_without_memory(epoch, reporter)?;
+        self.run(made)
+    }
+
+    /// The members stop in an epoch: this node too, unless it has gone on since.
+    fn stop(&mut self, epoch: u64, members: Vec<Peer>) -> Result<(), Error> {
+        if self.epoch.is_some_and(|entered| epoch < entered) {
+            return Ok(()); // From before what it has entered since.
+        }
+        self.members = members;
+        self.asked = self.asked.max(epoch);
+        self.joined.take_if(|joined| joined.epoch <= epoch);
+        match &mut self.waiting {
+            // It was to go on, and has not.
+            Some(waiting) if waiting.epoch < epoch => {
+                waiting.epoch = epoch;
+                waiting.said = None;
+            }
+            Some(_) => {}
+            None if self.engine.is_some() => self.tell(Command::Stop),
+            None => self.forget(epoch)?,
         }
         Ok(())
     }
@@ -205,12 +234,18 @@ impl<'a> Follower<'a> {
         self.epoch = Some(epoch);
         if self.engine.is_some() {
             self.waiting = None;
-            self.node.note_roster(epoch, &joined.peers);
+            if let Err(error) = self.node.announce(epoch, &joined.peers) {
+                warn!(%error, "the trainer cannot read who the members are");
+            }
             self.tell(Command::Enter(Box::new(joined.of)));
             return Ok(());
         }
         let reporter = self.rendezvous.reporter.clone();
-        let (engine, running) = self.node.engine(joined, reporter)?;
+        let made = self.node.engine(joined, reporter)?;
+        self.run(made)
+    }
+
+    fn run(&mut self, (engine, running): (Engine, Running)) -> Result<(), Error> {
         let thread = thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || engine.run())
@@ -240,7 +275,7 @@ impl<'a> Follower<'a> {
                 Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
                     self.waiting = Some(Waiting {
-                        epoch: epoch.into(),
+                        epoch: self.asked.max(epoch.into()),
                         report,
                         asked: Instant::now(),
                         said: None,

@@ -23,10 +23,11 @@ import torch.distributed as dist
 
 from . import naming
 from .errors import HFReduceError
+from .membership import Members
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Client, Ticket
+    from ._native import Arena, Client, Ticket
 
 #: Element types that the sidecar adds up, in its words.
 _DTYPES = {
@@ -88,13 +89,59 @@ class HFReduceGroup(dist.ProcessGroup):
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
         collected this is done by itself."""
-        if self._completer is not None:
+        if self._completer is not None and os.getpid() == self._process:
             self._finish()
 
     @property
     def uses_sidecar(self) -> bool:
         """Whether this group talks to the sidecar."""
         return self._client is not None
+
+    def members(self) -> Members | None:
+        """Who takes part at present, if this group talks to the sidecar."""
+        if self._client is None:
+            return None
+        epoch, ranks, nodes = self._client.members(timeout=self._timeout)
+        return Members(epoch, ranks, tuple(nodes))
+
+    @property
+    def sidecar(self) -> Client | None:
+        """The connection to the sidecar, if this group talks to it."""
+        return self._client
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long this group waits."""
+        return self._timeout
+
+    def adds(self, tensor: Any) -> bool:
+        """Whether the sidecar averages what has this type and lies on this device."""
+        dtype = _DTYPES.get(tensor.dtype, "i")
+        return self._client is not None and tensor.device.type == "cpu" and dtype[0] not in "iu"
+
+    def call_at(
+        self, reduction: str, dtype: torch.dtype, count: int, arena: Arena, offset: int, tag: int
+    ) -> Ticket:
+        """Calls an allreduce of what lies in memory that is shared with the sidecar; who calls it waits for it."""
+        client = self._client
+        assert client is not None
+        self._ready([])
+        with self._calling:
+            return client.submit(
+                "allreduce",
+                _DTYPES[dtype],
+                count,
+                arena,
+                offset,
+                reduce=reduction,
+                tag=tag,
+                timeout=self._timeout,
+            )
+
+    def complete(self, work: HFReduceWork, finish: Callable[[], int | None]) -> None:
+        """Completes `work` when `finish`, which waits for what `call_at` has called, has returned or raised."""
+        assert self._completer is not None
+        self._completer.add(work, finish)
 
     def getBackendName(self) -> str:
         """The name of the backend."""
@@ -290,17 +337,20 @@ class HFReduceGroup(dist.ProcessGroup):
         assert client is not None and completer is not None
         tickets: list[Ticket] = []
 
-        def finish() -> None:
-            first = None
+        def finish() -> int | None:
+            first, participants = None, None
             for ticket, output in zip(tickets, outputs):
                 try:
-                    _receive(client, ticket, output, timeout)
+                    ranks = _receive(client, ticket, output, timeout)
+                    # A rank that was lost between two of several tensors is in some of them only.
+                    participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
                     first = first or HFReduceError(naming.explain(str(error)))
             if first is not None:
                 raise first
             if after is not None:
                 after()
+            return participants
 
         told = [one for one in (results or outputs) if one is not None]
         with self._calling:
@@ -320,15 +370,16 @@ class HFReduceGroup(dist.ProcessGroup):
         return work
 
 
-def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> None:
+def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> int:
+    """Gets a result. How many ranks took part."""
     if output is None or output.numel() == 0:
-        client.wait(ticket, None, timeout=timeout)
-    elif output.is_contiguous():
-        client.wait(ticket, _bytes(output.detach()), timeout=timeout)
-    else:
-        dense = torch.empty(output.shape, dtype=output.dtype)
-        client.wait(ticket, _bytes(dense), timeout=timeout)
-        output.detach().copy_(dense)
+        return client.wait(ticket, None, timeout=timeout)
+    if output.is_contiguous():
+        return client.wait(ticket, _bytes(output.detach()), timeout=timeout)
+    dense = torch.empty(output.shape, dtype=output.dtype)
+    ranks = client.wait(ticket, _bytes(dense), timeout=timeout)
+    output.detach().copy_(dense)
+    return ranks
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

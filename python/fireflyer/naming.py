@@ -16,6 +16,8 @@ import torch.distributed as dist
 
 #: Bytes that the sidecar moves without knowing their type.
 _BYTES = "bytes"
+#: A bucket of gradients.
+_BUCKET = "bucket"
 #: Parameters of c10d's methods, by place and by how their names start.
 _OUTPUT, _INPUT = 0, 1
 _SIDES = ("output", "input")
@@ -39,7 +41,7 @@ _COLLECTIVES: dict[str, int] = {
 _ALIASES = {"_allgather_base": "allgather"}
 
 # The fields of a number from its lowest bit: 5 + 5 + 4 + 17 + 33 = 64. The lists are its code, 0 is for none.
-_KINDS = ("", _BYTES, *_COLLECTIVES)
+_KINDS = ("", _BYTES, _BUCKET, *_COLLECTIVES)
 _DTYPES = ("another type",) + tuple(
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
     "complex32 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
@@ -53,6 +55,11 @@ _IN_TEXT = re.compile(r"barrier\(name ([0-9a-f]{16})\)|name ([0-9a-f]{16})")
 def of_bytes(tensor: torch.Tensor) -> int:
     """The name of a tensor that the sidecar moves as bytes."""
     return _pack(_BYTES, _dtype(tensor), "", 0, tensor.numel())
+
+
+def of_bucket(index: int, layout: int) -> int:
+    """The name of a bucket of gradients; `layout` is a sum of 32 bits over what the buckets hold."""
+    return _pack(_BUCKET, _DTYPES[0], "", index, layout)
 
 
 def of_call(kind: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> int:
@@ -92,6 +99,8 @@ def words(name: int) -> str:
     kind = _KINDS[code]
     if kind == _BYTES:
         return f"the bytes of {count} x {_DTYPES[dtype]}"
+    if kind == _BUCKET:
+        return f"bucket {root} of layout {count:08x}"
     said = [_REDUCTIONS[reduction]] if reduction else []
     said.append(_DTYPES[dtype] if kind.startswith("alltoall") else f"{count} x {_DTYPES[dtype]}")
     if kind in ("reduce", "broadcast", "gather", "scatter"):

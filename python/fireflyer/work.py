@@ -7,6 +7,7 @@ for the tensors is a function that the group passes in.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -36,16 +37,19 @@ class HFReduceWork(dist.Work):
         self._outputs: list[torch.Tensor] | None = outputs
         # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._error: HFReduceError | None = None
+        self._participants: int | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
-    def complete(self, error: HFReduceError | None) -> None:
+    def complete(self, error: HFReduceError | None, participants: int | None = None) -> None:
         """The operation is over. Called once."""
         with self._lock:
             self._error = error
+            self._participants = participants
             self._over.set()
             source = self._source
         if source is not None:
@@ -53,6 +57,12 @@ class HFReduceWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
+        if os.getpid() != self._process:
+            # Nobody completes it here: the thread that does is the parent's.
+            raise HFReduceError(
+                f"failed to wait for {self._what} in process {os.getpid()}: process {self._process} has called it; "
+                "wait there, before DataLoader workers are started"
+            )
         limit = timeout.total_seconds()
         if not self._over.wait(limit if limit > 0 else None):
             raise HFReduceError(
@@ -75,6 +85,11 @@ class HFReduceWork(dist.Work):
     def is_success(self) -> bool:
         """Whether the tensors hold the result."""
         return self._over.is_set() and self._error is None
+
+    def participants(self) -> int | None:
+        """How many ranks took part, which is what an average was divided by; none before it has succeeded, and of
+        what goes over gloo."""
+        return self._participants
 
     def exception(self) -> HFReduceError | None:
         """Why it failed, if it did."""
@@ -112,31 +127,34 @@ class Completer:
     """The thread that waits for operations, in the order in which they were called."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
         self._thread.start()
 
-    def add(self, work: HFReduceWork, finish: Callable[[], None]) -> HFReduceWork:
-        """Completes `work` when `finish` has returned or raised."""
+    def add(self, work: HFReduceWork, finish: Callable[[], int | None]) -> HFReduceWork:
+        """Completes `work` when `finish` has returned how many ranks took part, or raised."""
         self._kept.append(work)
 
         def complete() -> None:
-            error = None
+            error, participants = None, None
             try:
-                finish()
+                participants = finish()
             except HFReduceError as raised:
                 error = raised
             except Exception as raised:  # A bug of ours must not leave the waiting rank waiting.
                 error = HFReduceError(f"failed to finish {work._what}: {raised!r}")
                 error.__cause__ = raised
-            work.complete(error)
+            work.complete(error, participants)
 
         self._queue.put(complete)
         return work
 
     def close(self, limit_seconds: float) -> None:
-        """Ends the thread after what was added before."""
+        """Ends the thread after what was added before. Nothing in a forked child, which has no such thread."""
+        if os.getpid() != self._process:
+            return
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(limit_seconds)

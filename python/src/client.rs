@@ -1,7 +1,11 @@
-//! The connection to the node's sidecar, as a Python class: call an operation with the bytes of a tensor,
-//! wait for it, get the result's bytes into another tensor. Bytes are copied here, once each way.
+//! The connection to the node's sidecar, as a Python class: call an operation with the bytes of a tensor, wait for it,
+//! get the result's bytes into another tensor. Bytes are copied here, once each way, and counted; `submit` and `take`
+//! copy none.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::buffer::PyBuffer;
@@ -10,6 +14,7 @@ use pyo3::prelude::*;
 use wire::{Call, DType, OpKind, ReduceOp};
 
 use crate::error::raise;
+use crate::memory;
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -22,6 +27,34 @@ pub(crate) struct Ticket(wire::client::Ticket);
 #[derive(Debug)]
 pub(crate) struct Client {
     inner: wire::client::Client,
+    copied_in: AtomicU64,
+    copied_out: AtomicU64,
+    results_written: Arc<AtomicU64>,
+    /// Arenas that operations in flight read: Python may drop its own before they are over.
+    read: Mutex<HashMap<wire::client::Ticket, Arc<wire::client::Arena>>>,
+}
+
+impl Client {
+    fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        timeout: f64,
+    ) -> PyResult<wire::client::Output> {
+        let timeout = seconds(timeout)?;
+        let output = py
+            .detach(|| self.inner.wait(ticket.0, timeout))
+            .map_err(|error| raise(py, &error));
+        if self.inner.test(ticket.0).is_err() {
+            // It is over, and not to be waited for again.
+            self.read().remove(&ticket.0);
+        }
+        output
+    }
 }
 
 #[pymethods]
@@ -31,7 +64,13 @@ impl Client {
     fn attach(py: Python<'_>, socket: PathBuf, local_rank: u32, timeout: f64) -> PyResult<Self> {
         let timeout = seconds(timeout)?;
         py.detach(|| wire::client::Client::attach(&socket, local_rank, timeout))
-            .map(|inner| Self { inner })
+            .map(|inner| Self {
+                inner,
+                copied_in: AtomicU64::new(0),
+                copied_out: AtomicU64::new(0),
+                results_written: Arc::default(),
+                read: Mutex::default(),
+            })
             .map_err(|error| raise(py, &error))
     }
 
@@ -70,19 +109,7 @@ impl Client {
         tag: u64,
         timeout: f64,
     ) -> PyResult<Ticket> {
-        let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
-        let has_factor = reduce == ReduceOp::PremulSum;
-        let call = Call {
-            reduce,
-            factor_bits: if has_factor { factor.to_bits() } else { 0 },
-            root,
-            tag,
-            ..Call::new(
-                named(OpKind::ALL, OpKind::name, "operation", kind)?,
-                named(DType::ALL, DType::name, "element type", dtype)?,
-                count,
-            )
-        };
+        let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
         let lent = match input {
             None => None,
@@ -92,6 +119,7 @@ impl Client {
                     .detach(|| self.inner.buffer(bytes, timeout))
                     .map_err(|error| raise(py, &error))?;
                 input.copy_to_slice(py, &mut lent)?;
+                self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(lent)
             }
         };
@@ -100,7 +128,7 @@ impl Client {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Waits for an operation and copies its result to `output`, if that is given.
+    /// Waits for an operation and copies its result to `output`, if that is given. Returns how many ranks took part.
     #[pyo3(signature = (ticket, output, *, timeout))]
     fn wait(
         &self,
@@ -108,15 +136,90 @@ impl Client {
         ticket: &Ticket,
         output: Option<PyBuffer<u8>>,
         timeout: f64,
-    ) -> PyResult<()> {
-        let timeout = seconds(timeout)?;
-        let finished = py
-            .detach(|| self.inner.wait(ticket.0, timeout))
-            .map_err(|error| raise(py, &error))?;
-        match output {
-            Some(output) => output.copy_from_slice(py, &finished.result),
-            None => Ok(()),
+    ) -> PyResult<u32> {
+        let finished = self.finish(py, ticket, timeout)?;
+        if let Some(output) = output {
+            let bytes = finished.result.len() as u64;
+            self.copied_out.fetch_add(bytes, Ordering::Relaxed);
+            output.copy_from_slice(py, &finished.result)?;
         }
+        Ok(finished.members.ranks)
+    }
+
+    /// The members at present: the epoch, how many ranks they have, and the ranks of their nodes.
+    #[pyo3(signature = (*, timeout))]
+    fn members(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u32, Vec<u32>)> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| self.inner.members(timeout))
+            .map(|members| (members.epoch, members.ranks, members.nodes().collect()))
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// Memory of at least `bytes` for inputs, which stays lent.
+    fn arena(&self, py: Python<'_>, bytes: usize, timeout: f64) -> PyResult<memory::Arena> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| self.inner.arena(bytes, timeout))
+            .map(|arena| memory::Arena(Arc::new(arena)))
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// As `call`, with the bytes that lie at `offset` of an arena, a multiple of 64. They must not change before the
+    /// operation is over.
+    #[pyo3(signature = (
+        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, timeout
+    ))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the words of a call, by keyword in Python"
+    )]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        dtype: &str,
+        count: u64,
+        arena: &memory::Arena,
+        offset: usize,
+        reduce: &str,
+        factor: f32,
+        root: u32,
+        tag: u64,
+        timeout: f64,
+    ) -> PyResult<Ticket> {
+        let call = call(kind, dtype, count, reduce, factor, root, tag)?;
+        let timeout = seconds(timeout)?;
+        let ticket = py
+            .detach(|| self.inner.submit_at(call, &arena.0, offset, timeout))
+            .map_err(|error| raise(py, &error))?;
+        self.read().insert(ticket, Arc::clone(&arena.0));
+        Ok(Ticket(ticket))
+    }
+
+    /// Waits for an operation and returns its result where it lies. It is held until the last array of it is gone,
+    /// and while the node's memory is full of results that are held, calls wait, on every rank.
+    #[pyo3(signature = (ticket, *, timeout))]
+    fn take(&self, py: Python<'_>, ticket: &Ticket, timeout: f64) -> PyResult<memory::Result> {
+        let output = self.finish(py, ticket, timeout)?;
+        memory::Result::new(output, &self.results_written)
+    }
+
+    /// Bytes that `call` has copied to the sidecar's memory.
+    #[getter]
+    fn copied_in(&self) -> u64 {
+        self.copied_in.load(Ordering::Relaxed)
+    }
+
+    /// Results that `take` has given and whose taker wrote to them: each page of it was copied then, which costs
+    /// more than `wait`.
+    #[getter]
+    fn results_written(&self) -> u64 {
+        self.results_written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that `wait` has copied out of it.
+    #[getter]
+    fn copied_out(&self) -> u64 {
+        self.copied_out.load(Ordering::Relaxed)
     }
 
     /// Whether an operation is over, well or not.
@@ -129,6 +232,29 @@ impl Client {
         py.detach(|| self.inner.close())
             .map_err(|error| raise(py, &error))
     }
+}
+
+/// A call from its words.
+fn call(
+    kind: &str,
+    dtype: &str,
+    count: u64,
+    reduce: &str,
+    factor: f32,
+    root: u32,
+    tag: u64,
+) -> PyResult<Call> {
+    let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
+    let has_factor = reduce == ReduceOp::PremulSum;
+    let kind = named(OpKind::ALL, OpKind::name, "operation", kind)?;
+    let dtype = named(DType::ALL, DType::name, "element type", dtype)?;
+    Ok(Call {
+        reduce,
+        factor_bits: if has_factor { factor.to_bits() } else { 0 },
+        root,
+        tag,
+        ..Call::new(kind, dtype, count)
+    })
 }
 
 /// The one of `all` that is called `name`.

@@ -4,10 +4,13 @@
 
 mod client;
 mod error;
+mod memory;
 
 /// `fireflyer._native`.
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
     use crate::client::{Client, Ticket};
+    #[pymodule_export]
+    use crate::memory::{Arena, Result};
 }

@@ -9,6 +9,7 @@ pub mod attach;
 pub mod block;
 pub mod client;
 pub mod doorbell;
+mod draft;
 pub mod entry;
 pub mod frame;
 pub mod handshake;

@@ -18,6 +18,10 @@ pub const SOCKET: &str = "hfreduce.sock";
 pub const LAUNCHER: &str = "launcher";
 /// The gang's addresses, written by the sidecar once everybody joined.
 pub const ROSTER: &str = "roster.json";
+/// A folder with a file for each local rank that a sidecar has welcomed, made by it for the one in its place.
+pub const WELCOMED: &str = "welcomed";
+/// What the sidecar's engine did last, written by it when something has failed.
+pub const FLIGHT: &str = "hfreduce-flight.json";
 /// Exists when the pod was asked to stop; made by the launcher.
 pub const STOP: &str = "stop";
 /// Exists when nothing of this pod may run on, because others do its work or did: made by the sidecar. Holds why.

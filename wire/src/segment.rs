@@ -7,16 +7,20 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::draft::Draft;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
 pub const UNIT_BYTES: usize = 64 << 10;
 /// Largest segment: 64 GiB, more than the gradients of any model that one node holds.
 pub const LIMIT_BYTES: usize = 64 << 30;
+/// What the kernel calls the file system of ordinary memfds.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// From this size on huge pages are asked for.
 const HUGE_BYTES: usize = 2 << 20;
 
@@ -68,25 +72,32 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    #[expect(unsafe_code, reason = "mmap")]
     fn new(fd: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self, Error> {
+        Self::map(fd, bytes, protection, MapFlags::SHARED)
+    }
+
+    /// Maps for reading and writing, where what is written stays in this process.
+    pub(crate) fn private(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        Self::map(fd, bytes, protection, MapFlags::PRIVATE)
+    }
+
+    #[expect(unsafe_code, reason = "mmap")]
+    fn map(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+        sharing: MapFlags,
+    ) -> Result<Self, Error> {
         let failed = |doing, source: rustix::io::Errno| Error::System {
             doing,
             bytes,
             source: source.into(),
         };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }
-        .map_err(|source| failed("map", source))?;
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, sharing, fd, 0) }
+                .map_err(|source| failed("map", source))?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| failed("map", rustix::io::Errno::NOMEM))?;
         let mapping = Self { start, bytes };
@@ -95,8 +106,9 @@ impl Mapping {
             mapping.advise(Advice::LinuxHugepage).ok();
         }
         // Touch now what the first operation would otherwise fault in, which triples its time. Kernels
-        // before 5.14 do not know the advice and fault later.
-        let touch = if protection.contains(ProtFlags::WRITE) {
+        // before 5.14 do not know the advice and fault later. To touch private pages for writing would copy them.
+        let writes = protection.contains(ProtFlags::WRITE) && sharing == MapFlags::SHARED;
+        let touch = if writes {
             Advice::LinuxPopulateWrite
         } else {
             Advice::LinuxPopulateRead
@@ -109,8 +121,17 @@ impl Mapping {
 
     #[expect(unsafe_code, reason = "madvise")]
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is this mapping, and no advice used here discards content.
+        // SAFETY: the range is this mapping, and no advice used here discards content, but for `discard`.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) }
+    }
+
+    /// Drops what was written to a private mapping: it shows the file again. Others lose nothing by it, their content
+    /// is the file's.
+    pub(crate) fn discard(&self) -> rustix::io::Result<()> {
+        self.advise(Advice::LinuxDontNeed)?;
+        // Speed, not function.
+        self.advise(Advice::LinuxPopulateRead).ok();
+        Ok(())
     }
 
     /// Where it begins, and its length.
@@ -148,7 +169,7 @@ impl Drop for Mapping {
 /// A segment mapped for reading and writing: by its creator, or by the client it was handed to.
 #[derive(Debug)]
 pub struct Segment {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Shared with devices that it is registered with, which keep it mapped and look at its place only.
     mapping: Arc<Mapping>,
 }
@@ -156,7 +177,9 @@ pub struct Segment {
 /// A segment mapped for reading.
 #[derive(Debug)]
 pub struct View {
+    fd: OwnedFd,
     mapping: Mapping,
+    draft: OnceLock<Draft>,
 }
 
 /// Who may map a segment for writing.
@@ -193,7 +216,7 @@ impl Segment {
         let fixed_size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals | fixed_size).map_err(failed("seal"))?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             mapping: Arc::new(mapping),
         })
     }
@@ -203,7 +226,7 @@ impl Segment {
         check(fd.as_fd(), bytes)?;
         let mapping = Mapping::new(fd.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             mapping: Arc::new(mapping),
         })
     }
@@ -211,6 +234,11 @@ impl Segment {
     /// The descriptor, to be handed to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The descriptor, for whoever may have to hand it on while others use the segment.
+    pub(crate) fn handle(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
     /// Its size.
@@ -247,6 +275,11 @@ impl Segment {
         unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
     }
 
+    /// Where it begins, for whoever hands it out by address and keeps it mapped meanwhile.
+    pub(crate) fn place(&self) -> NonNull<u8> {
+        self.mapping.start
+    }
+
     /// Where it begins, for `block`, which hands out ranges of it.
     pub(crate) fn start(&self) -> *mut u8 {
         self.mapping.start.as_ptr()
@@ -263,7 +296,29 @@ impl View {
     pub fn open(fd: &OwnedFd, bytes: usize) -> Result<Self, Error> {
         check(fd.as_fd(), bytes)?;
         let mapping = Mapping::new(fd.as_fd(), bytes, ProtFlags::READ)?;
-        Ok(Self { mapping })
+        let fd = fd.try_clone().map_err(|source| Error::System {
+            doing: "keep",
+            bytes,
+            source,
+        })?;
+        Ok(Self {
+            fd,
+            mapping,
+            draft: OnceLock::new(),
+        })
+    }
+
+    /// The same content to write to, without anybody else's noticing. Mapped when it is first asked for.
+    pub(crate) fn draft(&self) -> Result<&Draft, Error> {
+        if self.draft.get().is_none() {
+            let draft = Draft::open(self.fd.as_fd(), self.len())?;
+            // Two threads may have mapped it; the second one's goes.
+            self.draft.set(draft).ok();
+        }
+        self.draft.get().ok_or(Error::Foreign {
+            announced: self.len(),
+            wrong: "it was mapped and is gone",
+        })
     }
 
     /// Its size.
@@ -287,8 +342,13 @@ fn check(fd: BorrowedFd<'_>, announced: usize) -> Result<(), Error> {
     let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
         return foreign("the descriptor is not a memfd");
     };
-    if !seals.contains(SealFlags::SHRINK) {
-        return foreign("the memfd is not sealed against shrinking");
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return foreign("the memfd is not sealed against shrinking and growing");
+    }
+    // Of huge pages there may be none left for one that was given back in between.
+    match rustix::fs::fstatfs(fd) {
+        Ok(system) if system.f_type == TMPFS => {}
+        Ok(_) | Err(_) => return foreign("the memfd is not of ordinary memory"),
     }
     match rustix::fs::fstat(fd) {
         Ok(stat) if usize::try_from(stat.st_size) == Ok(announced) => Ok(()),
@@ -301,6 +361,40 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A field of the mapping of a memfd in this process, in KiB.
+    fn kib(name: &str, field: &str) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (_, mapping) = maps.split_once(&format!("/memfd:{name}")).unwrap();
+        let mut lines = mapping.lines();
+        let line = lines.find_map(|line| line.strip_prefix(&format!("{field}:")));
+        let number = line.unwrap().trim().trim_end_matches(" kB");
+        number.parse().unwrap()
+    }
+
+    // Trap T8: the first operation must not wait for page faults. Trap T1: huge pages, where the kernel gives any.
+    #[test]
+    fn a_segment_is_in_memory_before_anybody_uses_it() {
+        const BYTES: usize = 4 * HUGE_BYTES;
+        let (one, other) = ("touched-by-its-creator", "touched-by-its-user");
+        let segment = Segment::create(one, BYTES, Writers::Creator).unwrap();
+        assert!(kib(one, "Rss") as usize * 1024 >= BYTES);
+        let lent = Segment::create(other, BYTES, Writers::Creator).unwrap();
+        let fd = lent.fd().try_clone_to_owned().unwrap();
+        let bytes = lent.len();
+        drop(lent);
+        let view = View::open(&fd, bytes).unwrap();
+        assert!(kib(other, "Rss") as usize * 1024 >= BYTES);
+        let setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+        let setting = std::fs::read_to_string(setting).unwrap_or_default();
+        if ["[advise]", "[always]"]
+            .iter()
+            .any(|given| setting.contains(given))
+        {
+            assert!(kib(one, "ShmemPmdMapped") > 0);
+        }
+        drop((segment, view));
+    }
 
     #[test]
     fn both_sides_see_the_same_bytes() {

@@ -4,13 +4,17 @@
 
 mod effects;
 mod epoch;
+mod journal;
 mod local;
+mod ops;
 mod park;
 #[cfg(test)]
 mod tests;
+mod waits;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -24,14 +28,18 @@ use wire::ring::Bed;
 use wire::segment;
 use wire::transport::Transport;
 
+use crate::inspect::Question;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
+use crate::welcomed::Welcomed;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
+use journal::Journal;
 use park::Park;
+use waits::Waits;
 
 /// How long farewells may take before the sidecar leaves without.
 pub const FAREWELL: Duration = Duration::from_millis(500);
@@ -75,10 +83,19 @@ pub struct Setup {
     pub listener: Listener,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
+    /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
+    pub welcomed: Option<Welcomed>,
+    /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
+    /// to end, and nobody is linked.
+    pub awaited: Option<BTreeSet<usize>>,
     /// What it is told; the bell of `stop` wakes it for that.
     pub commands: Receiver<Command>,
     /// What it has to tell.
     pub notices: Sender<Notice>,
+    /// Where it is asked what it is doing; the bell of `stop` wakes it for that too.
+    pub questions: Receiver<Question>,
+    /// The file for the flight recorder.
+    pub flight: PathBuf,
 }
 
 /// Whether a local rank may attach.
@@ -105,6 +122,9 @@ pub struct Engine {
     members: Vec<u32>,
     /// For each local rank, the first operation whose end it was not told.
     told: Vec<OpId>,
+    welcomed: Option<Welcomed>,
+    /// After the loss of its memory, until it enters an epoch: the local ranks that have not come back yet.
+    awaited: Option<BTreeSet<usize>>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
@@ -140,6 +160,10 @@ pub struct Engine {
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
+    questions: Receiver<Question>,
+    flight: PathBuf,
+    journal: Journal,
+    waits: Waits,
 }
 
 impl Engine {
@@ -155,8 +179,12 @@ impl Engine {
             names,
             listener,
             limit_bytes,
+            welcomed,
+            awaited,
             commands,
             notices,
+            questions,
+            flight,
         } = setup;
         let Epoch {
             config,
@@ -184,14 +212,12 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let mut park = Park::new().map_err(Error::Poll)?;
-        if links.values().all(|link| link.is_polled()) {
-            park.use_words().map_err(Error::Poll)?;
-        }
-        let engine = Self {
+        let mut engine = Self {
             machine,
             members,
             told: vec![0; local],
+            welcomed,
+            awaited,
             commands,
             notices,
             stopping: None,
@@ -212,7 +238,7 @@ impl Engine {
             scratch: Vec::new(),
             pushed: Vec::new(),
             limit_bytes,
-            park,
+            park: Park::new().map_err(Error::Poll)?,
             beds: Vec::new(),
             stop,
             start: Instant::now(),
@@ -221,10 +247,17 @@ impl Engine {
             left: None,
             metrics,
             reporter,
+            questions,
+            flight,
+            journal: Journal::default(),
+            waits: Waits::default(),
             config,
         };
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
+        if engine.awaited.is_none() {
+            engine.choose_bed()?;
+        }
         engine.watch_links().map_err(failed)?;
         Ok(engine)
     }
@@ -233,12 +266,16 @@ impl Engine {
     pub fn run(mut self) -> Result<(), Error> {
         self.start = Instant::now();
         self.handle(Input::Tick);
+        if self.awaited.is_some() {
+            self.handle(Input::Revoke); // The epoch went with the sidecar that knew it.
+        }
         let mut events = Vec::with_capacity(64);
         loop {
             let mut busy = self.look_at_rings();
             busy |= self.look_at_links();
             busy |= self.carry_out();
             self.obey()?;
+            self.answer();
             self.forget_gone();
             if self.has_left() {
                 return Ok(());
@@ -266,12 +303,27 @@ impl Engine {
         epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
     }
 
+    /// Sleeps on words from here on, where all neighbours ring them.
+    fn choose_bed(&mut self) -> Result<(), Error> {
+        let mut beds = Vec::new();
+        let are_beds = self.links.values().all(|link| {
+            beds.clear();
+            link.beds(&mut beds);
+            !beds.is_empty()
+        });
+        if are_beds {
+            self.park.use_words().map_err(Error::Poll)?;
+        }
+        Ok(())
+    }
+
     /// The links of an epoch stand.
     fn watch_links(&self) -> rustix::io::Result<()> {
         for (peer, link) in &self.links {
             self.watch(&link.socket(), LINK | *peer as u64)?;
-            self.metrics
-                .suspect(self.rank_of(*peer), self.name(*peer), false);
+            let (rank, name) = (self.rank_of(*peer), self.name(*peer));
+            self.metrics.suspect(rank, name, false);
+            self.metrics.link(rank, name, link.name(), true);
         }
         self.metrics.peers.set(self.links.len() as i64);
         Ok(())
@@ -279,8 +331,11 @@ impl Engine {
 
     fn handle(&mut self, input: Input) {
         let now = self.now();
+        let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
+        self.journal.take(now, &input, node);
         self.machine.handle(now, input, &mut self.scratch);
         for effect in self.scratch.drain(..) {
+            self.journal.give(now, &effect, node);
             if matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. }) {
                 self.work.push_back(effect);
             } else {

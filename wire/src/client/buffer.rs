@@ -1,9 +1,12 @@
 //! What a client lends and borrows: input buffers that the sidecar reads, and results that it wrote.
 
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{NO_SEGMENT, Shared};
+use super::{Error, NO_SEGMENT, Shared};
+use crate::attach::Members;
+use crate::draft::Draft;
 use crate::segment::{Segment, View};
 
 /// A segment that the sidecar lent for inputs.
@@ -29,6 +32,10 @@ impl Buffer {
             lent: Some(lent),
             bytes,
         }
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -64,7 +71,7 @@ impl Drop for Buffer {
         if let Some(lent) = self.lent.take()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.keep_idle(lent, &self.shared.channel);
+            state.keep_idle(lent);
         }
     }
 }
@@ -76,6 +83,8 @@ pub struct Output {
     pub result: ResultView,
     /// The input, to be filled again.
     pub input: Option<Buffer>,
+    /// Who took part: what an average was divided by.
+    pub members: Arc<Members>,
 }
 
 /// The result of an operation, read where the sidecar wrote it. Dropping it lets the sidecar use the
@@ -84,23 +93,71 @@ pub struct Output {
 pub struct ResultView {
     shared: Arc<Shared>,
     ticket: u64,
+    /// Which sidecar has made it.
+    life: u64,
     view: Option<Arc<View>>,
     bytes: usize,
+    drafted: bool,
+    held: bool,
 }
 
 impl ResultView {
     pub(super) fn new(
         shared: Arc<Shared>,
-        ticket: u64,
+        (ticket, life): (u64, u64),
         view: Option<Arc<View>>,
         bytes: usize,
     ) -> Self {
         Self {
             shared,
             ticket,
+            life,
             view,
             bytes,
+            drafted: false,
+            held: true,
         }
+    }
+
+    /// Where a copy of the result begins that this process may write to, in whole; the result and what others read
+    /// stay as they are. It is a copy only of the pages that are written. The address is good until this is dropped,
+    /// its content until [`ResultView::release`]. None for a result without bytes.
+    pub fn draft(&mut self) -> Result<Option<NonNull<u8>>, Error> {
+        let Some(view) = &self.view else {
+            return Ok(None);
+        };
+        let start = view.draft()?.start();
+        self.drafted = true;
+        Ok(Some(start))
+    }
+
+    /// Lets the sidecar use the memory again: from now on any content may appear in it. Says whether the draft is known
+    /// to have been written to.
+    pub fn release(&mut self) -> bool {
+        if !std::mem::replace(&mut self.held, false) {
+            return false;
+        }
+        let Ok(mut state) = self.shared.lock() else {
+            return false; // In a forked child, whose pages are no business of the sidecar's.
+        };
+        let mut written = false;
+        if self.drafted
+            && let Some(view) = &self.view
+        {
+            match view.draft().and_then(Draft::revert) {
+                Ok(was) => written = was,
+                Err(error) => {
+                    // It would hide the next result.
+                    state.lose(error.to_string());
+                }
+            }
+        }
+        if state.release(self.ticket, self.life) {
+            let link = state.link();
+            drop(state);
+            link.bell.ring();
+        }
+        written
     }
 }
 
@@ -116,12 +173,6 @@ impl Deref for ResultView {
 
 impl Drop for ResultView {
     fn drop(&mut self) {
-        let Ok(mut state) = self.shared.lock() else {
-            return;
-        };
-        if state.release(self.ticket) {
-            drop(state);
-            self.shared.bell.ring();
-        }
+        self.release();
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn check_results(cluster: &Cluster) {
                 let expected =
                     expected.get_or_insert_with(|| reference::result(cluster, op as u64));
                 assert!(
-                    bytes == expected,
+                    **bytes == expected[..],
                     "rank {rank} has other bytes for operation {op}"
                 );
             }
@@ -212,6 +212,7 @@ fn an_average_that_fits_does_not_overflow_on_its_way() {
     });
 }
 
+// Trap T12.
 #[test]
 fn delays_do_not_change_a_single_bit() {
     let run = |seed| {
@@ -223,7 +224,7 @@ fn delays_do_not_change_a_single_bit() {
         cluster.outcomes
     };
     let first = run(0);
-    for seed in 1..20 {
+    for seed in 1..100 {
         assert!(run(seed) == first);
     }
 }
@@ -251,7 +252,7 @@ fn outcomes_of_a_mismatch(
     assert!(
         third
             .iter()
-            .all(|outcome| outcome.as_ref().is_ok_and(|bytes| *bytes == expected))
+            .all(|outcome| outcome.as_ref().is_ok_and(|bytes| **bytes == expected[..]))
     );
     let settle = cluster.queue.now() + Duration::from_millis(50);
     cluster.run_until(settle);

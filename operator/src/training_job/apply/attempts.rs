@@ -181,6 +181,7 @@ fn assignment_of(
             OnPeerLoss::Shrink => assignment::OnPeerLoss::Shrink,
         },
         peer_loss_seconds: job.spec.failure_policy.peer_loss_seconds,
+        traffic_class: fabric.traffic_classes.hfreduce,
         checkpoint: job
             .spec
             .checkpoint

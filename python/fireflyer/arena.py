@@ -1,0 +1,307 @@
+"""Gradients that are reduced where they lie: they are made in memory shared with the sidecar and read where it wrote
+their average, so nothing is copied in between.
+
+Owns when buckets are called and what ``.grad`` is at each moment: between `Arena.zero_grad` and the backward pass, the
+place in the shared memory that autograd adds to; while its bucket is under way, None; after `Arena.wait`, the average.
+Buckets are called in one order on all ranks, the order of the backward pass, whatever order gradients come in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from . import naming
+from .buckets import Bucket, Slot, layout, plan
+from .errors import HFReduceError
+from .shared import Memory, of_result
+
+if TYPE_CHECKING:
+    from ._native import Client, Ticket
+
+_log = logging.getLogger(__name__)
+
+#: Bytes of a bucket: large enough that what a call costs is nothing beside it, small enough that the first is under way
+#: while most of the backward pass is still to come. The paper's load has tensors of 4 MiB.
+BUCKET_BYTES = 4 << 20
+
+
+class Arena:
+    """Averages the gradients of a module over all ranks, in place of DistributedDataParallel::
+
+        arena = fireflyer.Arena(model)
+        for batch in loader:
+            arena.zero_grad()              # in place of optimizer.zero_grad()
+            loss(model, batch).backward()  # buckets are under way while it runs
+            arena.wait()                   # .grad is the average
+            optimizer.step()
+
+    Making one is collective: parameters and buffers get the values of rank 0. All ranks call `wait` equally often; it
+    averages every parameter that requires a gradient, with zeros from ranks that have not used it.
+
+    A gradient is this process's own until `zero_grad` or the next backward pass. Writing to it, as clipping does, is
+    allowed and costs a copy of each page that is written; the arena notices and copies results from then on, which is
+    cheaper than that. `views=False` copies from the start.
+
+    Over a group without a sidecar the same happens by the group's own allreduce.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        group: dist.ProcessGroup | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        views: bool = True,
+    ) -> None:
+        self._group = dist.group.WORLD if group is None else group
+        assert self._group is not None
+        self._process = os.getpid()
+        self._copied_in = 0
+        self._synchronizes = True
+        self._views = views
+        buckets = plan(module.parameters(), bucket_bytes)
+        name = layout(buckets)
+        _make_alike(module, self._group)
+        client: Client | None = getattr(self._group, "sidecar", None)
+        self._client = client
+        self._written = client.results_written if client is not None else 0
+        memory, offset = None, 0
+        if client is not None:
+            nbytes = sum(bucket.nbytes for bucket in buckets if self._group.adds(bucket))
+            memory = Memory(client, nbytes, self._group.timeout_seconds)
+        self._lanes: list[_Lane] = []
+        for index, bucket in enumerate(buckets):
+            if memory is not None and self._group.adds(bucket):
+                tag = naming.of_bucket(index, name)
+                self._lanes.append(_SidecarLane(bucket, self._group, memory, offset, tag))
+                offset += bucket.nbytes
+            else:
+                self._lanes.append(_GroupLane(bucket, self._group))
+        self._next = 0
+        me = weakref.ref(self)
+        self._hooks = [
+            slot.parameter.register_post_accumulate_grad_hook(_Ready(me, index, place))
+            for index, lane in enumerate(self._lanes)
+            for place, slot in enumerate(lane.bucket.slots)
+        ]
+
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """Bytes of gradients that were copied so far: into the shared memory, because ``.grad`` was elsewhere, and out
+        of it, because results are not handed out as they lie."""
+        return self._copied_in, sum(lane.copied_out for lane in self._lanes)
+
+    def zero_grad(self) -> None:
+        """Sets all gradients to zeros in the shared memory. What ``.grad`` was is not held any more."""
+        self._own_process()
+        self._check_idle("zero_grad")
+        for lane in self._lanes:
+            lane.flat.zero_()
+            for slot, gradient in zip(lane.bucket.slots, lane.gradients):
+                slot.parameter.grad = gradient
+
+    def wait(self) -> None:
+        """Waits until every ``.grad`` is the average over all ranks. Collective.
+
+        An `HFReduceError` when a bucket failed; then no gradient is to be used.
+        """
+        self._own_process()
+        while self._next < len(self._lanes):
+            self._collect_rest(self._lanes[self._next])
+            self._call()
+        first: BaseException | None = None
+        for lane in self._lanes:
+            try:
+                flat = lane.finish(self._views)
+            except HFReduceError as error:
+                first = first or error
+            else:
+                for slot in lane.bucket.slots:
+                    slot.parameter.grad = slot.of(flat)
+            lane.reset()
+        self._next = 0
+        if first is not None:
+            raise first
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside add to the gradients and call nothing: all but the last of several micro-batches."""
+        self._check_idle("no_sync")
+        before, self._synchronizes = self._synchronizes, False
+        try:
+            yield
+        finally:
+            self._synchronizes = before
+
+    def close(self) -> None:
+        """Leaves the module alone from here on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _ready(self, index: int, place: int) -> None:
+        """Autograd has added to a gradient."""
+        if not self._synchronizes:
+            return
+        self._own_process()
+        lane = self._lanes[index]
+        slot = lane.bucket.slots[place]
+        if lane.filled[place]:
+            raise HFReduceError(
+                "failed to add to a gradient that is under way: a second backward pass before wait(); call wait() "
+                "after each, or run all but the last of a step inside no_sync()"
+            )
+        self._collect(lane, place, slot)
+        if lane.is_full:
+            self._call()
+
+    def _collect(self, lane: _Lane, place: int, slot: Slot) -> None:
+        """Brings the gradient of a parameter to its place in the bucket, if it is not there."""
+        gradient, mine = slot.parameter.grad, lane.gradients[place]
+        if gradient is None:
+            mine.zero_()
+        elif gradient is not mine:
+            mine.copy_(gradient)
+            self._copied_in += mine.numel() * mine.element_size()
+        # Nobody reads or adds to it before it is the average.
+        slot.parameter.grad = None
+        lane.fill(place)
+
+    def _collect_rest(self, lane: _Lane) -> None:
+        for place, slot in enumerate(lane.bucket.slots):
+            if not lane.filled[place]:
+                self._collect(lane, place, slot)
+
+    def _call(self) -> None:
+        """Calls the buckets whose turn it is."""
+        if self._next == 0:
+            self._look_for_writers()
+        while self._next < len(self._lanes) and self._lanes[self._next].is_full:
+            self._lanes[self._next].start()
+            self._next += 1
+
+    def _look_for_writers(self) -> None:
+        if self._client is not None and self._views:
+            written, self._written = self._written, self._client.results_written
+            if self._written > written:
+                self._views = False
+                _log.info("gradients are written to after wait(): from here on they are copied")
+
+    def _check_idle(self, what: str) -> None:
+        if self._next or any(any(lane.filled) for lane in self._lanes):
+            raise HFReduceError(f"failed to call {what}: gradients are under way, call wait() first")
+
+    def _own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise HFReduceError(
+                f"failed to use an Arena in process {os.getpid()}: it belongs to process {self._process}; use it "
+                "outside of DataLoader workers and forked children"
+            )
+
+
+class _Ready:
+    """What autograd calls. It keeps nothing: a parameter that keeps itself is never collected."""
+
+    def __init__(self, arena: weakref.ref[Arena], lane: int, place: int) -> None:
+        self._arena, self._lane, self._place = arena, lane, place
+
+    def __call__(self, _: torch.Tensor) -> None:
+        arena = self._arena()
+        if arena is not None:
+            arena._ready(self._lane, self._place)
+
+
+class _Lane:
+    """A bucket, the memory where its gradients are made, and the way it is reduced."""
+
+    def __init__(self, bucket: Bucket, group: Any, flat: torch.Tensor) -> None:
+        self.bucket = bucket
+        self.group = group
+        self.flat = flat.zero_()
+        self.gradients = [slot.of(flat) for slot in bucket.slots]
+        self.copied_out = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """For the next step."""
+        self.filled = [False] * len(self.bucket.slots)
+        self._missing = len(self.filled)
+
+    def fill(self, place: int) -> None:
+        """A gradient is in its place."""
+        self.filled[place] = True
+        self._missing -= 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of them are."""
+        return self._missing == 0
+
+    def start(self) -> None:
+        """Calls the reduction."""
+        raise NotImplementedError
+
+    def finish(self, views: bool) -> torch.Tensor:
+        """Waits for it; the memory where the averages lie, which are somebody's own from here on if `views`."""
+        raise NotImplementedError
+
+
+class _SidecarLane(_Lane):
+    """Over the node's sidecar."""
+
+    def __init__(self, bucket: Bucket, group: Any, memory: Memory, offset: int, tag: int) -> None:
+        super().__init__(bucket, group, memory.tensor(offset, bucket.count, bucket.dtype))
+        self._arena, self._offset, self._tag = memory.arena, offset, tag
+        self._ticket: Ticket | None = None
+
+    def start(self) -> None:
+        group, bucket = self.group, self.bucket
+        self._ticket = group.call_at(
+            "avg", bucket.dtype, bucket.count, self._arena, self._offset, self._tag
+        )
+
+    def finish(self, views: bool) -> torch.Tensor:
+        ticket, self._ticket = self._ticket, None
+        try:
+            if views:
+                result = self.group.sidecar.take(ticket, timeout=self.group.timeout_seconds)
+                return of_result(result, self.bucket.dtype)
+            target = self.flat.view(torch.uint8).numpy()
+            self.group.sidecar.wait(ticket, target, timeout=self.group.timeout_seconds)
+        except HFReduceError as error:
+            raise HFReduceError(naming.explain(str(error))) from None
+        self.copied_out += self.bucket.nbytes
+        return self.flat
+
+
+class _GroupLane(_Lane):
+    """By the group's own allreduce, in place."""
+
+    def __init__(self, bucket: Bucket, group: Any) -> None:
+        flat = torch.empty(bucket.count, dtype=bucket.dtype, device=bucket.device)
+        super().__init__(bucket, group, flat)
+        self._work: dist.Work | None = None
+
+    def start(self) -> None:
+        self._work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+
+    def finish(self, views: bool) -> torch.Tensor:
+        work, self._work = self._work, None
+        if work is not None:
+            work.wait()
+        return self.flat.div_(self.group.size())
+
+
+def _make_alike(module: torch.nn.Module, group: dist.ProcessGroup) -> None:
+    """All ranks get what rank 0 of the group has."""
+    root = dist.get_global_rank(group, 0)
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=root, group=group)

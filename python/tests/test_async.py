@@ -1,0 +1,154 @@
+"""Handles of operations in flight, and what a forked child may do with them: 2 nodes of 2 ranks on the loopback."""
+
+import gc
+import os
+import unittest
+from datetime import timedelta
+
+import fireflyer
+import gang
+import torch
+import torch.distributed as dist
+from fireflyer import HFReduceError
+from sidecars import Sidecars, needed
+
+
+def told_by(do):
+    """What `do` raises, or nothing."""
+    try:
+        do()
+    except (HFReduceError, RuntimeError) as raised:
+        return f"{type(raised).__name__}: {raised}"
+    return None
+
+
+def in_flight():
+    """Rank 3 calls later than the others: their handles can tell."""
+    rank = dist.get_rank()
+    tensor = torch.ones(1000)
+    if rank == 3:
+        # All others have looked at theirs.
+        dist.distributed_c10d._get_default_store().wait(["looked-0", "looked-1", "looked-2"])
+    work = dist.all_reduce(tensor, async_op=True)
+    seen = []
+    future = work.get_future().then(lambda value: value.value()[0].sum().item())
+    if rank != 3:
+        seen = [
+            work.is_completed(),
+            work.is_success(),
+            work.exception(),
+            told_by(lambda: work.wait(timedelta(milliseconds=20))),
+        ]
+        dist.distributed_c10d._get_default_store().set(f"looked-{rank}", "1")
+    # A wait that ran out of time takes nothing away.
+    waited = work.wait(timedelta(seconds=60))
+    after = [work.is_completed(), work.is_success(), work.exception(), work.result()[0] is tensor]
+    return seen, waited, after, future.wait(), tensor[7].item()
+
+
+def failed():
+    """A call that fails, as each part of its handle tells it."""
+    tensor = torch.ones(4 + dist.get_rank() % 2)
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    told = [told_by(work.wait), told_by(work.wait), told_by(future.wait), str(work.exception())]
+    return told, work.is_completed(), work.is_success()
+
+
+class Samples(torch.utils.data.Dataset):
+    """A data set whose workers try what they must not, once each."""
+
+    def __init__(self, tries):
+        self._tries = tries
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, at):
+        told = [told_by(one) or "nothing" for one in self._tries]
+        gc.collect()
+        return torch.full((3,), float(at)), told
+
+
+def beside_workers():
+    """Trains with the workers of a DataLoader, forked while an operation is in flight and a group lives."""
+    layers = torch.nn.Linear(3, 2)
+    arena = fireflyer.Arena(layers)
+    client = dist.group.WORLD.sidecar
+    before = dist.all_reduce(torch.ones(5), async_op=True)
+    samples = Samples(
+        [
+            lambda: dist.all_reduce(torch.ones(1)),
+            lambda: dist.broadcast(torch.ones(1, dtype=torch.float64), src=0),
+            dist.barrier,
+            before.wait,
+            arena.wait,
+            arena.zero_grad,
+            lambda: client.call("barrier", "u8", 0, None, timeout=1.0),
+            client.close,
+        ]
+    )
+    told, steps = set(), 0
+    for _ in range(2):
+        loader = torch.utils.data.DataLoader(
+            samples, batch_size=4, num_workers=2, multiprocessing_context="fork"
+        )
+        for batch, texts in loader:
+            arena.zero_grad()
+            layers(batch).sum().backward()
+            arena.wait()
+            assert layers.bias.grad.eq(4).all()
+            told |= {(at, text) for at, one in enumerate(texts) for text in one}
+            steps += 1
+    before.wait()
+    # Workers have come and gone; one more child ends as an interpreter does, with all that is registered.
+    child = os.fork()
+    if child == 0:
+        try:
+            del arena, client, samples, before
+            gc.collect()
+            import sys
+
+            sys.exit(0)
+        except SystemExit:
+            import atexit
+
+            atexit._run_exitfuncs()
+            os._exit(7)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return sorted(told), steps, ended, tensor.item()
+
+
+@needed
+class AsyncTest(unittest.TestCase):
+    def gang(self, nodes=2, procs=2):
+        return self.enterContext(Sidecars(nodes, procs))
+
+    def test_a_handle_tells_before_and_after_and_a_wait_can_run_out_of_time(self):
+        results = gang.successes(self.gang().run(in_flight))
+        for rank, (seen, waited, after, future, value) in enumerate(results):
+            if rank != 3:
+                self.assertEqual(seen[:3], [False, False, None])
+                self.assertRegex(seen[3], "HFReduceError: .*is not finished after 0.02 s")
+            self.assertTrue(waited)
+            self.assertEqual(after, [True, True, None, True])
+            self.assertEqual((future, value), (4000.0, 4.0))
+
+    def test_a_failure_is_told_by_every_part_of_a_handle_and_every_time(self):
+        for told, completed, success in gang.successes(self.gang().run(failed)):
+            for text in told:
+                self.assertIn("ranks disagree", text)
+            self.assertIn("HFReduceError", told[2])
+            self.assertEqual((completed, success), (True, False))
+
+    def test_workers_of_a_data_loader_are_told_and_their_parent_trains_on(self):
+        for told, steps, ended, value in gang.successes(self.gang().run(beside_workers)):
+            by_try = dict(told)
+            self.assertEqual(len(by_try), 8)
+            self.assertEqual(steps, 8)
+            for at, text in by_try.items():
+                self.assertRegex(text, "HFReduceError: failed to .* in process", f"try {at}")
+                self.assertRegex(text, "DataLoader workers|after fork", f"try {at}")
+            self.assertEqual((ended, value), (7, 4.0))

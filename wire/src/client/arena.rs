@@ -1,0 +1,49 @@
+//! Memory for inputs that stays lent: a model's gradients live in it, so nothing is copied to call with them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::buffer::Lent;
+use super::{Buffer, Shared};
+
+/// A segment whose places are inputs of operations, as many and as often as the caller likes. Whoever writes to it
+/// writes elsewhere than operations in flight read; the sidecar adds up whatever lies there. Keep it until its
+/// operations are over.
+#[derive(Debug)]
+pub struct Arena {
+    shared: Arc<Shared>,
+    lent: Lent,
+}
+
+impl Arena {
+    /// None only of a buffer that lends nothing.
+    pub(super) fn new(buffer: Buffer) -> Option<Self> {
+        let shared = buffer.shared();
+        let (lent, _) = buffer.lend()?;
+        Some(Self { shared, lent })
+    }
+
+    /// Bytes of it: at least as many as were asked for.
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> usize {
+        self.lent.segment.len()
+    }
+
+    /// Where it begins: mapped, for reading and writing, until this is dropped.
+    pub fn start(&self) -> NonNull<u8> {
+        self.lent.segment.place()
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.lent.number
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // Not kept for other inputs: an operation in flight may still read it, and then the sidecar keeps it.
+        if let Ok(mut state) = self.shared.lock() {
+            state.give_back(&self.lent);
+        }
+    }
+}
