@@ -36,6 +36,8 @@ pub(crate) struct Follower<'a> {
     /// The last members that it was told of.
     members: Vec<Peer>,
     waiting: Option<Waiting>,
+    /// Whether nothing of this node may run on.
+    is_void: bool,
     /// The newest epoch that it was asked to stop in.
     asked: u64,
 }
@@ -59,6 +61,7 @@ impl<'a> Follower<'a> {
             engine: None,
             members: Vec::new(),
             waiting: None,
+            is_void: false,
             asked: 0,
         }
     }
@@ -81,6 +84,11 @@ impl<'a> Follower<'a> {
                 None => match self.rendezvous.orders.recv_timeout(LOOK) {
                     Ok(order) => order,
                     Err(RecvTimeoutError::Timeout) => continue,
+                    // Its ranks are told until the pod ends.
+                    Err(RecvTimeoutError::Disconnected) if self.is_void => {
+                        thread::sleep(LOOK);
+                        continue;
+                    }
                     Err(RecvTimeoutError::Disconnected) => break,
                 },
             };
@@ -113,7 +121,16 @@ impl<'a> Follower<'a> {
             } => self.connect(epoch, members, Some(resume))?,
             Order::Go { epoch } => self.go(epoch)?,
             Order::Stop { epoch, members } => self.stop(epoch, members)?,
-            Order::Refused { reason } => self.give_up(reason)?,
+            Order::Refused {
+                reason,
+                void: false,
+            } => self.give_up(reason)?,
+            Order::Refused { reason, void: true } => {
+                self.node.note_void(&reason);
+                self.is_void = true;
+                self.give_up(reason.clone())?;
+                self.tell(Command::Void(reason));
+            }
         }
         Ok(())
     }
@@ -255,6 +272,7 @@ impl<'a> Follower<'a> {
         for notice in running.notices.try_iter() {
             match notice {
                 Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
+                Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
                     self.waiting = Some(Waiting {
                         epoch: self.asked.max(epoch.into()),

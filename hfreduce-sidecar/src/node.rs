@@ -14,7 +14,7 @@ use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery, WORLD};
 use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use daemon::{Gate, Readiness};
-use tracing::info;
+use tracing::{info, warn};
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
@@ -378,6 +378,14 @@ impl Node {
             "the gang has joined"
         );
         Ok(())
+    }
+
+    /// Tells the launcher that nothing of this pod may run on.
+    pub(crate) fn note_void(&self, reason: &str) {
+        let path = self.options.run_dir.join(run_dir::VOID);
+        if let Err(error) = std::fs::write(path, reason) {
+            warn!(%error, "the launcher cannot be told that the ranks have to end");
+        }
     }
 
     fn roster(&self, epoch: u64, peers: &[Peer]) -> Roster {

@@ -10,13 +10,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 use gang::pods::{Caller, Pods, Streams, sum};
 use gang::processes::get;
-use gang::{PATIENCE, wait_until};
+use gang::{PATIENCE, f32s, failure, filled, wait_until};
 use hfreduce_sidecar::node::not_ready;
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
 use wire::client::Client;
+use wire::entry::FailureKind;
 use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
-use wire::run_dir::{CheckpointRef, Progress, Roster};
+use wire::run_dir::{self, CheckpointRef, Progress, Roster};
+use wire::{Call, DType, ReduceOp};
 
 /// A connection of a sidecar: what it says comes out of `heard` with its rank.
 struct Operator {
@@ -330,4 +332,32 @@ fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
     let (by, _) = operator.next(|message| *message == recovered);
     assert_ne!(by, 1);
     sum(&clients);
+}
+
+#[test]
+fn a_node_of_a_void_attempt_fails_what_is_called_and_has_its_ranks_ended() {
+    let mut operator = Operator::start();
+    let (pods, clients) = operator.run_gang(2);
+    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 3);
+    let input = || Some(filled(&clients[1], &f32s(&[1.0; 3])));
+    // The other has not called.
+    let waiting = clients[1].submit(call, input(), PATIENCE).unwrap();
+    let reason = "attempt 1 is void, the job is at 2";
+    operator.say(
+        1,
+        &ToSidecar::Refused {
+            reason: reason.to_owned(),
+            void: true,
+        },
+    );
+    let (kind, text) = failure(clients[1].wait(waiting, PATIENCE));
+    assert_eq!((kind, &*text), (FailureKind::Broken, reason));
+    let later = clients[1].submit(call, input(), PATIENCE).unwrap();
+    assert_eq!(
+        failure(clients[1].wait(later, PATIENCE)).0,
+        FailureKind::Broken
+    );
+    let told = std::fs::read_to_string(pods.run_dir(1).join(run_dir::VOID)).unwrap();
+    assert_eq!(told, reason);
+    assert!(!pods.run_dir(0).join(run_dir::VOID).exists());
 }

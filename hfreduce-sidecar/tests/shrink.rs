@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use gang::leader::Leader;
 use gang::pods::Pods;
-use gang::{PATIENCE, f32s, failure, filled, run, to_f32s};
+use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
 use wire::client::{Client, Ticket};
 use wire::entry::FailureKind;
+use wire::run_dir;
 use wire::{Call, DType, ReduceOp};
 
 /// Ten times what a killed trainer's node may cost.
@@ -176,4 +177,6 @@ fn the_other_processes_of_a_node_that_is_out_get_an_error() {
         Ok(output) => assert_eq!(to_f32s(&output.result), [6.0; 10]),
         refused @ Err(_) => assert_eq!(failure(refused).0, FailureKind::Broken),
     }
+    // Also for ranks that call nothing.
+    wait_until(|| pods.run_dir(2).join(run_dir::VOID).exists());
 }

@@ -3,6 +3,8 @@
 //!
 //! - A requested stop is passed on, then waited for: nothing is killed here, the kubelet does that
 //!   when the grace is over.
+//! - Once nothing of the pod may run on, because others do its work, all end: SIGTERM at once, SIGKILL after
+//!   [`MERCY`]. What they would save now is not wanted.
 //! - A rank that fails without a stop ends the others: SIGTERM at once, SIGKILL after [`MERCY`].
 //! - Once the ranks are to end, one whose first process ended but left its program running (a shell
 //!   script that started python) gets SIGTERM for all of it, and is over only when nothing is left.
@@ -56,6 +58,8 @@ impl fmt::Display for Ending {
 pub(crate) enum Input {
     /// The pod is being deleted, or somebody asked the launcher to leave.
     Stop,
+    /// Nothing of this pod may run on.
+    Void,
     /// A rank's first process ended; `left_behind` tells whether its process group lives on.
     Ended {
         rank: usize,
@@ -140,6 +144,7 @@ impl Gang {
     pub(crate) fn step(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         match input {
             Input::Stop => self.stop(),
+            Input::Void => self.void(now),
             Input::Ended {
                 rank,
                 ending,
@@ -198,6 +203,16 @@ impl Gang {
             .into_iter()
             .chain(terminate)
             .collect()
+    }
+
+    fn void(&mut self, now: Duration) -> Vec<Effect> {
+        if self.kill_at.is_some() {
+            return Vec::new();
+        }
+        self.stopping = true;
+        self.kill_at = Some(now + MERCY);
+        let running = self.those(Rank::Running);
+        running.map(|rank| Effect::Terminate { rank }).collect()
     }
 
     fn ended(
@@ -321,6 +336,21 @@ mod tests {
             ending: Ending::Code(1),
         };
         assert_eq!(gang.verdict(), Some(Verdict::Interrupted(Some(failure))));
+    }
+
+    #[test]
+    fn ranks_whose_work_others_do_end_within_a_second_and_save_nothing() {
+        let mut gang = Gang::new(2);
+        gang.step(NOW, ended(0, Ending::Code(0)));
+        let effects = gang.step(NOW, Input::Void);
+        assert_eq!(effects, [Effect::Terminate { rank: 1 }]);
+        assert_eq!(gang.step(NOW + MERCY / 2, Input::Void), []);
+        assert_eq!(
+            gang.step(NOW + MERCY, Input::Tick),
+            [Effect::KillGroup { rank: 1 }]
+        );
+        gang.step(NOW + MERCY, ended(1, Ending::Signal(9)));
+        assert!(matches!(gang.verdict(), Some(Verdict::Interrupted(_))));
     }
 
     #[test]

@@ -25,6 +25,8 @@ const NOTICES: usize = 64;
 /// How often the world is looked at while the ranks end: for the acknowledgement, and for process
 /// groups, whose end nobody signals.
 const ENDING_TICK: Duration = Duration::from_millis(200);
+/// How often is looked whether the ranks may run on.
+const VOID_TICK: Duration = Duration::from_secs(1);
 /// The sidecar writes the roster before its startup probe passes, so it is there; this covers a
 /// folder that shows it late.
 const ROSTER_PATIENCE: Duration = Duration::from_secs(10);
@@ -105,6 +107,8 @@ struct Ranks<'a> {
     tails: Vec<Tail>,
     copies: Vec<JoinHandle<()>>,
     ack: Option<CheckpointRef>,
+    /// Whether nothing of this pod may run on.
+    void: bool,
 }
 
 impl<'a> Ranks<'a> {
@@ -121,6 +125,7 @@ impl<'a> Ranks<'a> {
             tails: (0..count).map(|_| Tail::default()).collect(),
             copies: Vec::with_capacity(2 * count),
             ack: None,
+            void: false,
         };
         let share_cores = count > 1 && std::env::var_os("OMP_NUM_THREADS").is_none();
         let mut refused = None;
@@ -182,6 +187,7 @@ impl<'a> Ranks<'a> {
     fn wait(&mut self, notices: &Receiver<Notice>) -> Verdict {
         loop {
             self.reap();
+            self.end_if_void();
             self.step(Input::Tick);
             if self.gang.is_ending() {
                 self.look();
@@ -201,13 +207,30 @@ impl<'a> Ranks<'a> {
         }
     }
 
+    /// Ends the ranks once the sidecar says that nothing of this pod may run on.
+    fn end_if_void(&mut self) {
+        if self.void {
+            return;
+        }
+        let reason = fs::read_to_string(self.args.run_dir.join(run_dir::VOID));
+        if let Ok(reason) = reason {
+            self.void = true;
+            report::say(&format!("launcher: the ranks have to end: {reason}"));
+            self.step(Input::Void);
+        }
+    }
+
     /// The next signal, or none when something else is due.
     fn next(&self, notices: &Receiver<Notice>) -> Option<Notice> {
         let until_kill = self
             .gang
             .wake_at()
             .map(|at| at.saturating_sub(self.started.elapsed()));
-        let until_look = self.gang.is_ending().then_some(ENDING_TICK);
+        let until_look = if self.gang.is_ending() {
+            Some(ENDING_TICK)
+        } else {
+            Some(VOID_TICK)
+        };
         match [until_kill, until_look].into_iter().flatten().min() {
             Some(timeout) => notices.recv_timeout(timeout).ok(),
             None => notices.recv().ok(),

@@ -162,6 +162,9 @@ pub enum ToSidecar {
     Refused {
         /// Why.
         reason: String,
+        /// Whether it never will be: what belongs to it has to end, also where no kubelet ends it.
+        #[serde(default)]
+        void: bool,
     },
 }
 

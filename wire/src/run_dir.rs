@@ -24,6 +24,8 @@ pub const WELCOMED: &str = "welcomed";
 pub const FLIGHT: &str = "hfreduce-flight.json";
 /// Exists when the pod was asked to stop; made by the launcher.
 pub const STOP: &str = "stop";
+/// Exists when nothing of this pod may run on, because others do its work or did: made by the sidecar. Holds why.
+pub const VOID: &str = "void";
 /// The checkpoint saved because of the stop; written by global rank 0.
 pub const ACK: &str = "ack.json";
 /// How far training is; written by global rank 0, forwarded by the sidecar.

@@ -27,7 +27,11 @@ impl<'a> Draft<'a> {
     /// Whether it trains, or is about to, on a node that somebody cordoned.
     pub(crate) fn is_on_cordoned_node(&self, ledger: &Ledger<'a>) -> bool {
         let settled = matches!(self.status.phase, Phase::Starting | Phase::Running);
-        let cordoned = |name| ledger.node(name).is_some_and(|node| node.cordoned);
+        // Kubernetes taints a node that is not ready: that is a loss, and nobody's wish.
+        let cordoned = |name| {
+            let node = ledger.node(name);
+            node.is_some_and(|node| node.cordoned && node.ready)
+        };
         settled
             && self.actions.is_empty()
             && self.view.holding().is_some_and(|attempt| {

@@ -199,7 +199,7 @@ impl Member {
                             ToSidecar::Redirect { address } => {
                                 return Ok(Ended::Redirected(address));
                             }
-                            ToSidecar::Refused { reason } => return Ok(Ended::Refused(reason)),
+                            ToSidecar::Refused { reason, .. } => return Ok(Ended::Refused(reason)),
                             ToSidecar::Roster { epoch, .. } => {
                                 stream.write_all(&encode(&ToOperator::Joined { epoch })?).await?;
                             }

@@ -38,6 +38,8 @@ pub enum Command {
     Enter(Box<Epoch>),
     /// There will be no other: everything fails, for this reason.
     GiveUp(String),
+    /// The same, and also if the epoch is not over.
+    Void(String),
 }
 
 /// What the engine has to tell.
@@ -89,6 +91,10 @@ impl Engine {
                 Command::Stop => self.handle(Input::Revoke),
                 Command::Enter(epoch) => self.enter(*epoch)?,
                 Command::GiveUp(reason) => self.give_up(reason),
+                Command::Void(reason) => {
+                    self.give_up(reason);
+                    self.handle(Input::Revoke);
+                }
             }
         }
         self.finish_stop();

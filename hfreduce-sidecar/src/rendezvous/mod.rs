@@ -100,6 +100,8 @@ pub enum Order {
     Refused {
         /// Why.
         reason: String,
+        /// Whether nothing of this node may run on.
+        void: bool,
     },
 }
 

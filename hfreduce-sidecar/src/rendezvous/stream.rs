@@ -44,6 +44,8 @@ pub(super) enum End {
     Closed,
     #[error("the operator refused this node: {0}")]
     Refused(String),
+    #[error("nothing of this node may run on: {0}")]
+    Void(String),
     #[error("another replica leads at {0}")]
     Redirect(SocketAddr),
     #[error("this node leaves")]
@@ -86,6 +88,10 @@ impl Stream {
                     leader = Some(address);
                 }
                 End::Refused(reason) => warn!(reason, "refused by the operator"),
+                End::Void(reason) => {
+                    warn!(reason, "refused by the operator for good");
+                    return;
+                }
                 End::Address
                 | End::Introduction(_)
                 | End::Somebody(_)
@@ -262,12 +268,17 @@ impl Stream {
     fn obey(&self, message: ToSidecar) -> Result<(), End> {
         let order = match message {
             ToSidecar::Redirect { address } => return Err(End::Redirect(address)),
-            ToSidecar::Refused { reason } => {
+            ToSidecar::Refused { reason, void } => {
                 let refused = Order::Refused {
                     reason: reason.clone(),
+                    void,
                 };
                 self.orders.send(refused).ok();
-                return Err(End::Refused(reason));
+                return Err(if void {
+                    End::Void(reason)
+                } else {
+                    End::Refused(reason)
+                });
             }
             ToSidecar::Revoke { epoch, members } => Order::Stop { epoch, members },
             ToSidecar::Next {

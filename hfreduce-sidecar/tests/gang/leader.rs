@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use collective::membership::{
     Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
-    Reason, View,
+    Reason, Refusal, View,
 };
 use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
 
@@ -196,6 +196,7 @@ fn words(message: Message) -> ToSidecar {
         },
         Message::Refused(refusal) => ToSidecar::Refused {
             reason: refusal.to_string(),
+            void: matches!(refusal, Refusal::Out { .. }),
         },
     }
 }

@@ -27,12 +27,37 @@ pub struct Gang {
     pub policy: Policy,
 }
 
+/// Why a gang may not meet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refusal {
+    /// In one sentence.
+    pub reason: String,
+    /// Whether the attempt is over for good. Otherwise another time may be better.
+    pub void: bool,
+}
+
+impl Refusal {
+    /// The attempt is over for good.
+    pub fn void(reason: String) -> Self {
+        Self { reason, void: true }
+    }
+
+    /// Not now.
+    pub fn now(reason: String) -> Self {
+        Self {
+            reason,
+            void: false,
+        }
+    }
+}
+
 /// Knows the gangs.
 pub trait Directory: Send + Sync + 'static {
     /// The key by which an attempt of a job authenticates; none when the job is unknown.
     fn key(&self, job: JobId, attempt: u32) -> Option<Key>;
     /// The gang that may meet now; else why not.
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, String>;
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal>;
 }
 
 /// The directory of a cluster: what the mirrors say.
@@ -76,20 +101,22 @@ impl Directory for ClusterDirectory {
         Some(Key::derive(&self.master, &key.uid, attempt))
     }
 
-    fn gang(&self, id: JobId, attempt: u32) -> Result<Gang, String> {
-        let (key, job) = self.job(id).ok_or("the job is gone")?;
+    fn gang(&self, id: JobId, attempt: u32) -> Result<Gang, Refusal> {
+        let gone = || Refusal::void("the job is gone".to_owned());
+        let (key, job) = self.job(id).ok_or_else(gone)?;
         let status = job.status.clone().unwrap_or_default();
         if attempt < status.attempt {
-            return Err(format!(
+            return Err(Refusal::void(format!(
                 "attempt {attempt} is void, the job is at {}",
                 status.attempt
-            ));
+            )));
         }
         if !holds_nodes(status.phase) || attempt > status.attempt {
-            return Err(format!(
-                "the job is {:?} and has no attempt {attempt}",
-                status.phase
-            ));
+            let reason = format!("the job is {:?} and has no attempt {attempt}", status.phase);
+            // An attempt that stopped holding nodes never holds them again. Of a later one this leader has not
+            // heard yet.
+            let void = attempt == status.attempt;
+            return Err(Refusal { reason, void });
         }
         let mirrors = self.cluster.mirrors();
         let name = crds::names::attempt_name(&key.name, attempt);
@@ -101,9 +128,9 @@ impl Directory for ClusterDirectory {
                 job: key,
                 policy: policy(&job.spec.failure_policy),
             }),
-            None => Err(format!(
+            None => Err(Refusal::now(format!(
                 "the assignment of attempt {attempt} is not known yet"
-            )),
+            ))),
         }
     }
 }

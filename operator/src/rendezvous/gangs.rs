@@ -19,7 +19,7 @@ use wire::rendezvous::ToSidecar;
 
 use crate::leader::Role;
 use crate::metrics::Metrics;
-use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::directory::{Directory, Gang, Refusal};
 use crate::rendezvous::meeting::Meeting;
 use crate::rendezvous::store::Store;
 use crate::training_job::observe::Reports;
@@ -394,8 +394,15 @@ impl Gangs {
         let directory = Arc::clone(&self.directory);
         let mut over = Vec::new();
         self.gangs.retain(|(job, attempt), meeting| {
-            let current = directory.gang(JobId::new(&job.uid), *attempt).is_ok();
-            let stays = current || !meeting.outboxes.is_empty();
+            let refusal = directory.gang(JobId::new(&job.uid), *attempt).err();
+            let stays = match refusal {
+                None => true,
+                Some(Refusal { reason, void: true }) => {
+                    meeting.void(&reason);
+                    false
+                }
+                Some(Refusal { void: false, .. }) => !meeting.outboxes.is_empty(),
+            };
             if !stays {
                 over.push(job.clone());
             }

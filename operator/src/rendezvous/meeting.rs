@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Endpoint, Membership, Message, OnPeerLoss, View};
+use collective::membership::{
+    Commit, Connection, Endpoint, Membership, Message, OnPeerLoss, Refusal, View,
+};
 use scheduler::{Stuck, Timestamp};
 use tokio::sync::mpsc;
 use wire::rendezvous::{Peer, ToSidecar};
@@ -48,6 +50,18 @@ impl Meeting {
         }
     }
 
+    /// Tells all sidecars that are left that the attempt is over: a kubelet that died does not.
+    pub(super) fn void(&mut self, reason: &str) {
+        for outbox in std::mem::take(&mut self.outboxes).into_values() {
+            let refused = ToSidecar::Refused {
+                reason: reason.to_owned(),
+                void: true,
+            };
+            // One that does not read dials again, and is told then.
+            outbox.try_send(refused).ok();
+        }
+    }
+
     pub(super) fn send(&mut self, connection: Connection, message: Message) {
         let refused = matches!(message, Message::Refused(_));
         let message = match message {
@@ -75,6 +89,8 @@ impl Meeting {
             },
             Message::Refused(refusal) => ToSidecar::Refused {
                 reason: refusal.to_string(),
+                // The others do its work.
+                void: matches!(refusal, Refusal::Out { .. }),
             },
         };
         let sent = self

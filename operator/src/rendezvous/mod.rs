@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use directory::{ClusterDirectory, Directory, Gang};
+pub use directory::{ClusterDirectory, Directory, Gang, Refusal};
 pub use gangs::Planner;
 pub use standalone::{Error as StandaloneError, serve as serve_standalone};
 pub use store::{InMemory, InStatus, Store};

@@ -17,7 +17,7 @@ use wire::rendezvous::{self, Decoder, SuspectReason, ToOperator, ToSidecar, enco
 
 use crate::leader::Role;
 use crate::rendezvous::Service;
-use crate::rendezvous::directory::Gang;
+use crate::rendezvous::directory::{Gang, Refusal};
 use crate::rendezvous::gangs::{self, Input};
 
 /// Before another try to accept, when there was no descriptor.
@@ -128,7 +128,9 @@ impl Session {
         }
         let gang = match self.service.directory.gang(identity.job, identity.attempt) {
             Ok(gang) => gang,
-            Err(reason) => return self.say(&ToSidecar::Refused { reason }).await,
+            Err(Refusal { reason, void }) => {
+                return self.say(&ToSidecar::Refused { reason, void }).await;
+            }
         };
         let mut decoder = Decoder::<ToOperator>::default();
         let Some(ToOperator::Hello {

@@ -17,7 +17,7 @@ use wire::handshake::{JobId, KEY_BYTES, Key};
 use crate::args::StandaloneArgs;
 use crate::leader::Role;
 use crate::metrics::Metrics;
-use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::directory::{Directory, Gang, Refusal};
 use crate::rendezvous::gangs::Planner;
 use crate::rendezvous::store::InMemory;
 use crate::training_job::observe::Reports;
@@ -57,15 +57,15 @@ impl Directory for OneGang {
         (job == JobId::new(&self.gang.job.uid)).then(|| self.key.clone())
     }
 
-    fn gang(&self, _job: JobId, attempt: u32) -> Result<Gang, String> {
-        if attempt == self.gang.attempt {
-            Ok(self.gang.clone())
-        } else {
-            Err(format!(
-                "attempt {attempt} is not served, {} is",
-                self.gang.attempt
-            ))
+    fn gang(&self, _job: JobId, attempt: u32) -> Result<Gang, Refusal> {
+        let served = self.gang.attempt;
+        if attempt == served {
+            return Ok(self.gang.clone());
         }
+        Err(Refusal {
+            reason: format!("attempt {attempt} is not served, {served} is"),
+            void: attempt < served,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use scheduler::{
     Action, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Snapshot, Stuck, check,
 };
 
-use crate::build::{at, job, key};
+use crate::build::{at, job, key, node};
 use crate::decisions::{decide, placed, queue, recorded, step};
 use crate::gangs::{deletions, train};
 use crate::life::{Life, is_over, live, lose_node, succeeded_uncharged};
@@ -84,6 +84,19 @@ fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
         assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
         assert_eq!(plan.gone, []);
     }
+}
+
+#[test]
+fn a_dead_node_that_kubernetes_has_tainted_is_not_left_for_another() {
+    let mut snapshot = running();
+    snapshot.nodes.push(node("a-003", "a"));
+    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].cordoned = true;
+    assert!(decide(&snapshot, at(10)).is_empty());
+    // Somebody's wish is.
+    snapshot.nodes[2].ready = true;
+    let status = recorded(&decide(&snapshot, at(10)), "train");
+    assert_eq!(status.phase, Phase::Interrupting);
 }
 
 #[test]

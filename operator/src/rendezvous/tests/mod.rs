@@ -33,8 +33,11 @@ impl Directory for Changing {
         self.0.lock().ok()?.key(job, attempt)
     }
 
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, String> {
-        let gangs = self.0.lock().map_err(|error| error.to_string())?;
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal> {
+        let gangs = self
+            .0
+            .lock()
+            .map_err(|error| Refusal::now(error.to_string()))?;
         gangs.gang(job, attempt)
     }
 }
@@ -278,11 +281,26 @@ async fn a_wrong_key_learns_nothing() {
 async fn a_stale_attempt_is_refused_with_the_reason() {
     let running = start(Role::Leading, None).await;
     let mut stale = Sidecar::dial(running.address, 0, 9, KEY).await.unwrap();
-    let Some(ToSidecar::Refused { reason }) = stale.hear().await else {
+    let Some(ToSidecar::Refused { reason, void }) = stale.hear().await else {
         panic!("not refused")
     };
-    assert!(reason.contains("attempt 9"), "{reason}");
+    assert!(reason.contains("attempt 9") && !void, "{reason}");
     assert_eq!(stale.hear().await, None);
+}
+
+#[tokio::test]
+async fn who_is_connected_is_told_when_its_attempt_is_void() {
+    let running = start(Role::Leading, None).await;
+    let sidecars = going(running.address).await;
+    *running.directory.0.lock().unwrap() = gang(2, 2);
+    for mut sidecar in sidecars {
+        let told = sidecar.hear().await;
+        assert!(
+            matches!(told, Some(ToSidecar::Refused { void: true, .. })),
+            "{told:?}"
+        );
+        assert_eq!(sidecar.hear().await, None);
+    }
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
     lost.is_told_to_stop().await;
     let refused = lost.hear().await;
     assert!(
-        matches!(&refused, Some(ToSidecar::Refused { reason }) if reason.contains("rank 1 was lost")),
+        matches!(&refused, Some(ToSidecar::Refused { reason, void: true }) if reason.contains("rank 1 was lost")),
         "{refused:?}"
     );
     assert_eq!(running.metrics.nodes_lost.get(), 1);

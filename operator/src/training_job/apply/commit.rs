@@ -61,9 +61,13 @@ impl Applier {
                 return Err(current);
             }
             match self.put_membership(job, &seen, &recorded).await {
-                Ok(_) => {
+                Ok(written) => {
                     self.cluster.notify();
-                    return Ok(());
+                    if last(&written, attempt, nodes.len()).as_ref() == Some(commit) {
+                        return Ok(());
+                    }
+                    warn!(%job, attempt, "the API server drops status.membership: its CRD is of an older chart");
+                    return Err(None);
                 }
                 Err(write::Error::Conflict { .. }) => {}
                 Err(error) => warn!(%job, attempt, %error, "an epoch may not be committed"),
