@@ -10,6 +10,7 @@ pub mod engine;
 mod follow;
 pub mod introduce;
 pub mod join;
+pub mod link;
 pub mod meet;
 pub mod member;
 pub mod memory;

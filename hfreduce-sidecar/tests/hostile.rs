@@ -175,6 +175,7 @@ fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
     };
     let call = sum(1);
     Submission::Call {
+        group: 0,
         ticket,
         call,
         input,
