@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use wire::handshake::Party;
 use wire::transport::Transport;
 
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
-use crate::join::Joined;
+use crate::link::Arrivals;
 use crate::meet::{Meeting, Side};
 
 /// How long a connection may take to be made before it is tried again.
@@ -31,7 +30,7 @@ pub(crate) struct Dial {
     pub(crate) credentials: Credentials,
     pub(crate) over: Arc<AtomicBool>,
     /// Takes the connection, with the neighbour's rank.
-    pub(crate) sender: Sender<Joined>,
+    pub(crate) arrivals: Arrivals,
     pub(crate) meeting: Arc<Meeting>,
 }
 
@@ -41,7 +40,7 @@ impl Dial {
         while !self.over.load(Ordering::Acquire) {
             match self.once() {
                 Ok(link) => {
-                    self.sender.send((self.peer, link)).ok();
+                    self.arrivals.hand((self.peer, link));
                     return;
                 }
                 Err(Error::Exchange(error)) => {

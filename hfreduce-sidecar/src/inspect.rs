@@ -54,7 +54,7 @@ pub struct Neighbour {
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
     /// Its group; 0 is the world.
-    pub group: u32,
+    pub group: u64,
     /// Which of the group's operations.
     pub operation: u64,
     /// What was called, if a local rank has.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +17,10 @@ use wire::transport::Transport;
 
 use crate::dial::{AGREED, Dial};
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, respond};
+use crate::link::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
+use crate::stop::Stop;
 
 /// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
 const KNOCK_LIMIT: usize = 64;
@@ -35,7 +37,7 @@ pub(crate) type Joined = (usize, Box<dyn Transport>);
 struct Round {
     epoch: u64,
     ranks: BTreeSet<u32>,
-    sender: Sender<Joined>,
+    arrivals: Arrivals,
 }
 
 /// The round under way, if there is one.
@@ -123,6 +125,7 @@ impl Door {
         };
         let over = Arc::new(AtomicBool::new(false));
         let (sender, joined) = channel();
+        let arrivals = Arrivals::new(sender);
         let lower = neighbours
             .keys()
             .map(|peer| *peer as u32)
@@ -130,7 +133,7 @@ impl Door {
         *current(&self.round) = Some(Round {
             epoch,
             ranks: lower.collect(),
-            sender: sender.clone(),
+            arrivals: arrivals.clone(),
         });
         for (peer, address) in neighbours.iter().filter(|(peer, _)| **peer as u32 > rank) {
             let dial = Dial {
@@ -139,7 +142,7 @@ impl Door {
                 epoch,
                 credentials: self.credentials.clone(),
                 over: Arc::clone(&over),
-                sender: sender.clone(),
+                arrivals: arrivals.clone(),
                 meeting: Arc::clone(&self.meeting),
             };
             let named = thread::Builder::new().name(format!("dial-{peer}"));
@@ -172,6 +175,29 @@ impl Door {
     }
 }
 
+impl Door {
+    /// After a round: from here on any member of the epoch may connect, when a group needs it.
+    pub(crate) fn linker(
+        &self,
+        epoch: u64,
+        addresses: BTreeMap<usize, SocketAddr>,
+        stop: Stop,
+    ) -> Option<Linker> {
+        let Party::Sidecar { rank } = self.credentials.identity.party else {
+            return None;
+        };
+        let meeting = Arc::clone(&self.meeting);
+        let credentials = self.credentials.clone();
+        let linker = Linker::new(rank, epoch, credentials, meeting, addresses, stop);
+        *current(&self.round) = Some(Round {
+            epoch,
+            ranks: linker.lower().collect(),
+            arrivals: linker.arrivals(),
+        });
+        Some(linker)
+    }
+}
+
 /// A connection that somebody made to the door.
 struct Knock {
     credentials: Credentials,
@@ -192,13 +218,13 @@ impl Knock {
             .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
-        let linked = answered.and_then(|(rank, sender)| {
+        let linked = answered.and_then(|(rank, arrivals)| {
             let link = self.meeting.agree(stream, rank, Side::Answered)?;
-            Ok((rank, link, sender))
+            Ok((rank, link, arrivals))
         });
         match linked {
-            Ok((rank, link, sender)) => {
-                sender.send((rank as usize, link)).ok();
+            Ok((rank, link, arrivals)) => {
+                arrivals.hand((rank as usize, link));
             }
             // A neighbour that was told of the roster first comes again.
             Err(error @ (Error::Unwanted(_) | Error::Epoch { .. })) => {
@@ -221,11 +247,7 @@ impl Knock {
     /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that
     /// comes while rosters change is taken into a round that is given up, and its dialler believes that
     /// it stands.
-    fn agree(
-        &self,
-        stream: &mut TcpStream,
-        identity: Identity,
-    ) -> Result<(u32, Sender<Joined>), Error> {
+    fn agree(&self, stream: &mut TcpStream, identity: Identity) -> Result<(u32, Arrivals), Error> {
         let Party::Sidecar { rank } = identity.party else {
             return Err(Error::Unwanted(identity));
         };
@@ -233,9 +255,9 @@ impl Knock {
         let mut epoch = [0; 8];
         stream.read_exact(&mut epoch)?;
         let theirs = u64::from_le_bytes(epoch);
-        let sender = match &*current(&self.round) {
+        let arrivals = match &*current(&self.round) {
             Some(round) if round.epoch == theirs && round.ranks.contains(&rank) => {
-                round.sender.clone()
+                round.arrivals.clone()
             }
             Some(_) | None => {
                 return Err(Error::Epoch {
@@ -246,7 +268,7 @@ impl Knock {
         };
         stream.write_all(&AGREED)?;
         limit(stream, None)?;
-        Ok((rank, sender))
+        Ok((rank, arrivals))
     }
 }
 

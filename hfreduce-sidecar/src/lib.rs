@@ -11,6 +11,7 @@ mod follow;
 pub mod inspect;
 pub mod introduce;
 pub mod join;
+pub mod link;
 pub mod meet;
 pub mod member;
 pub mod memory;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use collective::machine::{Buffer, OpId, Region};
+use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
 use wire::block::{Block, Reading, Writing};
 use wire::segment::{self, Segment, Writers};
 
@@ -60,10 +60,10 @@ pub struct Sizes {
 #[derive(Debug)]
 pub struct Memory {
     chunk_bytes: usize,
-    inputs: BTreeMap<(OpId, usize), Input>,
-    results: BTreeMap<OpId, ResultBlock>,
-    receive: BTreeMap<(usize, u8), Slots>,
-    send: [Option<Slots>; 2],
+    inputs: BTreeMap<(GroupId, OpId, usize), Input>,
+    results: BTreeMap<(GroupId, OpId), ResultBlock>,
+    receive: BTreeMap<(GroupId, usize, u8), Slots>,
+    send: BTreeMap<(GroupId, u8), Slots>,
     pool: Pool,
 }
 
@@ -76,13 +76,21 @@ impl Memory {
             inputs: BTreeMap::new(),
             results: BTreeMap::new(),
             receive: BTreeMap::new(),
-            send: [None, None],
+            send: BTreeMap::new(),
             pool: Pool::new(limit_bytes),
         }
     }
 
-    /// Slots for the edges of an epoch, in place of those of the one before.
+    /// Slots for the world's edges of an epoch, in place of all of the one before.
     pub fn set_edges(&mut self, sizes: &Sizes) -> Result<(), segment::Error> {
+        self.receive.clear();
+        self.send.clear();
+        self.chunk_bytes = sizes.chunk_bytes as usize;
+        self.add_edges(WORLD, sizes)
+    }
+
+    /// Slots for the edges of a group. Pages that nothing is written to cost nothing.
+    pub fn add_edges(&mut self, group: GroupId, sizes: &Sizes) -> Result<(), segment::Error> {
         let slots = usize::from(sizes.slots);
         let chunk_bytes = sizes.chunk_bytes as usize;
         let empty = || Slots {
@@ -97,66 +105,72 @@ impl Memory {
                 ..empty()
             })
         };
-        let mut receive = BTreeMap::new();
-        for key in &sizes.receives {
-            receive.insert(*key, edge()?);
+        for &(peer, tree) in &sizes.receives {
+            self.receive.insert((group, peer, tree), edge()?);
         }
-        receive.extend(sizes.borrows.iter().map(|key| (*key, empty())));
-        let mut send = [None, None];
-        for tree in &sizes.sends {
-            send[usize::from(*tree & 1)] = Some(edge()?);
+        let lent = sizes.borrows.iter();
+        self.receive
+            .extend(lent.map(|&(peer, tree)| ((group, peer, tree), empty())));
+        for &tree in &sizes.sends {
+            self.send.insert((group, tree), edge()?);
         }
-        (self.chunk_bytes, self.receive, self.send) = (chunk_bytes, receive, send);
         Ok(())
     }
 
+    /// Nothing of a group is used any more.
+    pub fn forget_group(&mut self, group: GroupId) {
+        self.receive.retain(|(of, ..), _| *of != group);
+        self.send.retain(|(of, _), _| *of != group);
+        self.inputs.retain(|(of, ..), _| *of != group);
+    }
+
     /// Takes a local rank's contribution to an operation.
-    pub fn bring(&mut self, op: OpId, rank: usize, input: Input) {
-        self.inputs.insert((op, rank), input);
+    pub fn bring(&mut self, group: GroupId, op: OpId, rank: usize, input: Input) {
+        self.inputs.insert((group, op, rank), input);
     }
 
     /// Bytes that a local rank has brought to an operation.
-    pub fn brought(&self, op: OpId, rank: usize) -> u64 {
-        let input = self.inputs.get(&(op, rank));
+    pub fn brought(&self, group: GroupId, op: OpId, rank: usize) -> u64 {
+        let input = self.inputs.get(&(group, op, rank));
         input.map_or(0, |input| input.bytes as u64)
     }
 
     /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
-    pub fn borrow(&mut self, peer: usize, tree: u8, slot: u8, bytes: Reading) {
-        let slots = self.receive.get_mut(&(peer, tree));
+    pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, bytes: Reading) {
+        let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
             *place = Some(bytes);
         }
     }
 
     /// What was lent for a receive slot is not read any more.
-    pub fn let_go(&mut self, peer: usize, tree: u8, slot: u8) {
-        let slots = self.receive.get_mut(&(peer, tree));
+    pub fn let_go(&mut self, edge: (GroupId, usize, u8), slot: u8) {
+        let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
             *place = None;
         }
     }
 
     /// Provides for the result of an operation, unless a local rank has asked for it before.
-    pub fn provide(&mut self, op: OpId, bytes: usize) -> Result<(), PoolError> {
-        if bytes == 0 || self.results.contains_key(&op) {
+    pub fn provide(&mut self, group: GroupId, op: OpId, bytes: usize) -> Result<(), PoolError> {
+        if bytes == 0 || self.results.contains_key(&(group, op)) {
             return Ok(());
         }
         let block = self.pool.take(bytes)?;
-        self.results.insert(op, block);
+        self.results.insert((group, op), block);
         Ok(())
     }
 
     /// The segment of an operation's result, if it has any bytes.
-    pub fn result(&self, op: OpId) -> Option<&ResultBlock> {
-        self.results.get(&op)
+    pub fn result(&self, group: GroupId, op: OpId) -> Option<&ResultBlock> {
+        self.results.get(&(group, op))
     }
 
     /// The inputs of an operation are not read any more.
-    pub fn forget_inputs(&mut self, op: OpId) {
+    pub fn forget_inputs(&mut self, group: GroupId, op: OpId) {
         let keys: Vec<_> = self
             .inputs
-            .range((op, 0)..=(op, usize::MAX))
+            .range((group, op, 0)..=(group, op, usize::MAX))
             .map(|(key, _)| *key)
             .collect();
         for key in keys {
@@ -165,8 +179,8 @@ impl Memory {
     }
 
     /// The result of an operation is not read any more: its memory serves another.
-    pub fn forget_result(&mut self, op: OpId) {
-        if let Some(result) = self.results.remove(&op) {
+    pub fn forget_result(&mut self, group: GroupId, op: OpId) {
+        if let Some(result) = self.results.remove(&(group, op)) {
             self.pool.put_back(result);
         }
     }
@@ -180,9 +194,14 @@ impl Memory {
     pub fn read(&self, region: &Region) -> Result<Reading, OutOfBounds> {
         let wrong = OutOfBounds(*region);
         let lent = match region.buffer {
-            Buffer::Receive { peer, tree, slot } => self
+            Buffer::Receive {
+                group,
+                peer,
+                tree,
+                slot,
+            } => self
                 .receive
-                .get(&(peer, tree))
+                .get(&(group, peer, tree))
                 .and_then(|slots| slots.lent.get(usize::from(slot))?.as_ref()),
             Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Send { .. } => None,
         };
@@ -208,19 +227,22 @@ impl Memory {
     /// The block that a region lies in, and its bounds there.
     fn find(&self, region: &Region) -> Option<(&Arc<Block>, usize, usize)> {
         let (block, first, length) = match region.buffer {
-            Buffer::Input { op, rank } => {
-                let input = self.inputs.get(&(op, rank))?;
+            Buffer::Input { group, op, rank } => {
+                let input = self.inputs.get(&(group, op, rank))?;
                 (&input.block, input.offset, input.bytes)
             }
-            Buffer::Result { op } => {
-                let block = &self.results.get(&op)?.block;
+            Buffer::Result { group, op } => {
+                let block = &self.results.get(&(group, op))?.block;
                 (block, 0, block.segment().len())
             }
-            Buffer::Receive { peer, tree, slot } => {
-                self.slot(self.receive.get(&(peer, tree))?, slot)?
-            }
-            Buffer::Send { tree, slot } => {
-                self.slot(self.send.get(usize::from(tree))?.as_ref()?, slot)?
+            Buffer::Receive {
+                group,
+                peer,
+                tree,
+                slot,
+            } => self.slot(self.receive.get(&(group, peer, tree))?, slot)?,
+            Buffer::Send { group, tree, slot } => {
+                self.slot(self.send.get(&(group, tree))?, slot)?
             }
         };
         let (offset, bytes) = extent(region)?;
@@ -270,18 +292,29 @@ mod tests {
 
     fn slot(peer: usize, slot: u8) -> Buffer {
         let tree = 0;
-        Buffer::Receive { peer, tree, slot }
+        Buffer::Receive {
+            group: WORLD,
+            peer,
+            tree,
+            slot,
+        }
+    }
+
+    const RESULT: Buffer = Buffer::Result {
+        group: WORLD,
+        op: 7,
+    };
+
+    fn staged(group: GroupId, tree: u8) -> Buffer {
+        let slot = 0;
+        Buffer::Send { group, tree, slot }
     }
 
     #[test]
     fn what_is_written_is_read_and_bounds_hold() {
         let mut memory = memory(1 << 30);
-        memory.provide(7, 1000).unwrap();
-        for buffer in [
-            Buffer::Result { op: 7 },
-            slot(1, 1),
-            Buffer::Send { tree: 1, slot: 0 },
-        ] {
+        memory.provide(WORLD, 7, 1000).unwrap();
+        for buffer in [RESULT, slot(1, 1), staged(WORLD, 1)] {
             let written = region(buffer, 100, 3);
             memory.write(&written).unwrap().copy_from_slice(b"abc");
             assert_eq!(&*memory.read(&written).unwrap(), b"abc");
@@ -296,17 +329,36 @@ mod tests {
                 assert_eq!(memory.write(&wrong).unwrap_err(), OutOfBounds(wrong));
             }
         }
-        let none = region(Buffer::Send { tree: 0, slot: 0 }, 0, 1);
+        let none = region(staged(WORLD, 0), 0, 1);
         assert_eq!(memory.read(&none).unwrap_err(), OutOfBounds(none));
+    }
+
+    #[test]
+    fn groups_have_slots_of_their_own_until_they_are_forgotten() {
+        let mut memory = memory(1 << 30);
+        let sizes = Sizes {
+            receives: vec![(1, 0)],
+            borrows: Vec::new(),
+            sends: vec![1],
+            slots: 2,
+            chunk_bytes: CHUNK,
+        };
+        memory.add_edges(5, &sizes).unwrap();
+        let (ours, worlds) = (region(staged(5, 1), 0, 3), region(staged(WORLD, 1), 0, 3));
+        memory.write(&ours).unwrap().copy_from_slice(b"abc");
+        assert_eq!(&*memory.read(&worlds).unwrap(), [0; 3]);
+        memory.forget_group(5);
+        assert_eq!(memory.read(&ours).unwrap_err(), OutOfBounds(ours));
+        memory.read(&worlds).unwrap();
     }
 
     #[test]
     fn a_destination_is_never_its_own_source() {
         let mut memory = memory(1 << 30);
-        memory.provide(7, 1000).unwrap();
-        let all = region(Buffer::Result { op: 7 }, 0, 1000);
-        let part = region(Buffer::Result { op: 7 }, 999, 1);
-        let beside = region(Buffer::Result { op: 7 }, 1000, 8);
+        memory.provide(WORLD, 7, 1000).unwrap();
+        let all = region(RESULT, 0, 1000);
+        let part = region(RESULT, 999, 1);
+        let beside = region(RESULT, 1000, 8);
         let _written = memory.write(&all).unwrap();
         assert_eq!(memory.read(&part).unwrap_err(), OutOfBounds(part));
         memory.read(&beside).unwrap();
@@ -315,11 +367,11 @@ mod tests {
     #[test]
     fn a_slot_that_is_lent_is_read_where_it_lies_until_it_is_let_go() {
         let mut memory = memory(1 << 30);
-        memory.provide(7, 1000).unwrap();
-        let theirs = region(Buffer::Result { op: 7 }, 10, 3);
+        memory.provide(WORLD, 7, 1000).unwrap();
+        let theirs = region(RESULT, 10, 3);
         memory.write(&theirs).unwrap().copy_from_slice(b"abc");
         let lent = memory.read(&theirs).unwrap();
-        memory.borrow(2, 0, 1, lent);
+        memory.borrow((WORLD, 2, 0), 1, lent);
         let (all, part, more) = (
             region(slot(2, 1), 0, 3),
             region(slot(2, 1), 1, 2),
@@ -329,7 +381,7 @@ mod tests {
         assert_eq!(&*memory.read(&part).unwrap(), b"bc");
         assert_eq!(memory.read(&more).unwrap_err(), OutOfBounds(more));
         assert_eq!(memory.write(&all).unwrap_err(), OutOfBounds(all));
-        memory.let_go(2, 0, 1);
+        memory.let_go((WORLD, 2, 0), 1);
         assert_eq!(memory.read(&all).unwrap_err(), OutOfBounds(all));
     }
 }

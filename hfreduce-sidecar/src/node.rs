@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery, WORLD};
+use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery};
 use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use daemon::{Gate, Readiness};
@@ -244,7 +244,14 @@ impl Node {
             .of_members(&all)
             .ok_or_else(|| Error::Roster("it lists no nodes".to_owned()))?;
         let config = self.config(epoch, own, layout, trees);
-        let world = resume.and_then(|groups| groups.into_iter().find(|one| one.group == WORLD));
+        let addresses = peers.iter();
+        let addresses = addresses
+            .map(|peer| {
+                let address = SocketAddr::new(peer.address, peer.port);
+                (peer.rank as usize, address)
+            })
+            .collect();
+        let linker = self.door.linker(epoch, addresses, self.stop.clone());
         Ok(Some(Joined {
             epoch,
             peers,
@@ -252,7 +259,8 @@ impl Node {
                 config,
                 members,
                 links,
-                resume: world,
+                linker,
+                resume,
             },
         }))
     }
@@ -332,6 +340,7 @@ impl Node {
             config: self.config(epoch, own as usize, layout, trees),
             members,
             links: BTreeMap::new(),
+            linker: None,
             resume: None,
         };
         self.engine_of(of, Some(awaited.unwrap_or_default()), reporter)

@@ -214,6 +214,7 @@ fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
     };
     let call = sum(1);
     Submission::Call {
+        group: 0,
         ticket,
         call,
         input,
@@ -324,6 +325,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
         offset: 0,
     };
     let call = Submission::Call {
+        group: 0,
         ticket: 2,
         call: sum(10),
         input,

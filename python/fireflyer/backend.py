@@ -7,6 +7,7 @@ sidecar; the group itself is in `group`, imported when the first one is made.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import weakref
@@ -17,7 +18,7 @@ from .environment import RUN_DIR, Environment
 from .errors import HFReduceError
 
 if TYPE_CHECKING:
-    from ._native import Client
+    from ._native import Client, Group
     from .group import HFReduceGroup
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ _owner: weakref.ref[HFReduceGroup] | None = None
 #: The connection to the sidecar, with the process that made it. It outlives groups: a process that has left
 #: cannot come back in the same attempt.
 _connection: tuple[int, Client] | None = None
+#: How many groups of all ranks have talked to the sidecar, and how often each name was opened since the last one
+#: was made: a group's number is used once.
+_generation = 0
+_opened: dict[str, int] = {}
 #: What a rank reports when a group is made. The smallest decides for all.
 _FAILED, _ALONE, _ATTACHED = 0, 1, 2
 
@@ -49,12 +54,13 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(options: Any, _: Any) -> HFReduceGroup:
+def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     """Makes a group. Collective: all members decide together whether it talks to the sidecars.
 
-    An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it.
+    An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it. A group of some ranks whose
+    `backend_options` say that it is ``replicated`` goes on when ranks of it are lost.
     """
-    global _owner
+    global _owner, _generation
     import torch
     import torch.distributed as dist
 
@@ -62,30 +68,59 @@ def _create(options: Any, _: Any) -> HFReduceGroup:
 
     rank, size = options.group_rank, options.group_size
     gloo = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
-    client, error, why_not = None, None, ""
-    if not _is_world(options.global_ranks_in_group):
-        why_not = "the sidecar knows the group of all ranks only"
-    else:
+    client, lane, error, why_not = None, None, None, ""
+    ranks = list(options.global_ranks_in_group)
+    # A group of some ranks, or of all of them again, is opened beside the one of all that talks to the sidecar.
+    is_part = bool(ranks) and (_owns() or not _is_world(ranks))
+    try:
+        client, why_not = _attached() if is_part else _attach(rank, size)
+    except (HFReduceError, ImportError, ValueError) as raised:
+        # Told after the others were told: they wait for this rank.
+        error = raised
+    state = _FAILED if error is not None else _ALONE if client is None else _ATTACHED
+    flag = torch.tensor([state], dtype=torch.int32)
+    gloo.allreduce([flag], dist.ReduceOp.MIN).wait()
+    if int(flag) == _FAILED:
+        raise error or HFReduceError("failed to attach on another rank, see the output of that one")
+    if int(flag) == _ALONE and client is not None:
+        client, why_not = None, "other ranks cannot use their sidecar"
+    if client is not None and is_part:
+        replicated = bool(getattr(backend_options, "replicated", False))
+        number = _number(str(options.group_id))
         try:
-            client, why_not = _attach(rank, size)
-        except (HFReduceError, ImportError, ValueError) as raised:
-            # Told after the others were told: they wait for this rank.
-            error = raised
-        state = _FAILED if error is not None else _ALONE if client is None else _ATTACHED
-        flag = torch.tensor([state], dtype=torch.int32)
-        gloo.allreduce([flag], dist.ReduceOp.MIN).wait()
-        if int(flag) == _FAILED:
-            raise error or HFReduceError(
-                "failed to attach on another rank, see the output of that one"
-            )
-        if int(flag) == _ALONE and client is not None:
-            client, why_not = None, "other ranks cannot use their sidecar"
+            lane = client.open(number, ranks, replicated, options.timeout.total_seconds())
+        except HFReduceError as refused:
+            # The same on all members, as all answers about groups are.
+            if "which cannot be" not in str(refused):
+                raise
+            client, why_not = None, str(refused)
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
-    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client)
-    if client is not None:
+    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane)
+    if client is not None and not is_part:
         _owner = weakref.ref(group)
+        _generation += 1
+        _opened.clear()
     return group
+
+
+def _owns() -> bool:
+    """Whether a group of this process talks to the sidecar for all ranks."""
+    return _owner is not None and _owner() is not None
+
+
+def _attached() -> tuple[Client | None, str]:
+    """The connection that stands, for a group of some ranks."""
+    if not _owns() or _connection is None or _connection[0] != os.getpid():
+        return None, "the group of all ranks does not talk to the sidecar"
+    return _connection[1], ""
+
+
+def _number(name: str) -> int:
+    """A number for a group that PyTorch calls `name`: the same on all its ranks, and never used before."""
+    _opened[name] = _opened.get(name, 0) + 1
+    words = f"{_generation} {_opened[name]} {name}".encode()
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") or 1
 
 
 def _is_world(ranks: list[int]) -> bool:

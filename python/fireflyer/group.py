@@ -1,7 +1,7 @@
 """The process group: which calls go to the sidecar, in which words, and which go to gloo.
 
-Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather and barrier are the sidecar's;
-every other collective, and element types that the sidecar does not add up, are gloo's, so nothing that
+Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather, reduce_scatter and barrier are the
+sidecar's; every other collective, and element types that the sidecar does not add up, are gloo's, so nothing that
 works over gloo fails here. Each rank decides that from its own arguments, hence a collective of gloo waits behind
 a barrier of the sidecar that is named after it: ranks that differ get an error. Send and receive are gloo's
 alone. Gloo connects all ranks with all: that one pair of nodes crosses zones holds for the sidecar only.
@@ -27,7 +27,7 @@ from .membership import Members
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Arena, Client, Ticket
+    from ._native import Arena, Client, Group, Ticket
 
 #: Element types that the sidecar adds up, in its words.
 _DTYPES = {
@@ -50,6 +50,8 @@ _REDUCTIONS = [
 ]
 #: How long the end of a group waits for operations that are still in flight, in seconds.
 _CLOSE_SECONDS = 2.0
+#: How long a group of some ranks that this one has closed is waited for: its end frees what it holds.
+_DAY_SECONDS = 86_400.0
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 #: What a call is about: element type in the sidecar's words, count, and a name for what these do not say or 0.
@@ -67,9 +69,12 @@ class HFReduceGroup(dist.ProcessGroup):
         timeout: timedelta,
         gloo: dist.ProcessGroupGloo,
         client: Client | None,
+        lane: Group | None = None,
     ) -> None:
         super().__init__(store, rank, size)
         self._client = client
+        # What the sidecar knows it as, if it is not the group of all ranks.
+        self._lane = lane
         self._timeout = timeout.total_seconds()
         self._process = os.getpid()
         # Calls take their place in the order of all ranks: one at a time.
@@ -84,7 +89,9 @@ class HFReduceGroup(dist.ProcessGroup):
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            self._finish = weakref.finalize(self, self._completer.close, _CLOSE_SECONDS)
+            self._finish = weakref.finalize(self, _finish, self._completer, client, lane)
+            # A process that ends leaves all its groups at once.
+            self._finish.atexit = lane is None
 
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
@@ -135,6 +142,7 @@ class HFReduceGroup(dist.ProcessGroup):
                 offset,
                 reduce=reduction,
                 tag=tag,
+                group=self._lane,
                 timeout=self._timeout,
             )
 
@@ -247,6 +255,87 @@ class HFReduceGroup(dist.ProcessGroup):
             return self._over_gloo("_allgather_base", output, input, *_given(opts))
         return self._each("allgather", [input], [(_moved(input), "sum", 0)], [output])
 
+    def allgather_into_tensor_coalesced(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        opts: Any = None,
+    ) -> dist.Work:
+        """Copies each of the tensors of all ranks into one tensor on all ranks."""
+        outputs, inputs = list(outputs), list(inputs)
+        alike = len(outputs) == len(inputs) > 0 and all(
+            output.dtype == one.dtype and output.numel() == one.numel() * self.size()
+            for output, one in zip(outputs, inputs)
+        )
+        if not alike or not self._ready([*outputs, *inputs]):
+            return self._over_gloo(
+                "allgather_into_tensor_coalesced", outputs, inputs, *_given(opts)
+            )
+        calls = [(_moved(one), "sum", 0) for one in inputs]
+        return self._each("allgather", inputs, calls, outputs)
+
+    def _reduce_scatter_base(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
+        """Reduces the tensors of all ranks and shares the result out, in rank order."""
+        if not self._shares_out([output], [input], opts):
+            return self._over_gloo("_reduce_scatter_base", output, input, *_given(opts))
+        return self._share_out([output], [input], opts)
+
+    def reduce_scatter_tensor_coalesced(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        opts: Any = None,
+    ) -> dist.Work:
+        """Reduces each of the tensors of all ranks and shares the results out, in rank order."""
+        outputs, inputs = list(outputs), list(inputs)
+        if not self._shares_out(outputs, inputs, opts):
+            return self._over_gloo(
+                "reduce_scatter_tensor_coalesced", outputs, inputs, *_given(opts)
+            )
+        return self._share_out(outputs, inputs, opts)
+
+    def reduce_scatter(
+        self,
+        output_tensors: Sequence[torch.Tensor],
+        input_tensors: Sequence[Sequence[torch.Tensor]],
+        opts: Any = None,
+    ) -> dist.Work:
+        """Reduces the lists of tensors of all ranks; each rank gets the tensor of its place in the list."""
+        outputs, lists = list(output_tensors), [list(one) for one in input_tensors]
+        alike = len(outputs) == len(lists) == 1 and all(
+            (one.dtype, one.numel()) == (outputs[0].dtype, outputs[0].numel()) for one in lists[0]
+        )
+        whole = alike and len(lists[0]) == self.size() and self._ready([*outputs, *lists[0]])
+        flat = [torch.cat([one.detach().reshape(-1) for one in lists[0]])] if whole else []
+        if not self._shares_out(outputs, flat, opts):
+            return self._over_gloo("reduce_scatter", outputs, lists, *_given(opts))
+        return self._share_out(outputs, flat, opts)
+
+    def _shares_out(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
+    ) -> bool:
+        """Whether the sidecar can reduce each input and give each rank its part."""
+        alike = len(outputs) == len(inputs) > 0 and all(
+            output.dtype == one.dtype and one.numel() == output.numel() * self.size()
+            for output, one in zip(outputs, inputs)
+        )
+        reduction = _reduction(opts)
+        return (
+            alike
+            and self._ready([*outputs, *inputs])
+            and all(self._words([one], reduction) is not None for one in inputs)
+        )
+
+    def _share_out(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        reduction = _reduction(opts)
+        words = (self._words([one], reduction) for one in inputs)
+        calls = [(one, reduction, 0) for one in words if one is not None]
+        return self._each("reduce_scatter", inputs, calls, outputs, factor=_factor(opts))
+
     def barrier(self, opts: Any = None) -> dist.Work:
         """Is complete when all ranks have called it."""
         if not self._ready([]):
@@ -280,7 +369,9 @@ class HFReduceGroup(dist.ProcessGroup):
 
         results = list(naming.tensors_of(0, arguments, named))
         with self._calling:
-            ticket = client.call("barrier", "u8", 0, None, tag=name, timeout=timeout)
+            ticket = client.call(
+                "barrier", "u8", 0, None, tag=name, group=self._lane, timeout=timeout
+            )
             return completer.add(HFReduceWork(what, results), finish)
 
     # What only gloo does.
@@ -289,10 +380,6 @@ class HFReduceGroup(dist.ProcessGroup):
     alltoall = partialmethod(_over_gloo, "alltoall")
     alltoall_base = partialmethod(_over_gloo, "alltoall_base")
     allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
-    allgather_into_tensor_coalesced = partialmethod(_over_gloo, "allgather_into_tensor_coalesced")
-    reduce_scatter = partialmethod(_over_gloo, "reduce_scatter")
-    _reduce_scatter_base = partialmethod(_over_gloo, "_reduce_scatter_base")
-    reduce_scatter_tensor_coalesced = partialmethod(_over_gloo, "reduce_scatter_tensor_coalesced")
 
     def _words(self, tensors: Sequence[torch.Tensor], reduction: str | None) -> Words | None:
         """The words of a reduction, if the sidecar can do it."""
@@ -333,6 +420,8 @@ class HFReduceGroup(dist.ProcessGroup):
         factor: float = 1.0,
     ) -> HFReduceWork:
         """Calls one operation for each input now; the results come into `outputs` later."""
+        # Each rank reads its part of what is shared out.
+        part = self.rank() if kind == "reduce_scatter" else None
         client, completer, timeout = self._client, self._completer, self._timeout
         assert client is not None and completer is not None
         tickets: list[Ticket] = []
@@ -341,7 +430,7 @@ class HFReduceGroup(dist.ProcessGroup):
             first, participants = None, None
             for ticket, output in zip(tickets, outputs):
                 try:
-                    ranks = _receive(client, ticket, output, timeout)
+                    ranks = _receive(client, ticket, output, timeout, part)
                     # A rank that was lost between two of several tensors is in some of them only.
                     participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
@@ -363,6 +452,7 @@ class HFReduceGroup(dist.ProcessGroup):
                     )
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
                     said["factor"] = factor
+                    said["group"] = self._lane
                     tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
@@ -370,14 +460,37 @@ class HFReduceGroup(dist.ProcessGroup):
         return work
 
 
-def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> int:
-    """Gets a result. How many ranks took part."""
+def _finish(completer: Completer, client: Client, lane: Group | None) -> None:
+    """Ends a group after what was called in it; one of some ranks is closed when all of them have done so."""
+    if lane is not None:
+        try:
+            ticket = client.call("close", "u8", 0, None, group=lane, timeout=_CLOSE_SECONDS)
+        except HFReduceError:
+            pass  # The sidecar is gone, and the group with it.
+        else:
+            work = HFReduceWork("close", [])
+            completer.add(work, lambda: client.wait(ticket, None, timeout=_DAY_SECONDS))
+            completer.close(0.0)
+            return
+    completer.close(_CLOSE_SECONDS)
+
+
+def _receive(
+    client: Client,
+    ticket: Ticket,
+    output: torch.Tensor | None,
+    timeout: float,
+    part: int | None,
+) -> int:
+    """Waits for an operation and copies its result, or that part of it which is as large as `output`. How many ranks
+    took part."""
     if output is None or output.numel() == 0:
         return client.wait(ticket, None, timeout=timeout)
+    offset = None if part is None else part * output.numel() * output.element_size()
     if output.is_contiguous():
-        return client.wait(ticket, _bytes(output.detach()), timeout=timeout)
+        return client.wait(ticket, _bytes(output.detach()), offset=offset, timeout=timeout)
     dense = torch.empty(output.shape, dtype=output.dtype)
-    ranks = client.wait(ticket, _bytes(dense), timeout=timeout)
+    ranks = client.wait(ticket, _bytes(dense), offset=offset, timeout=timeout)
     output.detach().copy_(dense)
     return ranks
 

@@ -21,6 +21,26 @@ use crate::memory;
 #[derive(Debug)]
 pub(crate) struct Ticket(wire::client::Ticket);
 
+/// A group of ranks that this process has opened.
+#[pyclass(frozen, module = "fireflyer._native")]
+#[derive(Debug)]
+pub(crate) struct Group(wire::client::Group);
+
+#[pymethods]
+impl Group {
+    /// Rank of this process in it.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.0.rank
+    }
+
+    /// Its ranks.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.0.size
+    }
+}
+
 /// The connection to the node's sidecar. Its methods may be called from any thread, and raise
 /// `HFReduceError`; times are in seconds.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -86,11 +106,28 @@ impl Client {
         self.inner.standing().world
     }
 
+    /// Opens a group of global ranks, which ascend, and waits until all of them have done so alike under the same
+    /// number. `replicated`: its ranks do the same work, so that some of them can go on without others.
+    fn open(
+        &self,
+        py: Python<'_>,
+        number: u64,
+        ranks: Vec<u32>,
+        replicated: bool,
+        timeout: f64,
+    ) -> PyResult<Group> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| self.inner.open(number, &ranks, replicated, timeout))
+            .map(Group)
+            .map_err(|error| raise(py, &error))
+    }
+
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
     /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
-    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`.
+    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. Of the world, unless a
+    /// `group` is given; `root` is a rank of that.
     #[pyo3(signature = (
-        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, timeout
+        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -107,6 +144,7 @@ impl Client {
         factor: f32,
         root: u32,
         tag: u64,
+        group: Option<&Bound<'_, Group>>,
         timeout: f64,
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
@@ -123,25 +161,35 @@ impl Client {
                 Some(lent)
             }
         };
-        py.detach(|| self.inner.submit(call, lent, timeout))
+        let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
+        py.detach(|| self.inner.submit_in(group, call, lent, timeout))
             .map(Ticket)
             .map_err(|error| raise(py, &error))
     }
 
-    /// Waits for an operation and copies its result to `output`, if that is given. Returns how many ranks took part.
-    #[pyo3(signature = (ticket, output, *, timeout))]
+    /// Waits for an operation and copies its result to `output`, if that is given: from `offset` on, as much as fits.
+    /// Returns how many ranks took part.
+    #[pyo3(signature = (ticket, output, *, offset = None, timeout))]
     fn wait(
         &self,
         py: Python<'_>,
         ticket: &Ticket,
         output: Option<PyBuffer<u8>>,
+        offset: Option<usize>,
         timeout: f64,
     ) -> PyResult<u32> {
         let finished = self.finish(py, ticket, timeout)?;
         if let Some(output) = output {
-            let bytes = finished.result.len() as u64;
+            let result: &[u8] = match offset {
+                None => &finished.result,
+                Some(from) => {
+                    let part = finished.result.get(from..from + output.len_bytes());
+                    part.ok_or_else(|| PyValueError::new_err("past the end of the result"))?
+                }
+            };
+            let bytes = result.len() as u64;
             self.copied_out.fetch_add(bytes, Ordering::Relaxed);
-            output.copy_from_slice(py, &finished.result)?;
+            output.copy_from_slice(py, result)?;
         }
         Ok(finished.members.ranks)
     }
@@ -166,7 +214,7 @@ impl Client {
     /// As `call`, with the bytes that lie at `offset` of an arena, a multiple of 64. They must not change before the
     /// operation is over.
     #[pyo3(signature = (
-        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, timeout
+        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -184,12 +232,14 @@ impl Client {
         factor: f32,
         root: u32,
         tag: u64,
+        group: Option<&Bound<'_, Group>>,
         timeout: f64,
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
+        let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
         let ticket = py
-            .detach(|| self.inner.submit_at(call, &arena.0, offset, timeout))
+            .detach(|| self.inner.submit_at(group, call, &arena.0, offset, timeout))
             .map_err(|error| raise(py, &error))?;
         self.read().insert(ticket, Arc::clone(&arena.0));
         Ok(Ticket(ticket))

@@ -10,7 +10,7 @@ mod memory;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::client::{Client, Ticket};
+    use crate::client::{Client, Group, Ticket};
     #[pymodule_export]
     use crate::memory::{Arena, Result};
 }

@@ -9,6 +9,7 @@ pub const TEXT_LIMIT_BYTES: usize = (COMPLETION_WORDS - TEXT_AT) * 8;
 
 const CALL: u64 = 1;
 const RELEASE: u64 = 2;
+const OPEN: u64 = 3;
 const DONE: u64 = 1;
 const MISMATCH: u64 = 2;
 const BROKEN: u64 = 3;
@@ -37,9 +38,24 @@ pub enum Submission {
     Call {
         /// The process's number for it; each is used once.
         ticket: u64,
+        /// Of which group: one that it has opened, or 0 for the world.
+        group: u64,
         /// The operation.
         call: Call,
         /// Where this rank's contribution lies.
+        input: Place,
+    },
+    /// Open a group of ranks.
+    Open {
+        /// The process's number for it.
+        ticket: u64,
+        /// The group's number.
+        group: u64,
+        /// How many ranks it has.
+        ranks: u32,
+        /// Whether its ranks do the same work, so that some can go on without others.
+        replicated: bool,
+        /// Where the ranks lie, four bytes each.
         input: Place,
     },
     /// The result of a finished operation is not read any more.
@@ -56,13 +72,24 @@ impl Submission {
         match self {
             Self::Call {
                 ticket,
+                group,
                 call,
                 input,
             } => {
                 words[..2].copy_from_slice(&[CALL, *ticket]);
                 words[2..2 + CALL_WORDS].copy_from_slice(&call.encode());
-                words[6] = u64::from(input.segment);
-                words[7] = input.offset;
+                words[6..9].copy_from_slice(&[u64::from(input.segment), input.offset, *group]);
+            }
+            Self::Open {
+                ticket,
+                group,
+                ranks,
+                replicated,
+                input,
+            } => {
+                words[..2].copy_from_slice(&[OPEN, *ticket]);
+                words[2..4].copy_from_slice(&[u64::from(*ranks), u64::from(*replicated)]);
+                words[6..9].copy_from_slice(&[u64::from(input.segment), input.offset, *group]);
             }
             Self::Release { ticket } => words[..2].copy_from_slice(&[RELEASE, *ticket]),
         }
@@ -71,15 +98,24 @@ impl Submission {
 
     /// From words.
     pub fn decode(words: &[u64; SUBMISSION_WORDS]) -> Result<Self, Malformed> {
-        let [kind, ticket, c0, c1, c2, c3, segment, offset, ..] = *words;
+        let [kind, ticket, c0, c1, c2, c3, segment, offset, group, ..] = *words;
+        let input = || {
+            let segment = u32::try_from(segment).map_err(|_| Malformed("no such segment"))?;
+            Ok(Place { segment, offset })
+        };
         match kind {
             CALL => Ok(Self::Call {
                 ticket,
+                group,
                 call: Call::decode(&[c0, c1, c2, c3]).ok_or(Malformed("no such call"))?,
-                input: Place {
-                    segment: u32::try_from(segment).map_err(|_| Malformed("no such segment"))?,
-                    offset,
-                },
+                input: input()?,
+            }),
+            OPEN => Ok(Self::Open {
+                ticket,
+                group,
+                ranks: u32::try_from(c0).map_err(|_| Malformed("no such number of ranks"))?,
+                replicated: c1 != 0,
+                input: input()?,
             }),
             RELEASE => Ok(Self::Release { ticket }),
             _ => Err(Malformed("no such kind of submission")),
@@ -205,6 +241,7 @@ mod tests {
     fn what_is_said_is_heard() {
         let call = Submission::Call {
             ticket: 9,
+            group: 5 << 33,
             call: Call::new(OpKind::AllGather, DType::BF16, 1 << 40),
             input: Place {
                 segment: 3,
@@ -212,6 +249,17 @@ mod tests {
             },
         };
         assert_eq!(Submission::decode(&call.encode()), Ok(call));
+        let open = Submission::Open {
+            ticket: 10,
+            group: 7,
+            ranks: 128,
+            replicated: true,
+            input: Place {
+                segment: 3,
+                offset: 0,
+            },
+        };
+        assert_eq!(Submission::decode(&open.encode()), Ok(open));
         let release = Submission::Release { ticket: 9 };
         assert_eq!(Submission::decode(&release.encode()), Ok(release));
         let done = Completion {

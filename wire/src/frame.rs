@@ -10,7 +10,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
 const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
@@ -72,6 +72,26 @@ pub struct Mark {
     pub told: u64,
 }
 
+/// A rank opens a group: what it says, and what its node adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opener {
+    /// Its global rank.
+    pub rank: u32,
+    /// Ranks of the group.
+    pub size: u32,
+    /// Of the list of them.
+    pub checksum: u64,
+}
+
+/// Why a group is not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dispute {
+    /// Two ranks mean different groups.
+    Mismatch { one: Opener, other: Opener },
+    /// A node cannot take part, for a reason in a code that the sidecar gives a meaning.
+    Refused { opener: Opener, reason: u8 },
+}
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -93,8 +113,18 @@ pub enum Body {
     Mark { mark: Mark },
     /// Still here.
     Heartbeat,
-    /// Leaving in good order; `operation` counts those that ended.
+    /// Leaving in good order; `operation` counts those that ended in the group.
     Bye,
+    /// A rank opens the group with so many that are present; a reason other than 0 is why its node cannot take part.
+    Open {
+        opener: Opener,
+        present: u32,
+        reason: u8,
+    },
+    /// The group stands.
+    Opened,
+    /// The group is not opened.
+    Disputed { dispute: Dispute },
 }
 
 /// The header of a frame.
@@ -105,7 +135,7 @@ pub struct Header {
     /// The sender's epoch.
     pub epoch: u32,
     /// The group of ranks, 0 for all of them.
-    pub group: u32,
+    pub group: u64,
     /// The operation, by its number in the group.
     pub operation: u64,
     /// Which of the two trees.
@@ -143,6 +173,14 @@ impl Body {
             Self::Fail {
                 verdict: Verdict::Refusal { .. },
             } => 11,
+            Self::Open { .. } => 13,
+            Self::Opened => 14,
+            Self::Disputed {
+                dispute: Dispute::Mismatch { .. },
+            } => 15,
+            Self::Disputed {
+                dispute: Dispute::Refused { .. },
+            } => 16,
         }
     }
 
@@ -204,7 +242,26 @@ impl Header {
                 writer.put(&notice.subject.to_le_bytes());
                 writer.put(&notice.by.to_le_bytes());
             }
-            Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye => {}
+            Body::Open {
+                opener,
+                present,
+                reason,
+            } => {
+                writer.opener(opener);
+                writer.put(&present.to_le_bytes());
+                writer.put(&[*reason]);
+            }
+            Body::Disputed { dispute } => match dispute {
+                Dispute::Mismatch { one, other } => {
+                    writer.opener(one);
+                    writer.opener(other);
+                }
+                Dispute::Refused { opener, reason } => {
+                    writer.opener(opener);
+                    writer.put(&[*reason]);
+                }
+            },
+            Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye | Body::Opened => {}
         }
         let Writer { mut bytes, .. } = writer;
         let sum = checksum(&bytes[..HEADER_BYTES - 4]);
@@ -229,7 +286,7 @@ impl Header {
         let mut header = Self {
             attempt: reader.u32(),
             epoch: reader.u32(),
-            group: reader.u32(),
+            group: reader.u64(),
             operation: reader.u64(),
             tree,
             slot,
@@ -276,6 +333,24 @@ impl Header {
             12 => Body::Mark {
                 mark: reader.mark(),
             },
+            13 => Body::Open {
+                opener: reader.opener(),
+                present: reader.u32(),
+                reason: reader.u8(),
+            },
+            14 => Body::Opened,
+            15 => Body::Disputed {
+                dispute: Dispute::Mismatch {
+                    one: reader.opener(),
+                    other: reader.opener(),
+                },
+            },
+            16 => Body::Disputed {
+                dispute: Dispute::Refused {
+                    opener: reader.opener(),
+                    reason: reader.u8(),
+                },
+            },
             _ => return Err(Error::Field("kind")),
         };
         let limit = if header.body.carries_payload() {
@@ -312,6 +387,12 @@ impl Writer {
         }
     }
 
+    fn opener(&mut self, opener: &Opener) {
+        self.put(&opener.rank.to_le_bytes());
+        self.put(&opener.size.to_le_bytes());
+        self.put(&opener.checksum.to_le_bytes());
+    }
+
     fn mark(&mut self, mark: &Mark) {
         self.put(&mark.done.to_le_bytes());
         self.put(&mark.told.to_le_bytes());
@@ -319,7 +400,7 @@ impl Writer {
 }
 
 /// The fields of all kinds together are shorter than a header, so taking always succeeds.
-const _: () = assert!(36 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 36 + 10 + 4 <= HEADER_BYTES);
+const _: () = assert!(40 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 40 + 32 + 4 <= HEADER_BYTES);
 
 struct Reader<'a>(&'a [u8]);
 
@@ -330,6 +411,19 @@ impl Reader<'_> {
         };
         self.0 = rest;
         *field
+    }
+
+    fn u8(&mut self) -> u8 {
+        let [byte] = self.take();
+        byte
+    }
+
+    fn opener(&mut self) -> Opener {
+        Opener {
+            rank: self.u32(),
+            size: self.u32(),
+            checksum: self.u64(),
+        }
     }
 
     fn u32(&mut self) -> u32 {
@@ -363,7 +457,7 @@ impl Reader<'_> {
 
     fn refusal(&mut self) -> Result<Verdict, Error> {
         let claim = self.claim()?;
-        let [reason] = self.take();
+        let reason = self.u8();
         Ok(Verdict::Refusal { claim, reason })
     }
 }
@@ -417,6 +511,22 @@ mod tests {
         ]
     }
 
+    fn opener() -> impl Strategy<Value = Opener> {
+        any::<(u32, u32, u64)>().prop_map(|(rank, size, checksum)| Opener {
+            rank,
+            size,
+            checksum,
+        })
+    }
+
+    fn dispute() -> impl Strategy<Value = Dispute> {
+        prop_oneof![
+            (opener(), opener()).prop_map(|(one, other)| Dispute::Mismatch { one, other }),
+            (opener(), any::<u8>())
+                .prop_map(|(opener, reason)| Dispute::Refused { opener, reason }),
+        ]
+    }
+
     fn mark() -> impl Strategy<Value = Mark> {
         any::<(u64, u64)>().prop_map(|(done, told)| Mark { done, told })
     }
@@ -440,13 +550,20 @@ mod tests {
                 Body::Credit,
                 Body::Awaiting,
                 Body::Heartbeat,
-                Body::Bye
+                Body::Bye,
+                Body::Opened
             ]),
+            (opener(), any::<(u32, u8)>()).prop_map(|(opener, (present, reason))| Body::Open {
+                opener,
+                present,
+                reason
+            }),
+            dispute().prop_map(|dispute| Body::Disputed { dispute }),
         ]
     }
 
     fn header() -> impl Strategy<Value = Header> {
-        let numbers = any::<(u32, u32, u32, u64, u8, u8, u32)>();
+        let numbers = any::<(u32, u32, u64, u64, u8, u8, u32)>();
         (numbers, 0..=PAYLOAD_LIMIT_BYTES, body()).prop_map(|(numbers, payload, body)| {
             let (attempt, epoch, group, operation, tree, slot, chunk) = numbers;
             Header {

@@ -114,6 +114,11 @@ pub enum OpKind {
     AllGather,
     /// No rank returns before all have called.
     Barrier,
+    /// The same as the last operation of a group.
+    Close,
+    /// Every rank gets its part of the reduction of all contributions. The result is laid out as a whole, and only that
+    /// part of it is of use.
+    ReduceScatter,
 }
 
 codes!(OpKind {
@@ -122,6 +127,8 @@ codes!(OpKind {
     Broadcast = 3 => "broadcast",
     AllGather = 4 => "allgather",
     Barrier = 5 => "barrier",
+    Close = 6 => "close",
+    ReduceScatter = 7 => "reduce_scatter",
 });
 
 /// An operation as one rank calls it. Ranks of a group make equal calls in the same order.
@@ -135,7 +142,7 @@ pub struct Call {
     pub reduce: ReduceOp,
     /// Bits of the single-precision factor of [`ReduceOp::PremulSum`]; 0 with the others.
     pub factor_bits: u32,
-    /// Global rank of the root; of no meaning where there is none.
+    /// Rank of the root in the group; of no meaning where there is none.
     pub root: u32,
     /// Elements that each rank brings.
     pub count: u64,
@@ -181,18 +188,25 @@ impl Call {
         Self::new(OpKind::Barrier, DType::U8, 0)
     }
 
+    /// The last call in a group.
+    pub const fn close() -> Self {
+        Self::new(OpKind::Close, DType::U8, 0)
+    }
+
     /// Bytes that each rank brings; none if there are more than memory can hold.
     pub fn input_bytes(&self) -> Option<usize> {
         let count = usize::try_from(self.count).ok()?;
         count.checked_mul(self.dtype.size())
     }
 
-    /// Whether the operation reads what the rank brings.
+    /// Whether the operation reads what a rank of its group brings.
     pub const fn reads_input_of(&self, rank: u32) -> bool {
         match self.kind {
-            OpKind::AllReduce | OpKind::Reduce | OpKind::AllGather => self.count > 0,
+            OpKind::AllReduce | OpKind::Reduce | OpKind::AllGather | OpKind::ReduceScatter => {
+                self.count > 0
+            }
             OpKind::Broadcast => self.count > 0 && self.root == rank,
-            OpKind::Barrier => false,
+            OpKind::Barrier | OpKind::Close => false,
         }
     }
 

@@ -55,6 +55,33 @@ impl Layout {
         })
     }
 
+    /// The part of it that a group of these ranks takes, which ascend: the nodes that hold some, and the group's own
+    /// layout over those, in which ranks are numbered anew from 0. Ranks that have left keep their numbers.
+    #[must_use]
+    pub fn of_ranks(&self, ranks: &[u32]) -> (Vec<usize>, Self) {
+        let (mut nodes, mut held, mut world) = (Vec::new(), Vec::<Range<u32>>::new(), 0);
+        for (place, &rank) in (0u32..).zip(ranks) {
+            if !self.has_rank(rank) {
+                continue;
+            }
+            let node = self.node_of(rank);
+            world += 1;
+            match held.last_mut().filter(|_| nodes.last() == Some(&node)) {
+                Some(range) => range.end = place + 1,
+                None => {
+                    nodes.push(node);
+                    held.push(place..place + 1);
+                }
+            }
+        }
+        let layout = Self {
+            nodes: held,
+            world,
+            whole: ranks.len() as u32,
+        };
+        (nodes, layout)
+    }
+
     /// Number of nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
@@ -65,6 +92,12 @@ impl Layout {
     #[must_use]
     pub fn world(&self) -> u32 {
         self.world
+    }
+
+    /// Number of ranks before anybody had left.
+    #[must_use]
+    pub fn whole(&self) -> u32 {
+        self.whole
     }
 
     /// Whether nobody has left.
@@ -88,7 +121,10 @@ impl Layout {
     /// Whether a global rank is here.
     #[must_use]
     pub fn has_rank(&self, rank: u32) -> bool {
-        self.nodes.iter().any(|ranks| ranks.contains(&rank))
+        let node = self.node_of(rank);
+        self.nodes
+            .get(node)
+            .is_some_and(|ranks| ranks.contains(&rank))
     }
 
     /// The node that holds a global rank, which must be here.
@@ -124,6 +160,19 @@ mod tests {
             (whole.of_members(&[]), whole.of_members(&[3])),
             (None, None)
         );
+    }
+
+    #[test]
+    fn a_group_of_some_ranks_has_its_own_numbers_and_keeps_them() {
+        let whole = Layout::new(&[2, 1, 3]).unwrap();
+        let ranks = [1, 2, 3, 5];
+        let (nodes, layout) = whole.of_ranks(&ranks);
+        assert_eq!((nodes, layout.world()), (vec![0, 1, 2], 4));
+        assert_eq!((layout.ranks(0), layout.ranks(2)), (0..1, 2..4));
+        let (nodes, layout) = whole.of_members(&[0, 2]).unwrap().of_ranks(&ranks);
+        assert_eq!((nodes, layout.world()), (vec![0, 1], 3));
+        assert_eq!((layout.ranks(0), layout.ranks(1)), (0..1, 2..4));
+        assert!(!layout.is_whole() && layout.has_rank(3) && !layout.has_rank(1));
     }
 
     #[test]

@@ -122,8 +122,12 @@ pub enum OpKind {
     Broadcast { root: u32 },
     /// Every rank gets all inputs, one after another in rank order.
     AllGather,
+    /// The combination of all inputs is shared out: every rank gets an equal part of it, in rank order.
+    ReduceScatter { op: ReduceOp },
     /// Nobody passes before everybody came.
     Barrier,
+    /// A barrier that is the last operation of its group.
+    Close,
 }
 
 /// One collective as one rank calls it. All ranks of a group must make equal calls in the same order;
@@ -158,6 +162,9 @@ pub enum CallError {
         dtype: DType,
         world: u32,
     },
+    /// The result cannot be shared out evenly.
+    #[error("{count} elements cannot be shared out evenly to {world} ranks")]
+    Parts { count: u64, world: u32 },
     /// A factor for elements that are no floats.
     #[error("premul_sum multiplies floats only, and the elements are {dtype}")]
     Factor { dtype: DType },
@@ -175,6 +182,15 @@ impl Call {
         }
     }
 
+    /// The last operation of a group: no elements.
+    #[must_use]
+    pub const fn close() -> Self {
+        Self {
+            kind: OpKind::Close,
+            ..Self::barrier()
+        }
+    }
+
     /// Checks what one call alone can show. A call that was made takes its place in the order of operations even so:
     /// see [`crate::machine::Input::Refuse`].
     pub fn check(&self, world: u32) -> Result<(), CallError> {
@@ -187,6 +203,12 @@ impl Call {
             && !self.dtype.is_float()
         {
             return Err(CallError::Factor { dtype: self.dtype });
+        }
+        if let OpKind::ReduceScatter { .. } = self.kind
+            && !self.count.is_multiple_of(u64::from(world))
+        {
+            let count = self.count;
+            return Err(CallError::Parts { count, world });
         }
         let largest = MAX_RESULT_BYTES / u64::from(world) / self.dtype.size() as u64;
         if self.count > largest {
@@ -205,15 +227,17 @@ impl Call {
         self.count * self.dtype.size() as u64
     }
 
-    /// Bytes of the result buffer, the same on every node of a group. Needs a checked call.
+    /// Bytes of the result buffer, the same on every node of a group. What is shared out has its place in it as if it
+    /// were not, and only the parts of the node's own ranks are of use. Needs a checked call.
     #[must_use]
     pub const fn result_bytes(&self, world: u32) -> u64 {
         match self.kind {
             OpKind::AllGather => self.input_bytes() * world as u64,
-            OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {
-                self.input_bytes()
-            }
-            OpKind::Barrier => 0,
+            OpKind::AllReduce { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::ReduceScatter { .. } => self.input_bytes(),
+            OpKind::Barrier | OpKind::Close => 0,
         }
     }
 
@@ -251,8 +275,10 @@ impl Call {
     #[must_use]
     pub const fn reduce_op(&self) -> Option<ReduceOp> {
         match self.kind {
-            OpKind::AllReduce { op } | OpKind::Reduce { op, .. } => Some(op),
-            OpKind::Broadcast { .. } | OpKind::AllGather | OpKind::Barrier => None,
+            OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
+                Some(op)
+            }
+            OpKind::Broadcast { .. } | OpKind::AllGather | OpKind::Barrier | OpKind::Close => None,
         }
     }
 }
@@ -268,14 +294,19 @@ impl fmt::Display for Call {
             }
             OpKind::Broadcast { root } => write!(f, "broadcast({count} x {dtype}, root {root}")?,
             OpKind::AllGather => write!(f, "allgather({count} x {dtype}")?,
+            OpKind::ReduceScatter { op } => write!(f, "reduce_scatter({op}, {count} x {dtype}")?,
             OpKind::Barrier => f.write_str("barrier(")?,
+            OpKind::Close => f.write_str("close(")?,
         }
         if self.tag != 0 {
             // A barrier has no other words.
-            let comma = if self.kind == OpKind::Barrier {
-                ""
-            } else {
-                ", "
+            let comma = match self.kind {
+                OpKind::Barrier | OpKind::Close => "",
+                OpKind::AllReduce { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Broadcast { .. }
+                | OpKind::AllGather
+                | OpKind::ReduceScatter { .. } => ", ",
             };
             write!(f, "{comma}name {:016x}", self.tag)?;
         }

@@ -82,8 +82,10 @@ pub struct Plan {
 enum Cut {
     /// One range, one way.
     Whole { bytes: u64, flow: Flow },
-    /// One range for each node: (first chunk, first byte, bytes).
-    Nodes(Vec<(u32, u64, u64)>),
+    /// One range for each node, which brings it to all: (first chunk, first byte, bytes).
+    From(Vec<(u32, u64, u64)>),
+    /// The same where all combine it for that node.
+    To(Vec<(u32, u64, u64)>),
 }
 
 impl Plan {
@@ -96,18 +98,24 @@ impl Plan {
             flow,
         };
         let cut = match call.kind {
-            OpKind::AllReduce { .. } | OpKind::Barrier => whole(Flow::Combine { to: None }),
+            OpKind::AllReduce { .. } | OpKind::Barrier | OpKind::Close => {
+                whole(Flow::Combine { to: None })
+            }
             OpKind::Reduce { root, .. } => whole(Flow::Combine {
                 to: Some(layout.node_of(root)),
             }),
             OpKind::Broadcast { root } => whole(Flow::Spread {
                 from: layout.node_of(root),
             }),
-            OpKind::AllGather => gather_cut(call, layout, chunk_bytes),
+            OpKind::AllGather => Cut::From(ranges(call.input_bytes(), layout, chunk_bytes)),
+            OpKind::ReduceScatter { .. } => {
+                let each = call.input_bytes() / u64::from(layout.world());
+                Cut::To(ranges(each, layout, chunk_bytes))
+            }
         };
         let chunks = match &cut {
             Cut::Whole { bytes, .. } => count(*bytes, chunk_bytes),
-            Cut::Nodes(nodes) => nodes
+            Cut::From(nodes) | Cut::To(nodes) => nodes
                 .last()
                 .map_or(0, |&(first, _, bytes)| first + count(bytes, chunk_bytes)),
         };
@@ -132,21 +140,26 @@ impl Plan {
         }
     }
 
-    /// Cuts a checked call whose result every node keeps for the others: a reduction to one takes the way of one to
-    /// all, or only its root would have the bytes.
+    /// Cuts a checked call whose result every node keeps for the others: a reduction to one, or to each its part, takes
+    /// the way of one to all, or only one would have the bytes.
     #[must_use]
     pub fn kept(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
         let plan = Self::new(call, layout, chunk_bytes);
         match plan.cut {
             Cut::Whole {
-                bytes,
                 flow: Flow::Combine { .. },
-            } => {
-                let flow = Flow::Combine { to: None };
-                let cut = Cut::Whole { bytes, flow };
-                Self { cut, ..plan }
+                ..
             }
-            Cut::Whole { .. } | Cut::Nodes(_) => plan,
+            | Cut::To(_) => {
+                let bytes = call.result_bytes(layout.world());
+                let flow = Flow::Combine { to: None };
+                Self {
+                    chunks: count(bytes, plan.chunk_bytes),
+                    cut: Cut::Whole { bytes, flow },
+                    ..plan
+                }
+            }
+            Cut::Whole { .. } | Cut::From(_) => plan,
         }
     }
 
@@ -180,11 +193,15 @@ impl Plan {
     pub fn chunk(&self, index: u32) -> Chunk {
         let (within, start, bytes, flow) = match &self.cut {
             Cut::Whole { bytes, flow } => (index, 0, *bytes, *flow),
-            Cut::Nodes(nodes) => {
+            Cut::From(nodes) | Cut::To(nodes) => {
                 // Nodes with nothing to bring still own one empty chunk, so the first chunks are distinct.
                 let node = nodes.partition_point(|&(first, _, _)| first <= index) - 1;
                 let (first, start, bytes) = nodes[node];
-                (index - first, start, bytes, Flow::Spread { from: node })
+                let flow = match self.cut {
+                    Cut::To(_) => Flow::Combine { to: Some(node) },
+                    Cut::From(_) | Cut::Whole { .. } => Flow::Spread { from: node },
+                };
+                (index - first, start, bytes, flow)
             }
         };
         let skipped = u64::from(within) * self.chunk_bytes;
@@ -207,7 +224,18 @@ impl Plan {
                 flow: Flow::Combine { to: Some(target) },
                 ..
             } if !holds(tree, node, target) => all.min(1),
-            Cut::Whole { .. } | Cut::Nodes(_) => all,
+            Cut::To(_) => {
+                let mine = (index as u32..self.chunks).step_by(2).filter(|&at| {
+                    let chunk = self.chunk(at);
+                    let to = match chunk.flow {
+                        Flow::Combine { to: Some(to) } => holds(tree, node, to),
+                        Flow::Combine { to: None } | Flow::Spread { .. } => true,
+                    };
+                    to || chunk.last
+                });
+                mine.count() as u32
+            }
+            Cut::Whole { .. } | Cut::From(_) => all,
         }
     }
 }
@@ -217,17 +245,17 @@ fn count(bytes: u64, chunk_bytes: u64) -> u32 {
     bytes.div_ceil(chunk_bytes).max(1) as u32
 }
 
-/// The ranks of a node are neighbours in the result, so a node's part travels as one range.
-fn gather_cut(call: Call, layout: &Layout, chunk_bytes: u64) -> Cut {
+/// The ranks of a node are neighbours in the result, so a node's part travels as one range. `each`: bytes of a rank.
+fn ranges(each: u64, layout: &Layout, chunk_bytes: u64) -> Vec<(u32, u64, u64)> {
     let (mut chunk, mut offset) = (0, 0);
     let ranges = (0..layout.nodes()).map(|node| {
-        let bytes = call.input_bytes() * layout.local(node) as u64;
+        let bytes = each * layout.local(node) as u64;
         let range = (chunk, offset, bytes);
         chunk += count(bytes, chunk_bytes);
         offset += bytes;
         range
     });
-    Cut::Nodes(ranges.collect())
+    ranges.collect()
 }
 
 /// Whether `node`'s subtree holds `target`. The root's subtree holds everybody.
@@ -320,8 +348,14 @@ mod tests {
     #[test]
     fn chunks_cover_the_result_without_gap_or_overlap() {
         let sum = OpKind::AllReduce { op: ReduceOp::Sum };
-        for kind in [sum, OpKind::Broadcast { root: 3 }, OpKind::AllGather] {
-            for count in [0, 1, 127, 128, 129, 1000] {
+        let shared = OpKind::ReduceScatter { op: ReduceOp::Sum };
+        for kind in [
+            sum,
+            OpKind::Broadcast { root: 3 },
+            OpKind::AllGather,
+            shared,
+        ] {
+            for count in [0, 1, 127, 128, 129, 1000].map(|count| count * 6) {
                 let plan = plan(kind, count, &[2, 1, 3]);
                 let mut end = 0;
                 for index in 0..plan.chunks() {

@@ -22,6 +22,8 @@ pub struct DoubleTree {
     pub trees: [Tree; 2],
     /// One node pair for each zone after the first, in order of the zones' first appearance. Empty for one zone.
     pub gateways: Vec<(usize, usize)>,
+    /// The zone of each node, counted in order of first appearance.
+    zones: Vec<usize>,
 }
 
 /// Undirected edges: the neighbours of each node.
@@ -32,19 +34,51 @@ impl DoubleTree {
     /// trees everywhere, which is why nobody has to send them.
     #[must_use]
     pub fn build<Z: PartialEq>(zones: &[Z]) -> Self {
-        let mut edges = [vec![Vec::new(); zones.len()], vec![Vec::new(); zones.len()]];
         let members = members(zones);
-        for zone in &members {
-            join_zone(&mut edges, zone);
+        let mut edges = join_zones(zones.len(), &members);
+        let gateways = pick_gateways(&edges, &members);
+        Self::join(&mut edges, &members, gateways)
+    }
+
+    /// Trees over some of the nodes, which ascend and are numbered anew. Where they lie in several zones, the pair
+    /// that joins two of them is the one that joins these here: none when a node of that pair is missing.
+    #[must_use]
+    pub fn of_nodes(&self, nodes: &[usize]) -> Option<Self> {
+        let zones: Vec<usize> = nodes.iter().map(|&node| self.zones[node]).collect();
+        let members = members(&zones);
+        let place = |node: usize| nodes.binary_search(&node).ok();
+        let joins = |border: &[Vec<usize>]| {
+            let (near, far) = (zones[border[0][0]], zones[border[1][0]]);
+            let mut pairs = self.gateways.iter().flat_map(|&(a, b)| [(a, b), (b, a)]);
+            let (a, b) = pairs.find(|&(a, b)| (self.zones[a], self.zones[b]) == (near, far))?;
+            Some((place(a)?, place(b)?))
+        };
+        let gateways = members.windows(2).map(joins).collect::<Option<_>>()?;
+        let mut edges = join_zones(nodes.len(), &members);
+        Some(Self::join(&mut edges, &members, gateways))
+    }
+
+    fn join(edges: &mut [Edges; 2], members: &[Vec<usize>], gateways: Vec<(usize, usize)>) -> Self {
+        for &(near, far) in &gateways {
+            for tree in edges.iter_mut() {
+                connect(tree, near, far);
+            }
         }
-        let gateways = join_gateways(&mut edges, &members);
+        let mut zones = vec![0; edges[0].len()];
+        for (zone, nodes) in members.iter().enumerate() {
+            nodes.iter().for_each(|&node| zones[node] = zone);
+        }
         let [first, second] = edges;
         // Where two roots are as good, the trees take different ones: the last reduction is shared.
         let trees = [
-            root_tree(&first, Tie::Lowest),
-            root_tree(&second, Tie::Highest),
+            root_tree(first, Tie::Lowest),
+            root_tree(second, Tie::Highest),
         ];
-        Self { trees, gateways }
+        Self {
+            trees,
+            gateways,
+            zones,
+        }
     }
 
     /// The pair that crosses in a job over two zones.
@@ -127,6 +161,15 @@ fn members<Z: PartialEq>(zones: &[Z]) -> Vec<Vec<usize>> {
     members
 }
 
+/// The two binary trees of each zone over `count` nodes.
+fn join_zones(count: usize, members: &[Vec<usize>]) -> [Edges; 2] {
+    let mut edges = [vec![Vec::new(); count], vec![Vec::new(); count]];
+    for zone in members {
+        join_zone(&mut edges, zone);
+    }
+    edges
+}
+
 /// Adds one zone's two binary trees. In the in-order numbering every odd position is a leaf, so the second
 /// tree hands each node a position of the other parity: mirrored for an even number, shifted for an odd one.
 fn join_zone(edges: &mut [Edges; 2], nodes: &[usize]) {
@@ -152,9 +195,9 @@ fn in_order_parent(position: usize, count: usize) -> usize {
     if above < count { above } else { cleared }
 }
 
-/// Joins the zones in a chain, each border by the node with the fewest edges on either side (the same for both
-/// trees). A zone in the middle of a chain uses two different gateways where it has two nodes.
-fn join_gateways(edges: &mut [Edges; 2], members: &[Vec<usize>]) -> Vec<(usize, usize)> {
+/// The pairs that join the zones in a chain: at each border the node with the fewest edges on either side (the same
+/// for both trees). A zone in the middle of a chain uses two different gateways where it has two nodes.
+fn pick_gateways(edges: &[Edges; 2], members: &[Vec<usize>]) -> Vec<(usize, usize)> {
     let mut used = None;
     let mut gateways = Vec::new();
     for border in members.windows(2) {
@@ -167,9 +210,6 @@ fn join_gateways(edges: &mut [Edges; 2], members: &[Vec<usize>]) -> Vec<(usize, 
         let (Some(near), Some(far)) = (pick(&border[0], used), pick(&border[1], None)) else {
             continue;
         };
-        for tree in edges.iter_mut() {
-            connect(tree, near, far);
-        }
         gateways.push((near, far));
         used = Some(far);
     }
@@ -355,6 +395,38 @@ mod tests {
     fn the_two_last_reductions_of_a_pair_are_on_different_nodes() {
         let pair = DoubleTree::build(&["a", "b"]);
         assert_eq!((pair.trees[0].root, pair.trees[1].root), (0, 1));
+    }
+
+    #[test]
+    fn trees_over_some_nodes_cross_where_those_over_all_do_or_not_at_all() {
+        let zones: Vec<usize> = (0..24).map(|node| usize::from(node >= 9)).collect();
+        let all = check(&zones);
+        let (near, far) = all.gateway().unwrap();
+        let without: Vec<usize> = (0..24).filter(|&node| node != far).collect();
+        assert_eq!(all.of_nodes(&without), None);
+        let near_zone = all.of_nodes(&[0, 3, 4]).unwrap();
+        assert_eq!(near_zone, DoubleTree::build(&[0; 3]));
+        for some in 0..1 << 8 {
+            let mut nodes: Vec<usize> = (0..8).filter(|bit| some >> bit & 1 == 1).collect();
+            nodes.extend(
+                (0..8)
+                    .filter(|bit| some >> bit & 2 == 2)
+                    .map(|bit| 12 + bit),
+            );
+            nodes.extend([near, far]);
+            nodes.sort_unstable();
+            nodes.dedup();
+            let part = all.of_nodes(&nodes).unwrap();
+            let (one, other) = part.gateway().unwrap();
+            assert_eq!((nodes[one], nodes[other]), (near, far));
+            for tree in &part.trees {
+                let crosses = |&at: &usize| {
+                    tree.parent[at].is_some_and(|up| zones[nodes[at]] != zones[nodes[up]])
+                };
+                assert_eq!((0..nodes.len()).filter(crosses).count(), 1);
+                assert!((0..nodes.len()).all(|at| tree.path(at).last() == Some(tree.root)));
+            }
+        }
     }
 
     #[test]

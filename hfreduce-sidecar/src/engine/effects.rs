@@ -2,11 +2,10 @@
 
 use collective::kernels::{self, Store};
 use collective::machine::{
-    Broken, Cause, Effect, Frame, Input, OpId, Placement, Region, Ticket, Verdict,
+    Broken, Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict, WORLD,
 };
 use rustix::event::epoll;
 use tracing::{error, info, warn};
-use wire::attach::Standing;
 use wire::block::Reading;
 use wire::entry::FailureKind;
 use wire::frame::Header;
@@ -17,7 +16,7 @@ use super::{Engine, LINK};
 use crate::codec;
 use crate::memory::OutOfBounds;
 use crate::rendezvous::Report;
-use crate::session::Called;
+use crate::session::{Called, Lane};
 
 /// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds.
 const EFFECT_BUDGET: usize = 16;
@@ -104,10 +103,12 @@ impl Engine {
         let unknown = |error: codec::Unknown| link::Error::Unplaced(error.to_string());
         let (fence, frame) = codec::frame_from_wire(header).map_err(unknown)?;
         if let Some(lent) = lent
-            && let Frame::Up { tree, slot, .. } = frame
+            && let Frame::Up {
+                group, tree, slot, ..
+            } = frame
             && let Placement::Into(_) = self.machine.place(peer, fence, &frame)
         {
-            self.memory.borrow(peer, tree, slot, lent);
+            self.memory.borrow((group, peer, tree), slot, lent);
         }
         self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
@@ -266,12 +267,25 @@ impl Engine {
                 self.metrics.moved([from], into, destination.bytes);
                 self.handle(Input::Done { ticket });
             }
-            Effect::End { op, rank, outcome } => self.end(op, rank, outcome),
-            Effect::FreeInputs { op } => self.memory.forget_inputs(op),
-            Effect::Release { op } => {
-                self.uses.entry(op).or_default().released = true;
-                self.forget_if_unused(op);
+            Effect::End {
+                group,
+                op,
+                rank,
+                outcome,
+            } => self.end((group, op), rank, outcome),
+            Effect::FreeInputs { group, op } => self.memory.forget_inputs(group, op),
+            Effect::Release { group, op } => {
+                self.uses.entry((group, op)).or_default().released = true;
+                self.forget_if_unused((group, op));
             }
+            Effect::Begin { group } => self.begin_group(group),
+            Effect::Connect { peer } => self.connect(peer),
+            Effect::Opened {
+                group,
+                rank,
+                outcome,
+            } => self.opened(group, rank, outcome),
+            Effect::Closed { group } => self.forget_group(group),
             Effect::Suspect { peer, silent } => {
                 let name = self.name(peer).to_owned();
                 self.metrics.suspects.inc();
@@ -299,10 +313,11 @@ impl Engine {
                 self.metrics.suspect(rank, self.name(peer), false);
                 self.reporter.send(Report::Recovered { node: rank as u32 });
             }
-            Effect::Late { op, ranks } => {
+            Effect::Late { group, op, ranks } => {
                 for rank in ranks {
                     let global = self.standing.rank + rank as u32;
                     warn!(
+                        group,
                         operation = op,
                         rank = global,
                         "others wait for this rank to call"
@@ -325,8 +340,8 @@ impl Engine {
         frame: &Frame,
         payload: Option<(Ticket, Region)>,
     ) -> Result<(), OutOfBounds> {
-        if let Frame::Credit { tree, slot, .. } = *frame {
-            self.memory.let_go(peer, tree, slot);
+        if let Frame::Credit { group, tree, slot } = *frame {
+            self.memory.let_go((group, peer, tree), slot);
         }
         let header = codec::frame_to_wire(self.config.fence, frame);
         let token = payload.map(|(ticket, _)| ticket.0);
@@ -353,18 +368,20 @@ impl Engine {
         Ok(())
     }
 
-    fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
+    fn end(&mut self, (group, op): (GroupId, OpId), rank: usize, outcome: Result<u32, Cause>) {
         // Others have farther to go.
         self.flush_pushed();
         let told = match outcome {
             Ok(epoch) => Ok(epoch),
             Err(cause) => Err((cause, self.text(&cause))),
         };
-        self.told[rank] = self.told[rank].max(op + 1);
+        if group == WORLD {
+            self.told[rank] = self.told[rank].max(op + 1);
+        }
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
-        let Some(called) = session.ended(op) else {
+        let Some(called) = session.ended(group, op) else {
             return;
         };
         let told = match told {
@@ -379,10 +396,13 @@ impl Engine {
             }
             Ok(epoch) => {
                 self.metrics.succeeded(&called.call, called.since.elapsed());
-                let bytes = result_bytes(&called, session.standing());
-                let result = self.memory.result(op).filter(|_| bytes > 0);
-                self.uses.entry(op).or_default().holders += 1;
-                session.succeed(op, epoch, &called, result.map(|result| (result, bytes)))
+                let bytes = session
+                    .lane(group)
+                    .map_or(0, |lane| result_bytes(&called, lane));
+                let result = self.memory.result(group, op).filter(|_| bytes > 0);
+                self.uses.entry((group, op)).or_default().holders += 1;
+                let result = result.map(|result| (result, bytes));
+                session.succeed((group, op), epoch, &called, result)
             }
         };
         if let Err(error) = told {
@@ -420,10 +440,10 @@ impl Engine {
 }
 
 /// Bytes of a result that this process is entitled to.
-fn result_bytes(called: &Called, standing: Standing) -> u64 {
+fn result_bytes(called: &Called, lane: &Lane) -> u64 {
     let only_root = called.call.kind == wire::OpKind::Reduce;
-    if only_root && called.call.root != standing.rank {
+    if only_root && called.call.root != lane.rank {
         return 0;
     }
-    codec::call_from_wire(&called.call).result_bytes(standing.world)
+    codec::call_from_wire(&called.call).result_bytes(lane.size)
 }

@@ -1,8 +1,8 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, Input, Machine, OpId, Start, WORLD};
-use collective::recovery::{GroupReport, GroupResume, Report};
+use collective::machine::{Config, GroupId, Input, Machine, Start, WORLD};
+use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -11,6 +11,7 @@ use wire::entry::FailureKind;
 use wire::transport::Transport;
 
 use super::{Engine, Error};
+use crate::link::Linker;
 use crate::memory::Sizes;
 
 /// How long what is said at the end of an epoch may take to leave.
@@ -25,8 +26,10 @@ pub struct Epoch {
     pub members: Vec<u32>,
     /// Authenticated connections to all neighbours, by their place among the members.
     pub links: BTreeMap<usize, Box<dyn Transport>>,
+    /// Makes further ones, for groups.
+    pub linker: Option<Linker>,
     /// What it begins with, if it is not the first.
-    pub resume: Option<GroupResume>,
+    pub resume: Option<Resume>,
 }
 
 /// What the engine is told while it runs.
@@ -63,21 +66,22 @@ pub(super) struct Stopping {
     report: Report,
 }
 
-/// The edges of a machine as memory.
+/// The edges of a group as memory.
 pub(super) fn sizes(
     machine: &Machine,
+    group: GroupId,
     config: &Config,
     links: &BTreeMap<usize, Box<dyn Transport>>,
 ) -> Sizes {
     let lends = |peer: &usize| links.get(peer).is_some_and(|link| link.lends());
     let (borrows, receives) = machine
-        .receives()
+        .receives(group)
         .into_iter()
         .partition(|(peer, _)| lends(peer));
     Sizes {
         receives,
         borrows,
-        sends: machine.sends(),
+        sends: machine.sends(group),
         slots: config.slots,
         chunk_bytes: config.chunk_bytes,
     }
@@ -97,6 +101,7 @@ impl Engine {
                 }
             }
         }
+        self.take_links();
         self.finish_stop();
         Ok(())
     }
@@ -176,6 +181,7 @@ impl Engine {
             config,
             members,
             links,
+            linker,
             resume,
         } = epoch;
         config.check()?;
@@ -184,23 +190,33 @@ impl Engine {
             ?members,
             "going on in a new epoch"
         );
-        let start = resume.map(|resume| {
-            let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
-            let held = self.report.iter().find(|group| group.group == resume.group);
-            Start {
-                resume: resume.within(&ranks),
-                told: self.told.clone(),
-                held: held.map_or_else(Vec::new, |group| group.held.clone()),
-            }
+        let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
+        if let Some(resume) = &resume {
+            self.forget_groups_that_are_over(resume);
+        }
+        let starts: Option<Vec<Start>> = resume.map(|resume| {
+            let starts = resume
+                .iter()
+                .filter_map(|group| self.start_of(group, &ranks));
+            starts.collect()
         });
         let now = self.now();
-        self.machine = match &start {
-            Some(start) => Machine::resume(config.clone(), start, now),
+        let served: Vec<(GroupId, Held)> = starts
+            .iter()
+            .flatten()
+            .flat_map(|start| {
+                let group = start.resume.group;
+                let served = start.resume.served.iter();
+                served.map(move |served| (group, served.held))
+            })
+            .collect();
+        self.machine = match starts {
+            Some(starts) => Machine::resume(config.clone(), starts, now),
             None => Machine::new(config.clone(), now),
         };
         self.memory
-            .set_edges(&sizes(&self.machine, &config, &links))?;
-        self.links = links;
+            .set_edges(&sizes(&self.machine, WORLD, &config, &links))?;
+        (self.links, self.linker) = (links, linker);
         self.members = members;
         self.config = config;
         let now = self.now();
@@ -215,39 +231,65 @@ impl Engine {
         }
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
-        for served in start.iter().flat_map(|start| &start.resume.served) {
-            self.uses.entry(served.held.op).or_default();
-            let bytes = usize::try_from(served.held.bytes).unwrap_or(usize::MAX);
-            if let Err(error) = self.memory.provide(served.held.op, bytes) {
-                warn!(%error, operation = served.held.op, "no memory for a result that others have");
+        for (group, held) in served {
+            self.uses.entry((group, held.op)).or_default();
+            let bytes = usize::try_from(held.bytes).unwrap_or(usize::MAX);
+            if let Err(error) = self.memory.provide(group, held.op, bytes) {
+                warn!(%error, operation = held.op, "no memory for a result that others have");
                 self.handle(Input::Revoke);
             }
         }
-        self.call_again();
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.call_again(WORLD, rank);
+        }
+        self.open_again();
         self.handle(Input::Tick);
         Ok(())
     }
 
-    /// Each process's calls whose end it was not told, in their order.
-    fn call_again(&mut self) {
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
-            let first = self.told[rank];
-            let calls: Vec<_> = self
-                .sessions
-                .get(&rank)
-                .map(|session| session.in_flight_from(first).collect())
-                .unwrap_or_default();
-            for (op, called) in calls {
-                let call = crate::codec::call_from_wire(&called.call);
-                self.handle(match called.refused {
-                    Some(reason) => Input::Refuse { rank, call, reason },
-                    None => Input::Submit {
-                        rank,
-                        call,
-                        ready: self.memory.brought(op, rank),
-                    },
-                });
+    /// Where a group begins on this node, if it has ranks here.
+    fn start_of(&self, resume: &GroupResume, members: &[usize]) -> Option<Start> {
+        let told = match resume.group {
+            WORLD => self.told.clone(),
+            group => {
+                let lanes = self.sessions.values().filter_map(|one| one.lane(group));
+                lanes.map(|lane| lane.told).collect()
             }
+        };
+        let held = self.report.iter().find(|of| of.group == resume.group);
+        (!told.is_empty()).then(|| Start {
+            resume: resume.within(members),
+            told,
+            held: held.map_or_else(Vec::new, |of| of.held.clone()),
+        })
+    }
+
+    /// A process's calls in a group whose end it was not told, in their order.
+    pub(super) fn call_again(&mut self, group: GroupId, rank: usize) {
+        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
+            return;
+        };
+        let first = match group {
+            WORLD => self.told[rank],
+            _ => lane.told,
+        };
+        let calls: Vec<_> = lane.in_flight_from(first).collect();
+        for (op, called) in calls {
+            let call = crate::codec::call_from_wire(&called.call);
+            self.handle(match called.refused {
+                Some(reason) => Input::Refuse {
+                    group,
+                    rank,
+                    call,
+                    reason,
+                },
+                None => Input::Submit {
+                    group,
+                    rank,
+                    call,
+                    ready: self.memory.brought(group, op, rank),
+                },
+            });
         }
     }
 
@@ -258,11 +300,10 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(&rank) else {
                 continue;
             };
-            let ops: Vec<OpId> = session.in_flight_from(0).map(|(op, _)| op).collect();
-            let failed = ops.into_iter().try_for_each(|op| match session.ended(op) {
-                Some(called) => session.fail(called.ticket, FailureKind::Broken, reason.clone()),
-                None => Ok(()),
-            });
+            let failed = session
+                .groups()
+                .into_iter()
+                .try_for_each(|group| session.fail_open(group, FailureKind::Broken, &reason));
             if let Err(error) = failed {
                 self.lose_session(rank, &error);
             }

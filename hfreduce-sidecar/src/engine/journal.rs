@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use collective::Call;
-use collective::machine::{Effect, Frame, Input, OpId};
+use collective::machine::{Effect, Frame, GroupId, Input, OpId, WORLD};
 
 /// Events that are kept: some seconds of a busy trainer, and what led to the end of one that hangs.
 const LENGTH: usize = 512;
@@ -14,20 +14,71 @@ const LENGTH: usize = 512;
 /// Something that happened.
 #[derive(Clone, Debug)]
 enum Event {
-    Called { rank: usize, call: Call },
-    Refused { rank: usize, call: Call },
-    Ended { op: OpId, rank: usize, fine: bool },
-    Late { op: OpId, ranks: Vec<usize> },
-    Said { node: usize, frame: Frame },
-    LinkLost { node: usize },
-    RankLost { rank: usize },
-    RankLeft { rank: usize },
-    Silent { node: usize, silent: Duration },
-    Heard { node: usize },
+    Called {
+        group: GroupId,
+        rank: usize,
+        call: Call,
+    },
+    Refused {
+        group: GroupId,
+        rank: usize,
+        call: Call,
+    },
+    Opens {
+        group: GroupId,
+        ranks: usize,
+    },
+    Linked {
+        node: usize,
+    },
+    Ended {
+        group: GroupId,
+        op: OpId,
+        rank: usize,
+        fine: bool,
+    },
+    Late {
+        group: GroupId,
+        op: OpId,
+        ranks: Vec<usize>,
+    },
+    Answered {
+        group: GroupId,
+        rank: usize,
+        fine: bool,
+    },
+    Closed {
+        group: GroupId,
+    },
+    Said {
+        node: usize,
+        frame: Frame,
+    },
+    LinkLost {
+        node: usize,
+    },
+    RankLost {
+        rank: usize,
+    },
+    RankLeft {
+        rank: usize,
+    },
+    Silent {
+        node: usize,
+        silent: Duration,
+    },
+    Heard {
+        node: usize,
+    },
     Stop,
     Leave,
-    Broken { why: String },
-    Entered { epoch: u32, members: Vec<u32> },
+    Broken {
+        why: String,
+    },
+    Entered {
+        epoch: u32,
+        members: Vec<u32>,
+    },
 }
 
 /// The last events, oldest first.
@@ -45,13 +96,25 @@ impl Journal {
     /// Something happened to the machine. Data and time are not worth a note. `node`: a member's rank.
     pub(super) fn take(&mut self, now: Duration, input: &Input, node: impl Fn(usize) -> usize) {
         let event = match *input {
-            Input::Submit { rank, call, .. } => Event::Called { rank, call },
-            Input::Refuse { rank, call, .. } => Event::Refused { rank, call },
+            Input::Submit {
+                group, rank, call, ..
+            } => Event::Called { group, rank, call },
+            Input::Refuse {
+                group, rank, call, ..
+            } => Event::Refused { group, rank, call },
+            Input::Open {
+                group, ref ranks, ..
+            } => Event::Opens {
+                group,
+                ranks: ranks.len(),
+            },
             Input::Frame { peer, frame, .. } => match frame {
                 Frame::Refuse { .. }
                 | Frame::Fail { .. }
                 | Frame::Awaiting { .. }
                 | Frame::Abort { .. }
+                | Frame::Open { .. }
+                | Frame::Opened { .. }
                 | Frame::Bye { .. } => Event::Said {
                     node: node(peer),
                     frame,
@@ -62,6 +125,7 @@ impl Journal {
                 | Frame::Mark { .. }
                 | Frame::Heartbeat => return,
             },
+            Input::Linked { peer } => Event::Linked { node: node(peer) },
             Input::PeerLost { peer } => Event::LinkLost { node: node(peer) },
             Input::RankLost { rank } => Event::RankLost { rank },
             Input::RankLeft { rank } => Event::RankLeft { rank },
@@ -75,12 +139,29 @@ impl Journal {
     /// The machine asks for something.
     pub(super) fn give(&mut self, now: Duration, effect: &Effect, node: impl Fn(usize) -> usize) {
         let event = match effect {
-            Effect::End { op, rank, outcome } => Event::Ended {
+            Effect::End {
+                group,
+                op,
+                rank,
+                outcome,
+            } => Event::Ended {
+                group: *group,
                 op: *op,
                 rank: *rank,
                 fine: outcome.is_ok(),
             },
-            Effect::Late { op, ranks } => Event::Late {
+            Effect::Opened {
+                group,
+                rank,
+                outcome,
+            } => Event::Answered {
+                group: *group,
+                rank: *rank,
+                fine: outcome.is_ok(),
+            },
+            Effect::Closed { group } => Event::Closed { group: *group },
+            Effect::Late { group, op, ranks } => Event::Late {
+                group: *group,
                 op: *op,
                 ranks: ranks.clone(),
             },
@@ -95,6 +176,8 @@ impl Journal {
             Effect::Send { .. }
             | Effect::Reduce { .. }
             | Effect::Copy { .. }
+            | Effect::Begin { .. }
+            | Effect::Connect { .. }
             | Effect::FreeInputs { .. }
             | Effect::Release { .. }
             | Effect::Stopped { .. } => return,
@@ -118,23 +201,56 @@ impl Journal {
     }
 }
 
+/// Which group something is of, where it is not the world.
+struct Of(GroupId);
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == WORLD {
+            return Ok(());
+        }
+        write!(f, " of group {}", self.0)
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Called { rank, call } => write!(f, "local rank {rank} called {call}"),
-            Self::Refused { rank, call } => {
-                write!(f, "local rank {rank} called {call}, which cannot run here")
+            Self::Called { group, rank, call } => {
+                write!(f, "local rank {rank} called {call}{}", Of(*group))
             }
-            Self::Ended { op, rank, fine } => {
-                let how = if *fine { "succeeded" } else { "failed" };
-                write!(f, "operation {op} {how} for local rank {rank}")
-            }
-            Self::Late { op, ranks } => {
+            Self::Refused { group, rank, call } => {
+                let of = Of(*group);
                 write!(
                     f,
-                    "others wait for local ranks {ranks:?} to call operation {op}"
+                    "local rank {rank} called {call}{of}, which cannot run here"
                 )
             }
+            Self::Opens { group, ranks } => {
+                write!(f, "a local rank opens group {group} of {ranks} ranks")
+            }
+            Self::Answered { group, rank, fine } => {
+                let how = if *fine { "stands" } else { "was refused" };
+                write!(f, "group {group} {how}, local rank {rank} is told")
+            }
+            Self::Closed { group } => write!(f, "group {group} is closed"),
+            Self::Ended {
+                group,
+                op,
+                rank,
+                fine,
+            } => {
+                let (of, how) = (Of(*group), if *fine { "succeeded" } else { "failed" });
+                write!(f, "operation {op}{of} {how} for local rank {rank}")
+            }
+            Self::Late { group, op, ranks } => {
+                let of = Of(*group);
+                write!(
+                    f,
+                    "others wait for local ranks {ranks:?} to call operation {op}{of}"
+                )
+            }
+            Self::Linked { node } => write!(f, "linked to node {node}"),
             Self::Said { node, frame } => write!(f, "node {node} said {frame:?}"),
             Self::LinkLost { node } => write!(f, "the link to node {node} ended"),
             Self::RankLost { rank } => write!(f, "local rank {rank} is gone"),
@@ -186,6 +302,7 @@ mod tests {
         let mut journal = Journal::default();
         for outcome in [Ok(1), Err(collective::machine::Broken::Revoked.into())] {
             let end = Effect::End {
+                group: WORLD,
                 op: 7,
                 rank: 1,
                 outcome,

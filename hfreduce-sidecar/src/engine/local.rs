@@ -2,7 +2,7 @@
 //! what that means for the others is asked of the machine.
 
 use collective::CallError;
-use collective::machine::{Input, OpId, Reason};
+use collective::machine::{GroupId, Input, OpId, Reason, WORLD};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
@@ -204,16 +204,18 @@ impl Engine {
         // Dropping does not remove them: the client holds the same open files.
         epoll::delete(self.park.poll(), session.channel()).ok();
         epoll::delete(self.park.poll(), &session.bell).ok();
-        let held: Vec<OpId> = session.holds().collect();
+        let held: Vec<(GroupId, OpId)> = session.holds().collect();
         for op in held {
             self.let_go(op);
         }
         self.metrics.clients.set(self.sessions.len() as i64);
     }
 
-    pub(super) fn may_submit(&self, rank: usize) -> bool {
-        // A broken epoch answers every call at once.
-        self.is_over() || self.machine.may_submit(rank)
+    pub(super) fn may_submit(&self, group: GroupId, rank: usize) -> bool {
+        // A broken epoch answers every call at once, as does a group that is no more.
+        let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
+        let is_dead = lane.is_some_and(|lane| lane.dead.is_some());
+        self.is_over() || is_dead || self.machine.may_submit(group, rank)
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {
@@ -242,8 +244,10 @@ impl Engine {
                 Ok(None) => break,
                 Ok(Some(taken)) => {
                     any = true;
-                    if let Taken::Release(op) = taken {
-                        self.let_go(op);
+                    match taken {
+                        Taken::Release(group, op) => self.let_go((group, op)),
+                        Taken::Open(group) => self.open(group, rank),
+                        Taken::Call | Taken::Nothing => {}
                     }
                 }
                 Err(error) => {
@@ -252,8 +256,13 @@ impl Engine {
                 }
             }
         }
-        while self.may_submit(rank) && self.take_up(rank) {
-            any = true;
+        let waiting = |engine: &Self, from| engine.sessions.get(&rank)?.first_waiting_from(from);
+        let mut next = waiting(self, WORLD);
+        while let Some(group) = next {
+            while self.may_submit(group, rank) && self.take_up(group, rank) {
+                any = true;
+            }
+            next = waiting(self, group + 1);
         }
         any
     }
@@ -262,26 +271,27 @@ impl Engine {
     /// when results in use leave no memory for its own: then it waits, and all behind it, until some are let
     /// go. A call that cannot be carried out takes its place too, and fails on every rank: without it the
     /// calls behind it would meet other calls than theirs on other nodes.
-    fn take_up(&mut self, rank: usize) -> bool {
-        let Some(session) = self.sessions.get(&rank) else {
+    fn take_up(&mut self, group: GroupId, rank: usize) -> bool {
+        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
             return false;
         };
-        let Some(waiting) = session.first_waiting() else {
+        let Some(waiting) = lane.first_waiting() else {
             return false;
         };
-        let op = session.next_op;
+        let (op, size) = (lane.next_op, lane.size);
+        let over = self.over.clone().or_else(|| lane.dead.clone());
         let call = codec::call_from_wire(&waiting.called.call);
-        let mut refused = match (call.check(self.standing.world), &waiting.input) {
+        let mut refused = match (call.check(size), &waiting.input) {
             (Err(error), _) => Some((reason_of(&error), error.to_string())),
             (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
             (Ok(()), Ok(_)) => None,
         };
         if refused.is_none()
-            && let Err(error) = self.provide(op, &call)
+            && let Err(error) = self.provide((group, op), &call, size)
         {
             let reason = match error {
                 PoolError::Full { .. } => {
-                    self.stall(rank, op, &error);
+                    self.stall(rank, (group, op), &error);
                     return false;
                 }
                 PoolError::TooLarge { .. } => Reason::Limit,
@@ -289,39 +299,51 @@ impl Engine {
             };
             refused = Some((reason, error.to_string()));
         }
-        self.came(Who::Rank(rank), op);
+        if group == WORLD {
+            self.came(Who::Rank(rank), op);
+        }
         let reason = refused.as_ref().map(|(reason, _)| *reason);
         let session = self.sessions.get_mut(&rank);
-        let Some(waiting) = session.and_then(|session| session.accept(reason)) else {
+        let Some(waiting) = session.and_then(|session| session.accept(group, reason)) else {
             return false;
         };
-        if let Some(over) = self.over.clone() {
-            self.fail(rank, op, over);
+        if let Some(over) = over {
+            self.fail(rank, (group, op), over);
             return true;
         }
         if !self.is_over() {
-            self.uses.entry(op).or_default();
+            self.uses.entry((group, op)).or_default();
         }
         if let Some((reason, detail)) = refused {
             warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
-            self.handle(Input::Refuse { rank, call, reason });
+            self.handle(Input::Refuse {
+                group,
+                rank,
+                call,
+                reason,
+            });
             return true;
         }
         let input = waiting.input.ok().flatten();
         let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
         if let Some(input) = input.filter(|_| !self.is_over()) {
-            self.memory.bring(op, rank, input);
+            self.memory.bring(group, op, rank, input);
         }
-        self.handle(Input::Submit { rank, call, ready });
+        self.handle(Input::Submit {
+            group,
+            rank,
+            call,
+            ready,
+        });
         true
     }
 
     /// Tells a process that its call has failed.
-    fn fail(&mut self, rank: usize, op: OpId, text: String) {
+    fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
-        let Some(called) = session.ended(op) else {
+        let Some(called) = session.ended(group, op) else {
             return;
         };
         self.metrics.failed(&called.call);
@@ -330,9 +352,10 @@ impl Engine {
         }
     }
 
-    fn stall(&mut self, rank: usize, op: OpId, full: &PoolError) {
-        if let Some(session) = self.sessions.get_mut(&rank)
-            && !std::mem::replace(&mut session.stalled, true)
+    fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
+        let session = self.sessions.get_mut(&rank);
+        if let Some(lane) = session.and_then(|session| session.lane_mut(group))
+            && !std::mem::replace(&mut lane.stalled, true)
         {
             warn!(
                 local_rank = rank,
@@ -346,28 +369,33 @@ impl Engine {
     /// Memory for the result of an operation, from the first local rank that calls it. One that calls it later
     /// needs it too, or has called something else, and then it has no result: it must not wait for memory
     /// that is given back only when it has called.
-    fn provide(&mut self, op: OpId, call: &collective::Call) -> Result<(), PoolError> {
-        if self.is_over() || self.uses.contains_key(&op) {
+    fn provide(
+        &mut self,
+        (group, op): (GroupId, OpId),
+        call: &collective::Call,
+        size: u32,
+    ) -> Result<(), PoolError> {
+        if self.is_over() || self.uses.contains_key(&(group, op)) {
             return Ok(());
         }
-        let bytes = call.result_bytes(self.standing.world);
+        let bytes = call.result_bytes(size);
         self.memory
-            .provide(op, usize::try_from(bytes).unwrap_or(usize::MAX))
+            .provide(group, op, usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// A process does not read a result any more.
-    fn let_go(&mut self, op: OpId) {
+    fn let_go(&mut self, op: (GroupId, OpId)) {
         if let Some(used) = self.uses.get_mut(&op) {
             used.holders = used.holders.saturating_sub(1);
         }
         self.forget_if_unused(op);
     }
 
-    pub(super) fn forget_if_unused(&mut self, op: OpId) {
+    pub(super) fn forget_if_unused(&mut self, op: (GroupId, OpId)) {
         let unused = |used: &Use| used.released && used.holders == 0;
         if self.uses.get(&op).is_some_and(unused) {
             self.uses.remove(&op);
-            self.memory.forget_result(op);
+            self.memory.forget_result(op.0, op.1);
         }
     }
 
@@ -394,5 +422,6 @@ fn reason_of(error: &CallError) -> Reason {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,
         CallError::Factor { .. } => Reason::Factor,
+        CallError::Parts { .. } => Reason::Parts,
     }
 }

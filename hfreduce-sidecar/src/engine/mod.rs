@@ -4,6 +4,7 @@
 
 mod effects;
 mod epoch;
+mod groups;
 mod journal;
 mod local;
 mod ops;
@@ -18,7 +19,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::machine::{Cause, Config, Effect, Input, Machine, OnPeerLoss, OpId};
+use collective::machine::{
+    Cause, Config, Effect, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
+};
 use collective::recovery::Report;
 use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
@@ -29,6 +32,7 @@ use wire::segment;
 use wire::transport::Transport;
 
 use crate::inspect::Question;
+use crate::link::Linker;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
@@ -136,12 +140,13 @@ pub struct Engine {
     names: Vec<String>,
     memory: Memory,
     links: BTreeMap<usize, Box<dyn Transport>>,
+    linker: Option<Linker>,
     listener: Listener,
     visitors: BTreeMap<u64, Channel>,
     next_visitor: u64,
     sessions: BTreeMap<usize, Session>,
     seats: Vec<Seat>,
-    uses: BTreeMap<OpId, Use>,
+    uses: BTreeMap<(GroupId, OpId), Use>,
     effects: VecDeque<Effect>,
     /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
     work: VecDeque<Effect>,
@@ -190,6 +195,7 @@ impl Engine {
             config,
             members,
             links,
+            linker,
             resume: _from_nothing,
         } = epoch;
         config.check()?;
@@ -199,7 +205,7 @@ impl Engine {
         }
         let machine = Machine::new(config.clone(), Duration::ZERO);
         let mut memory = Memory::new(limit_bytes);
-        memory.set_edges(&epoch::sizes(&machine, &config, &links))?;
+        memory.set_edges(&epoch::sizes(&machine, WORLD, &config, &links))?;
         let local = config.layout.local(config.node);
         let standing = Standing {
             attempt: config.fence.attempt,
@@ -227,6 +233,7 @@ impl Engine {
             names,
             memory,
             links,
+            linker,
             listener,
             visitors: BTreeMap::new(),
             next_visitor: 0,
@@ -403,7 +410,7 @@ impl Engine {
         let waits = self.machine.waits_for_room()
             || self.left.is_some()
             || self.stopping.is_some()
-            || self.sessions.values().any(|session| session.stalled);
+            || self.sessions.values().any(Session::is_stalled);
         if waits { Depth::Light } else { Depth::Deep }
     }
 

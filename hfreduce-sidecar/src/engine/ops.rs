@@ -42,7 +42,7 @@ impl Engine {
         let waiting = self.sessions.iter().map(|(&local_rank, session)| Waiting {
             local_rank,
             calls: session.waiting(),
-            for_memory: session.stalled,
+            for_memory: session.is_stalled(),
         });
         let broken = self.machine.broken();
         let broken = broken.map(|broken| broken.renumbered(|node| self.rank_of(node)).to_string());

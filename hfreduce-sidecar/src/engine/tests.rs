@@ -41,6 +41,7 @@ fn setup() -> (Setup, TcpStream) {
             config,
             members: vec![0, 1],
             links: BTreeMap::from([(PEER, link)]),
+            linker: None,
             resume: None,
         },
         names: vec![String::new(); 2],

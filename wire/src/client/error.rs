@@ -42,6 +42,26 @@ pub enum Error {
         /// Why, naming who has to be looked at.
         text: String,
     },
+    /// A group was not opened, on all its ranks alike.
+    #[error("failed to open a group of {ranks} ranks: {text}")]
+    Group {
+        /// How many this process has asked for.
+        ranks: usize,
+        /// Whether ranks mean different groups.
+        kind: FailureKind,
+        /// Why, naming who has to be looked at.
+        text: String,
+    },
+    /// A group was not opened so far.
+    #[error(
+        "failed to open a group of {ranks} ranks for {waited:?}: one of them has not opened it"
+    )]
+    GroupTimeout {
+        /// How many it has.
+        ranks: usize,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The sidecar is gone.
     #[error("the hfreduce sidecar of this node is gone: {why}")]
     SidecarLost {

@@ -44,6 +44,17 @@ const RETRY: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
+/// A group of ranks: the world, or one that this process has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// What its ranks call it.
+    pub number: u64,
+    /// This process in it.
+    pub rank: u32,
+    /// Its ranks.
+    pub size: u32,
+}
+
 /// The connection to the node's sidecar. Clones are the same connection.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -206,52 +217,122 @@ impl Client {
         input: Option<Buffer>,
         timeout: Duration,
     ) -> Result<Ticket, Error> {
-        self.check_input(call, input.as_ref().map_or(0, |input| input.len()))?;
-        let place = Place {
-            segment: input.as_ref().map_or(NO_SEGMENT, Buffer::number),
-            offset: 0,
-        };
-        self.submit_place(call, place, input, timeout)
+        self.submit_in(self.world(), call, input, timeout)
+    }
+
+    /// Calls an operation of a group: the n-th call of each of its ranks in it is its n-th operation. Roots are ranks of
+    /// the group.
+    pub fn submit_in(
+        &self,
+        group: Group,
+        call: Call,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        check_input(group, call, input.as_ref().map_or(0, |input| input.len()))?;
+        let place = place_of(input.as_ref());
+        self.submit_place(group, call, place, input, timeout)
     }
 
     /// Calls an operation whose input begins at `offset` of an arena, a multiple of 64. It may not change before the
-    /// output is taken. The rest is as with [`Client::submit`].
+    /// output is taken. The rest is as with [`Client::submit_in`].
     pub fn submit_at(
         &self,
+        group: Group,
         call: Call,
         arena: &Arena,
         offset: usize,
         timeout: Duration,
     ) -> Result<Ticket, Error> {
-        self.check_input(call, arena.len().saturating_sub(offset))?;
+        check_input(group, call, arena.len().saturating_sub(offset))?;
         let place = Place {
             segment: arena.number(),
             offset: offset as u64,
         };
-        self.submit_place(call, place, None, timeout)
+        self.submit_place(group, call, place, None, timeout)
     }
 
-    /// Refuses a call that reads more than the bytes that are given.
-    fn check_input(&self, call: Call, given: usize) -> Result<(), Error> {
-        let needed = if call.reads_input_of(self.shared.standing.rank) {
-            call.input_bytes().unwrap_or(usize::MAX)
-        } else {
-            0
-        };
-        if given < needed {
-            return Err(Error::Input {
-                call,
-                needed,
-                given,
-            });
+    /// The group of all ranks.
+    pub fn world(&self) -> Group {
+        let Standing { rank, world, .. } = self.shared.standing;
+        Group {
+            number: 0,
+            rank,
+            size: world,
         }
-        Ok(())
+    }
+
+    /// Opens a group of these global ranks, which ascend, and waits until all of them have done so alike. The number
+    /// is the same for all of them, and is used once. `replicated`: its ranks do the same work, so that some of them
+    /// can go on without others. The last call in it is [`Call::close`].
+    ///
+    /// A process that has opened groups does not go on with a sidecar that is started in place of one that was killed,
+    /// which knows nothing of them: then everything fails.
+    pub fn open(
+        &self,
+        number: u64,
+        ranks: &[u32],
+        replicated: bool,
+        timeout: Duration,
+    ) -> Result<Group, Error> {
+        let start = Instant::now();
+        let mut list = self.buffer(size_of_val(ranks), timeout)?;
+        for (bytes, rank) in list.as_chunks_mut().0.iter_mut().zip(ranks) {
+            *bytes = rank.to_ne_bytes();
+        }
+        self.shared.lock()?.be_impatient();
+        let input = place_of(Some(&list));
+        let submission = |ticket| Submission::Open {
+            ticket,
+            group: number,
+            ranks: ranks.len() as u32,
+            replicated,
+            input,
+        };
+        let said = |error| match error {
+            Error::Operation { kind, text, .. } => Error::Group {
+                ranks: ranks.len(),
+                kind,
+                text,
+            },
+            Error::Timeout { waited, .. } => Error::GroupTimeout {
+                ranks: ranks.len(),
+                waited,
+            },
+            other => other,
+        };
+        let ticket = self.ask(Call::barrier(), submission, Some(list), timeout)?;
+        let left = timeout.saturating_sub(start.elapsed());
+        self.wait(ticket, left).map_err(said)?;
+        let own = self.shared.standing.rank;
+        Ok(Group {
+            number,
+            rank: ranks.iter().take_while(|rank| **rank < own).count() as u32,
+            size: ranks.len() as u32,
+        })
     }
 
     fn submit_place(
         &self,
+        group: Group,
         call: Call,
         place: Place,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        let submission = |ticket| Submission::Call {
+            ticket,
+            group: group.number,
+            call,
+            input: place,
+        };
+        self.ask(call, submission, input, timeout)
+    }
+
+    fn ask(
+        &self,
+        call: Call,
+        submission: impl Fn(u64) -> Submission,
         input: Option<Buffer>,
         timeout: Duration,
     ) -> Result<Ticket, Error> {
@@ -265,15 +346,11 @@ impl Client {
             let busy = Error::Busy { call, waited };
             if state.in_flight() < IN_FLIGHT_LIMIT {
                 let ticket = state.next_ticket;
-                let submission = Submission::Call {
-                    ticket,
-                    call,
-                    input: place,
-                };
+                let submission = submission(ticket);
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        state.called(ticket, call, place, input.and_then(Buffer::lend));
+                        state.called(ticket, call, submission, input.and_then(Buffer::lend));
                         let link = state.link();
                         drop(state);
                         if sidecar_sleeps {
@@ -374,6 +451,30 @@ impl Client {
             state.lose("this process detached".to_owned());
         }
         Ok(())
+    }
+}
+
+/// Refuses a call that reads more than the bytes that are given.
+fn check_input(group: Group, call: Call, given: usize) -> Result<(), Error> {
+    let needed = if call.reads_input_of(group.rank) {
+        call.input_bytes().unwrap_or(usize::MAX)
+    } else {
+        0
+    };
+    if given < needed {
+        return Err(Error::Input {
+            call,
+            needed,
+            given,
+        });
+    }
+    Ok(())
+}
+
+fn place_of(input: Option<&Buffer>) -> Place {
+    Place {
+        segment: input.map_or(NO_SEGMENT, Buffer::number),
+        offset: 0,
     }
 }
 

@@ -12,7 +12,7 @@ use super::keep::{Handed, Heard};
 use super::shared::Link;
 use super::{Error, NO_SEGMENT};
 use crate::attach::{self, Members, ToClient, ToSidecar};
-use crate::entry::{Completion, Outcome, Place, Submission};
+use crate::entry::{Completion, Outcome, Submission};
 use crate::op::Call;
 use crate::ring::{
     COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
@@ -29,7 +29,7 @@ const EPOCHS: usize = 64;
 #[derive(Debug)]
 struct InFlight {
     call: Call,
-    place: Place,
+    submission: Submission,
     input: Option<(Lent, usize)>,
     end: Option<End>,
 }
@@ -235,12 +235,7 @@ impl State {
         open.sort_unstable();
         let mut sleeps = false;
         for ticket in open {
-            if let Some(InFlight { call, place, .. }) = self.operations.get(&ticket) {
-                let submission = Submission::Call {
-                    ticket,
-                    call: *call,
-                    input: *place,
-                };
+            if let Some(&InFlight { submission, .. }) = self.operations.get(&ticket) {
                 match self.push(&submission) {
                     Ok(sleeping) => sleeps |= sleeping,
                     Err(error) => return Err(self.lose(error.to_string())),
@@ -419,12 +414,12 @@ impl State {
         &mut self,
         ticket: u64,
         call: Call,
-        place: Place,
+        submission: Submission,
         input: Option<(Lent, usize)>,
     ) {
         let operation = InFlight {
             call,
-            place,
+            submission,
             input,
             end: None,
         };

@@ -88,6 +88,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 ticket,
                 call,
                 input,
+                ..
             } = Submission::decode(&words).unwrap()
             else {
                 continue;
@@ -283,11 +284,13 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
         standing: standing(0),
         patience: Duration::ZERO,
     });
-    let nowhere = Place {
-        segment: NO_SEGMENT,
-        offset: 0,
+    let submission = Submission::Call {
+        ticket: 1,
+        group: 0,
+        call: bytes_of(1),
+        input: place_of(None),
     };
-    state.called(1, bytes_of(1), nowhere, None);
+    state.called(1, bytes_of(1), submission, None);
     let (segment, bytes, epoch) = (7, 1, 1);
     let result = Segment::create("result", 1, Writers::Creator).unwrap();
     let announced = ToClient::Result {

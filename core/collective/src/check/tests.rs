@@ -9,6 +9,8 @@ use crate::op::{Call, OpKind, ReduceOp};
 
 const ALL_REDUCE: OpKind = OpKind::AllReduce { op: ReduceOp::Sum };
 
+const SHARED: OpKind = OpKind::ReduceScatter { op: ReduceOp::Sum };
+
 fn two_zones(nodes: usize, first: usize) -> Vec<bool> {
     (0..nodes).map(|node| node >= first).collect()
 }
@@ -103,8 +105,35 @@ fn sampled_gatherings_of_up_to_1250_nodes_hold() {
         for nodes in [rng.range(201..1250) as usize, 1250] {
             let zones = two_zones(nodes, 1 + rng.below(nodes));
             prove(&DoubleTree::build(&zones), &zones, OpKind::AllGather, 1);
+            prove(&DoubleTree::build(&zones), &zones, SHARED, nodes as u64);
         }
     });
+}
+
+/// Nothing goes down an edge but what is for somebody below it, and what tells all that it is over.
+#[test]
+fn what_is_shared_out_goes_down_to_those_it_is_for_and_nobody_else() {
+    for nodes in [2, 5, 16] {
+        let zones = two_zones(nodes, nodes);
+        let trees = DoubleTree::build(&zones);
+        let layout = Layout::uniform(nodes, 1).unwrap();
+        let count = 256 * nodes as u64;
+        let call = Call {
+            kind: SHARED,
+            dtype: DType::F32,
+            count,
+            tag: 0,
+        };
+        let messages = check(&trees, &Plan::new(call, &layout, 512)).unwrap();
+        let bytes: u64 = messages.iter().map(|message| message.bytes).sum();
+        let up = call.input_bytes() * (nodes as u64 - 1);
+        let depths = trees.trees.iter().map(|tree| {
+            let depth = |node| tree.path(node).count() as u64 - 1;
+            (0..nodes).map(depth).sum::<u64>()
+        });
+        // A node's kilobyte is two chunks, one in each tree.
+        assert_eq!(bytes, up + 512 * depths.sum::<u64>());
+    }
 }
 
 #[test]
@@ -114,6 +143,7 @@ fn every_root_and_every_gathering_of_small_groups_holds() {
             let zones = two_zones(nodes, first);
             let trees = DoubleTree::build(&zones);
             prove(&trees, &zones, OpKind::AllGather, 1);
+            prove(&trees, &zones, SHARED, nodes as u64);
             for root in 0..nodes as u32 {
                 prove(&trees, &zones, OpKind::Broadcast { root: 2 * root }, 3);
                 prove(

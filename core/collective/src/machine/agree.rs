@@ -29,7 +29,7 @@ impl Group {
                     op: id,
                     verdict,
                 };
-                node.send(peer, frame, None);
+                self.send(node, peer, frame, None);
             }
             None => self.fail_operation(node, id, verdict),
         }
@@ -49,7 +49,7 @@ impl Group {
         let call = operation.brought.first().copied().flatten()?.call;
         let mut refused = None;
         let mut differs = None;
-        for peer in &self.trees.trees[VERDICTS].children[self.node] {
+        for peer in &self.part.trees.trees[VERDICTS].children[self.part.node] {
             let edge = self.edges.get(peer)?;
             if let Some(&verdict) = edge.refused.get(&id) {
                 refused = refused.or(Some(verdict));
@@ -66,7 +66,8 @@ impl Group {
                 differs = differs.or(Some(Mismatch { one, other }.into()));
             }
         }
-        refused.or_else(|| operation.verdict(rank)).or(differs)
+        let globals = |rank| self.global(rank);
+        refused.or_else(|| operation.verdict(globals)).or(differs)
     }
 
     pub(super) fn refused(
@@ -127,7 +128,7 @@ impl Group {
                     op: id,
                     verdict,
                 };
-                node.send(peer, frame, None);
+                self.send(node, peer, frame, None);
             }
             self.drop_arrivals(node, id, peer, usize::from(tree));
         }

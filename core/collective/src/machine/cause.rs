@@ -47,6 +47,9 @@ pub enum Reason {
     /// [`crate::CallError::Factor`].
     #[error("its elements are integers, and its factor multiplies floats only")]
     Factor,
+    /// [`crate::CallError::Parts`].
+    #[error("its elements cannot be shared out evenly to the ranks of the group")]
+    Parts,
     /// The rank brought no input, or one that is not where it says.
     #[error("its input does not lie in memory that was lent for inputs")]
     Input,

@@ -89,12 +89,12 @@ impl Default for Recovery {
     }
 }
 
-/// Where the world's operations of an epoch begin on one node, when it is not the first.
+/// Where a group's operations of an epoch begin on one node, when it is not the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The same on all members; holders are nodes of this epoch.
     pub resume: GroupResume,
-    /// For each local rank, the first operation whose end it was not told: the one that it calls first.
+    /// For each local rank of the group, the first operation whose end it was not told: the one that it calls first.
     pub told: Vec<OpId>,
     /// What is final here: as it was reported.
     pub held: Vec<Held>,
@@ -140,6 +140,11 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Number of ranks that global numbers go up to, those that were lost included.
+    pub(super) fn ranks(&self) -> u32 {
+        self.layout.whole()
+    }
+
     /// Checks what [`super::Machine::new`] relies on.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (node, nodes, trees) = (self.node, self.layout.nodes(), self.trees.nodes());

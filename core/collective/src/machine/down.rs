@@ -1,6 +1,5 @@
 //! The way down: a chunk of the result is passed on to every child that needs it, as far as there is room.
 
-use super::flow::result;
 use super::group::Group;
 use super::node::{Node, Work};
 use super::{Frame, OpId};
@@ -46,22 +45,19 @@ impl Group {
         let payload = loaded.then(|| {
             (
                 self.ticket(node, Work::Down { op: id, tree, peer }),
-                result(id, &chunk),
+                self.result(id, &chunk),
             )
         });
         let bytes = if loaded { chunk.bytes as u32 } else { 0 };
-        node.send(
-            peer,
-            Frame::Down {
-                group: self.id,
-                tree: tree as u8,
-                op: id,
-                chunk: index,
-                bytes,
-                mark: self.mark_down(peer, tree),
-            },
-            payload,
-        );
+        let frame = Frame::Down {
+            group: self.id,
+            tree: tree as u8,
+            op: id,
+            chunk: index,
+            bytes,
+            mark: self.mark_down(peer, tree),
+        };
+        self.send(node, peer, frame, payload);
         Some(())
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Edge {
     pub(super) child: [Option<Child>; 2],
     /// What its subtree cannot carry out, by operation: at most one for each operation in flight.
     pub(super) refused: BTreeMap<OpId, Verdict>,
+    /// The operations it had ended when it said farewell.
+    pub(super) bye: Option<u64>,
 }
 
 impl Edge {
@@ -44,6 +46,7 @@ impl Edge {
         Self {
             child: child.map(|is_child| is_child.then(Child::default)),
             refused: BTreeMap::new(),
+            bye: None,
         }
     }
 }

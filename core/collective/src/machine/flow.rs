@@ -4,7 +4,8 @@
 use super::group::Group;
 use super::node::Node;
 use super::operation::Stage;
-use super::{Buffer, Effect, OnPeerLoss, OpId, Region, Verdict};
+use super::{Effect, OnPeerLoss, OpId, Verdict};
+use crate::op::OpKind;
 use crate::recovery::Held;
 use crate::schedule::{self, Chunk, Plan, Step};
 
@@ -45,7 +46,7 @@ impl Group {
     /// A chunk of an operation that is planned, and this node's step.
     pub(super) fn step(&self, id: OpId, index: u32) -> Option<(Chunk, Step)> {
         let chunk = self.ops.get(&id)?.plan.as_ref()?.chunk(index);
-        let step = schedule::step(&self.trees.trees[chunk.tree()], &chunk, self.node);
+        let step = schedule::step(&self.part.trees.trees[chunk.tree()], &chunk, self.part.node);
         Some((chunk, step))
     }
 
@@ -61,6 +62,9 @@ impl Group {
         let Some(call) = operation.call() else {
             return;
         };
+        if call.kind == OpKind::Close && verdict.is_none() {
+            self.closed = Some(id);
+        }
         let plan = operation.plan.as_ref();
         self.history.keep(Held {
             op: id,
@@ -98,7 +102,6 @@ impl Group {
     /// Tells ranks the outcomes that may be told.
     fn tell(&mut self, node: &mut Node) {
         let recovery = node.config.recovery;
-        let first = self.layout.ranks(self.node).start;
         for (&op, operation) in &mut self.ops {
             if operation.stage != Stage::Final {
                 continue;
@@ -115,12 +118,17 @@ impl Group {
                 }
                 operation.told[rank] = true;
                 self.history.tell(rank, op);
-                let global = first + rank as u32;
+                let global = self.part.global(rank);
                 let outcome = match held.verdict {
                     None => operation.success(global, brought.call, held.epoch),
                     Some(verdict) => Err(verdict.into()),
                 };
-                node.out.push(Effect::End { op, rank, outcome });
+                node.out.push(Effect::End {
+                    group: self.id,
+                    op,
+                    rank: self.part.locals[rank],
+                    outcome,
+                });
             }
             if operation.told.iter().all(|&told| told) {
                 operation.stage = Stage::Ended;
@@ -134,25 +142,20 @@ impl Group {
             OnPeerLoss::Fail => OpId::MAX,
             OnPeerLoss::Hold => self.history.released(),
         };
+        let (group, closed) = (self.id, self.closed);
+        let mut over = false;
         self.ops.retain(|&op, operation| {
             let in_use = operation.stage != Stage::Ended || !operation.is_idle();
             let was_called = operation.brought.iter().any(Option::is_some);
             if !in_use && (was_called || operation.served.is_some()) {
-                node.out.push(Effect::FreeInputs { op });
+                node.out.push(Effect::FreeInputs { group, op });
                 if op < released {
-                    node.out.push(Effect::Release { op });
+                    node.out.push(Effect::Release { group, op });
+                    over |= closed == Some(op);
                 }
             }
             in_use
         });
-    }
-}
-
-/// A chunk's place in the result.
-pub(super) fn result(op: OpId, chunk: &Chunk) -> Region {
-    Region {
-        buffer: Buffer::Result { op },
-        offset: chunk.offset,
-        bytes: chunk.bytes,
+        self.over |= over;
     }
 }

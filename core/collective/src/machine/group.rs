@@ -1,5 +1,6 @@
-//! The operations of one group on this node: its ranks' calls, its trees, the slots of its edges. At first the world is
-//! the only group. How operations move on is in `up`, `down`, `agree`, `receive` and `flow`.
+//! The operations of one group on this node: its ranks' calls, its trees, the slots of its edges. Nodes and ranks have
+//! their numbers in the group here; `part` knows those of the epoch. How a group is opened is in `open`, how operations
+//! move on in `up`, `down`, `agree`, `receive` and `flow`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,27 +9,31 @@ use super::edge::{Child, Edge, Parent};
 use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
+use super::part::Part;
 use super::{
-    Broken, Claim, Config, Effect, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason, Recovery,
-    Start, Ticket,
+    Broken, Buffer, Claim, Config, Effect, Frame, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason,
+    Region, Start, Ticket, WORLD,
 };
-use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::recovery::{Held, MAX_HELD};
-use crate::schedule::Plan;
-use crate::tree::DoubleTree;
+use crate::schedule::{Chunk, Plan};
 
 /// One group.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) id: GroupId,
-    /// This node in the group.
-    pub(super) node: usize,
-    pub(super) layout: Layout,
-    pub(super) trees: DoubleTree,
+    pub(super) part: Part,
+    /// Whether its ranks may call.
+    pub(super) stands: bool,
+    /// The operation that has closed it, when that is final here.
+    pub(super) closed: Option<OpId>,
+    /// Whether nobody needs it any more.
+    pub(super) over: bool,
     pub(super) chunk_bytes: u32,
     pub(super) slots: u8,
-    recovery: Recovery,
+    on_peer_loss: OnPeerLoss,
+    /// Whether some of its ranks can go on without others.
+    replicated: bool,
     pub(super) edges: BTreeMap<usize, Edge>,
     /// `(peer, tree)` of every child.
     pub(super) below: Vec<(usize, u8)>,
@@ -43,19 +48,37 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, config: &Config, start: Option<&Start>) -> Self {
-        let node = config.node;
-        let trees = &config.trees.trees;
+    /// The group of all ranks, which stands as long as the epoch.
+    pub(super) fn world(config: &Config, start: Option<&Start>) -> Self {
+        let (part, replicated) = (Part::world(config), config.recovery.replicated);
+        Self {
+            stands: true,
+            ..Self::new(WORLD, config, part, replicated, start)
+        }
+    }
+
+    /// A group that does not stand yet.
+    pub(super) fn new(
+        id: GroupId,
+        config: &Config,
+        part: Part,
+        replicated: bool,
+        start: Option<&Start>,
+    ) -> Self {
+        let node = part.node;
+        let trees = &part.trees.trees;
         let edge =
             |peer: usize| Edge::new([0, 1].map(|tree| trees[tree].parent[peer] == Some(node)));
-        let neighbours = config.trees.neighbours(node).into_iter();
-        let local = config.layout.local(node);
+        let neighbours = part.trees.neighbours(node).into_iter();
+        let local = part.locals.len();
         let called = start.map_or_else(|| vec![0; local], |start| start.told.clone());
         let base = start.map_or(0, |start| start.resume.base);
         let edges: BTreeMap<usize, Edge> = neighbours.map(|peer| (peer, edge(peer))).collect();
         let mut group = Self {
             id,
-            node,
+            stands: false,
+            closed: None,
+            over: false,
             below: below(&edges),
             edges,
             parents: [0, 1]
@@ -64,11 +87,11 @@ impl Group {
             history: History::new(base, called.clone(), &trees[0].children[node]),
             called,
             gone: vec![false; local],
-            layout: config.layout.clone(),
-            trees: config.trees.clone(),
+            part,
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
-            recovery: config.recovery,
+            on_peer_loss: config.recovery.on_peer_loss,
+            replicated,
         };
         if let Some(start) = start {
             group.take_over(start);
@@ -78,6 +101,14 @@ impl Group {
 
     /// Begins with what was reported: operations that are served need nothing of the ranks here.
     fn take_over(&mut self, start: &Start) {
+        let holds = |held: &Held| held.call.kind == OpKind::Close && held.verdict.is_none();
+        let all = start.resume.served.iter().map(|served| &served.held);
+        self.closed = start
+            .held
+            .iter()
+            .chain(all)
+            .find(|held| holds(held))
+            .map(|held| held.op);
         let mine = |op: OpId| start.held.iter().find(|held| held.op == op).copied();
         for held in &start.held {
             if held.op < start.resume.base {
@@ -104,14 +135,15 @@ impl Group {
             let mut operation = Operation::new(told.len(), Duration::ZERO);
             operation.told = told;
             operation.epoch = Some(served.held.epoch);
+            let holder = self.part.place(served.holder).unwrap_or(0);
             operation.served = Some(Claim {
-                rank: self.layout.ranks(served.holder).start,
+                rank: self.part.first(holder),
                 call: served.held.call,
             });
             if served.spread {
                 let (call, bytes) = (served.held.call, served.held.bytes);
-                let plan = Plan::served(call, bytes, served.holder, self.chunk_bytes);
-                operation.plan(plan, &self.trees, self.node);
+                let plan = Plan::served(call, bytes, holder, self.chunk_bytes);
+                operation.plan(plan, &self.part.trees, self.part.node);
             } else {
                 operation.stage = Stage::Final;
             }
@@ -121,18 +153,18 @@ impl Group {
 
     /// Why a call cannot run any more since ranks were lost.
     fn lost_for(&self, call: &Call) -> Option<Reason> {
-        if self.layout.is_whole() {
+        if self.part.layout.is_whole() || call.kind == OpKind::Close {
             return None;
         }
-        if !self.recovery.replicated {
+        if !self.replicated {
             return Some(Reason::NotReplicated);
         }
         match call.kind {
             OpKind::Reduce { root, .. } | OpKind::Broadcast { root } => {
-                (!self.layout.has_rank(root)).then_some(Reason::RootLost)
+                (!self.part.layout.has_rank(root)).then_some(Reason::RootLost)
             }
-            OpKind::AllGather => Some(Reason::RanksLost),
-            OpKind::AllReduce { .. } | OpKind::Barrier => None,
+            OpKind::AllGather | OpKind::ReduceScatter { .. } => Some(Reason::RanksLost),
+            OpKind::AllReduce { .. } | OpKind::Barrier | OpKind::Close => None,
         }
     }
 
@@ -145,8 +177,55 @@ impl Group {
             .collect()
     }
 
+    /// Everybody it exchanges frames with, as links know them.
+    pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
+        self.edges.keys().map(|&peer| self.part.nodes[peer])
+    }
+
+    pub(super) fn send(
+        &self,
+        node: &mut Node,
+        peer: usize,
+        frame: Frame,
+        payload: Option<(Ticket, Region)>,
+    ) {
+        node.send(self.part.nodes[peer], frame, payload);
+    }
+
+    /// What a local rank brought to an operation.
+    pub(super) fn input(&self, op: OpId, rank: usize) -> Buffer {
+        Buffer::Input {
+            group: self.id,
+            op,
+            rank: self.part.locals[rank],
+        }
+    }
+
+    /// A slot that a child fills.
+    pub(super) fn receive(&self, peer: usize, tree: u8, slot: u8) -> Buffer {
+        Buffer::Receive {
+            group: self.id,
+            peer: self.part.nodes[peer],
+            tree,
+            slot,
+        }
+    }
+
+    /// A chunk's place in the result.
+    pub(super) fn result(&self, op: OpId, chunk: &Chunk) -> Region {
+        let group = self.id;
+        Region {
+            buffer: Buffer::Result { group, op },
+            offset: chunk.offset,
+            bytes: chunk.bytes,
+        }
+    }
+
     pub(super) fn may_submit(&self, rank: usize) -> bool {
-        let kept = match self.recovery.on_peer_loss {
+        let Some(rank) = self.part.local(rank).filter(|_| self.stands) else {
+            return false;
+        };
+        let kept = match self.on_peer_loss {
             OnPeerLoss::Fail => OpId::MAX,
             OnPeerLoss::Hold => self.history.released() + MAX_HELD,
         };
@@ -154,7 +233,7 @@ impl Group {
     }
 
     pub(super) fn global(&self, rank: usize) -> u32 {
-        self.layout.ranks(self.node).start + rank as u32
+        self.part.global(rank)
     }
 
     /// The first operation that is not over here.
@@ -173,6 +252,7 @@ impl Group {
         if node.holds() {
             return; // The shell hands it to the next machine.
         }
+        let group = self.id;
         let id = self.called[rank];
         self.called[rank] += 1;
         if node.farewell != Farewell::No {
@@ -186,13 +266,13 @@ impl Group {
         }
         if let Some(broken) = node.broken {
             node.out.push(Effect::End {
+                group,
                 op: id,
-                rank,
+                rank: self.part.locals[rank],
                 outcome: Err(broken.into()),
             });
             return;
         }
-        let first = self.global(0);
         let refused = ready.err().or_else(|| self.lost_for(&call));
         let operation = self
             .ops
@@ -206,12 +286,12 @@ impl Group {
         if operation.served.is_some() {
             return;
         }
-        if operation.complete_here() && operation.verdict(first).is_none() {
+        if operation.complete_here() && operation.verdict(|rank| self.part.global(rank)).is_none() {
             let plan = match node.config.recovery.on_peer_loss {
-                OnPeerLoss::Fail => Plan::new(call, &self.layout, self.chunk_bytes),
-                OnPeerLoss::Hold => Plan::kept(call, &self.layout, self.chunk_bytes),
+                OnPeerLoss::Fail => Plan::new(call, &self.part.layout, self.chunk_bytes),
+                OnPeerLoss::Hold => Plan::kept(call, &self.part.layout, self.chunk_bytes),
             };
-            operation.plan(plan, &self.trees, self.node);
+            operation.plan(plan, &self.part.trees, self.part.node);
             self.check_early_parts(node, id);
         }
         self.check_departures(node, id);
@@ -290,8 +370,9 @@ impl Group {
             for (rank, brought) in operation.brought.iter().enumerate() {
                 if brought.is_some() && !operation.told[rank] && !holds {
                     node.out.push(Effect::End {
+                        group: self.id,
                         op,
-                        rank,
+                        rank: self.part.locals[rank],
                         outcome: Err(broken.into()),
                     });
                 }
@@ -322,11 +403,10 @@ impl Group {
     /// An operation that needs somebody who has left never ends: say so instead of waiting.
     pub(super) fn check_departures(&self, node: &mut Node, op: OpId) {
         let by = node.config.node;
-        let left = node
-            .links
-            .iter()
-            .find(|(_, link)| link.bye.is_some_and(|ended| ended <= op));
+        let mut edges = self.edges.iter();
+        let left = edges.find(|(_, edge)| edge.bye.is_some_and(|ended| ended <= op));
         if let Some((&left, _)) = left {
+            let left = self.part.nodes[left];
             node.break_with(Broken::NodeLeft { node: left, by, op }, None);
             return;
         }

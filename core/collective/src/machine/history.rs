@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use super::group::Group;
 use super::node::Node;
-use super::{Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Recovery, Violation};
+use super::{
+    Effect, Frame, Handover, MAX_IN_FLIGHT, Mark, OnPeerLoss, OpId, Recovery, Start, Violation,
+};
 use crate::recovery::{GroupReport, Held};
 
 /// How far marks may fall behind before they travel on their own: half of what a rank may have in flight.
@@ -58,6 +60,8 @@ impl History {
         while self.kept.contains_key(&self.own.done) {
             self.own.done += 1;
         }
+        // Ranks may have been told in an epoch before.
+        self.note_told();
     }
 
     pub(super) fn kept(&self, op: OpId) -> Option<&Held> {
@@ -217,6 +221,9 @@ impl Group {
 
     /// Says something new to a neighbour in place of a heartbeat. False when there is nothing.
     pub(super) fn beat(&mut self, node: &mut Node, peer: usize) -> bool {
+        let Some(peer) = self.part.place(peer) else {
+            return false;
+        };
         let news = match self.history.sent_down.get(&peer) {
             Some(&sent) => sent != self.history.everywhere,
             None => {
@@ -231,6 +238,16 @@ impl Group {
         news
     }
 
+    /// The group is over here: those below learn now what they would never hear any more.
+    pub(super) fn say_last_marks(&mut self, node: &mut Node) {
+        let everywhere = self.history.everywhere;
+        for (peer, sent) in self.history.sent_down.clone() {
+            if sent != everywhere {
+                self.send_mark(node, peer);
+            }
+        }
+    }
+
     fn send_mark(&mut self, node: &mut Node, peer: usize) {
         let mark = if self.history.below.contains_key(&peer) {
             self.mark_down(peer, MARKS)
@@ -238,7 +255,7 @@ impl Group {
             self.mark_up(MARKS)
         };
         let group = self.id;
-        node.send(peer, Frame::Mark { group, mark }, None);
+        self.send(node, peer, Frame::Mark { group, mark }, None);
     }
 
     /// Lets go of results that nobody can need any more.
@@ -252,7 +269,19 @@ impl Group {
             if self.ops.contains_key(&op) {
                 continue;
             }
-            node.out.push(Effect::Release { op });
+            self.over |= self.closed == Some(op);
+            let group = self.id;
+            node.out.push(Effect::Release { group, op });
+        }
+    }
+
+    /// How far this node is with a group that it has not opened again in this epoch: as far as before.
+    pub(super) fn report_of(start: &Start) -> GroupReport {
+        GroupReport {
+            group: start.resume.group,
+            told_all: start.told.iter().copied().min().unwrap_or(0),
+            told_any: start.told.iter().copied().max().unwrap_or(0),
+            held: start.held.clone(),
         }
     }
 

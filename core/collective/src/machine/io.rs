@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::cause::{Broken, Cause, Reason, Verdict};
+use super::dispute::{Claimed, Dispute, OpenError};
 use crate::dtype::DType;
 use crate::op::{Call, ReduceOp, Scale};
 use crate::recovery::Report;
@@ -11,8 +12,9 @@ use crate::recovery::Report;
 /// An operation: the k-th call of every rank of the group is operation k, counted from 0 in the attempt.
 pub type OpId = u64;
 
-/// A group of ranks with an order of operations of its own.
-pub type GroupId = u32;
+/// A group of ranks with an order of operations of its own. The number is whoever opens it to choose, the same on all
+/// its ranks and used for one group of the attempt; 0 is the world.
+pub type GroupId = u64;
 
 /// The group of all ranks.
 pub const WORLD: GroupId = 0;
@@ -34,13 +36,22 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Buffer {
     /// What a local rank brought to an operation: [`Call::input_bytes`]. Only ever read.
-    Input { op: OpId, rank: usize },
+    Input {
+        group: GroupId,
+        op: OpId,
+        rank: usize,
+    },
     /// The node's result of an operation: [`Call::result_bytes`], on every node and for every kind.
-    Result { op: OpId },
+    Result { group: GroupId, op: OpId },
     /// A slot of `chunk_bytes` that a child fills in one tree; [`super::Config::slots`] of them.
-    Receive { peer: usize, tree: u8, slot: u8 },
+    Receive {
+        group: GroupId,
+        peer: usize,
+        tree: u8,
+        slot: u8,
+    },
     /// A slot of `chunk_bytes` staged for the parent in one tree; [`super::Config::slots`] of them.
-    Send { tree: u8, slot: u8 },
+    Send { group: GroupId, tree: u8, slot: u8 },
 }
 
 /// A range of a buffer. `bytes` may be 0.
@@ -112,25 +123,53 @@ pub enum Frame {
     Mark { group: GroupId, mark: Mark },
     /// Nothing to say, still here.
     Heartbeat,
-    /// Leaving in good order after ending the first `ended` operations.
-    Bye { ended: u64 },
+    /// Leaving in good order after ending the first `ended` operations of a group. Said of each group, last of the world.
+    Bye { group: GroupId, ended: u64 },
+    /// Towards the root of the world's tree 0, passed on: a rank opens a group, or cannot.
+    Open { group: GroupId, claim: Claimed },
+    /// From there to all who have opened it, passed on: the group stands, or why it never will.
+    Opened {
+        group: GroupId,
+        outcome: Result<(), Dispute>,
+    },
 }
 
 /// What happened, told to the machine by the shell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A local rank made its next call (checked with [`Call::check`]); the first `ready` bytes of its
+    /// A local rank made its next call of a group (checked with [`Call::check`]); the first `ready` bytes of its
     /// input may be read.
-    Submit { rank: usize, call: Call, ready: u64 },
+    Submit {
+        group: GroupId,
+        rank: usize,
+        call: Call,
+        ready: u64,
+    },
     /// A local rank made its next call, and this node cannot carry it out. It takes its place like any other and
     /// fails on every rank; its input and result are not touched.
     Refuse {
+        group: GroupId,
         rank: usize,
         call: Call,
         reason: Reason,
     },
     /// More of a local rank's input may be read: the first `ready` bytes.
-    Ready { rank: usize, op: OpId, ready: u64 },
+    Ready {
+        group: GroupId,
+        rank: usize,
+        op: OpId,
+        ready: u64,
+    },
+    /// A local rank opens a group of these global ranks, which ascend. `replicated`: its ranks do the same work, so
+    /// that some can go on without others. All of them open it alike; the answer is [`Effect::Opened`].
+    Open {
+        group: GroupId,
+        rank: usize,
+        ranks: Vec<u32>,
+        replicated: bool,
+    },
+    /// A link that was asked for with [`Effect::Connect`] stands, or one that its other end asked for.
+    Linked { peer: usize },
     /// A frame came from a neighbour, its payload (if any) lies where [`super::Machine::place`] said.
     Frame {
         peer: usize,
@@ -183,23 +222,42 @@ pub enum Effect {
     /// entitled to, its input is not read again, and the members of the epoch named there took part. The rank has to
     /// know before anything that follows is carried out: a mark says so to others.
     End {
+        group: GroupId,
         op: OpId,
         rank: usize,
         outcome: Result<u32, Cause>,
     },
     /// Nothing reads the operation's inputs any more. Comes once for each operation that ended, after its `End`s.
-    FreeInputs { op: OpId },
+    FreeInputs { group: GroupId, op: OpId },
     /// Nothing reads or writes the operation's result any more, and nobody can need it. Comes once for each
     /// operation, after [`Effect::FreeInputs`]. A call made after [`Effect::Broken`] ends at once, uses no buffers
     /// and gets none; and a payload that the shell is still reading in then is the shell's own to finish first.
-    Release { op: OpId },
+    Release { group: GroupId, op: OpId },
+    /// A group begins on this node: it needs its slots ([`super::Machine::receives`] and
+    /// [`super::Machine::sends`]) from here on.
+    Begin { group: GroupId },
+    /// A link to this node is needed too. Report [`Input::Linked`], or [`Input::PeerLost`].
+    Connect { peer: usize },
+    /// A group that a local rank has opened stands, and it may call operations; or it does not, and never will.
+    Opened {
+        group: GroupId,
+        rank: usize,
+        outcome: Result<(), OpenError>,
+    },
+    /// A group is over on this node and its slots are of no use any more: after [`crate::OpKind::Close`], or where it could not
+    /// be opened. Comes after the release of its operations.
+    Closed { group: GroupId },
     /// A neighbour has been silent for [`super::Timing::suspect`].
     Suspect { peer: usize, silent: Duration },
     /// A suspect was heard again.
     Recovered { peer: usize },
     /// Others have waited [`super::Timing::late`] for these local ranks to call operation `op`.
     /// Nobody is declared dead for it.
-    Late { op: OpId, ranks: Vec<usize> },
+    Late {
+        group: GroupId,
+        op: OpId,
+        ranks: Vec<usize>,
+    },
     /// The epoch is over on this node; comes once, before the failures of what was in flight.
     Broken { broken: Broken },
     /// After `Broken`, where operations wait ([`super::OnPeerLoss::Hold`]): how far this node is. Nothing ends and

@@ -24,6 +24,7 @@
 mod agree;
 mod cause;
 mod config;
+mod dispute;
 mod down;
 mod edge;
 mod flow;
@@ -31,13 +32,15 @@ mod group;
 mod history;
 mod io;
 mod node;
+mod open;
 mod operation;
+mod part;
 mod receive;
 mod status;
 mod up;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
@@ -45,15 +48,18 @@ pub use config::{
     Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_SLOTS, MIN_CHUNK_BYTES,
     OnPeerLoss, Recovery, Start, Timing,
 };
+pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 pub use io::{
     Buffer, Effect, Fence, Frame, GroupId, Input, Mark, OpId, Placement, Region, Ticket, WORLD,
 };
 
 pub use status::Status;
 
+use crate::op::Call;
 use crate::recovery::Report;
 use group::Group;
 use node::{Farewell, Node};
+use open::Openings;
 
 /// Operations a rank may have in flight; a further `Submit` must wait (see [`Machine::may_submit`]).
 pub const MAX_IN_FLIGHT: u64 = 64;
@@ -72,6 +78,11 @@ pub struct Counters {
 pub struct Machine {
     node: Node,
     groups: BTreeMap<GroupId, Group>,
+    openings: Openings,
+    /// Where groups begin that are not open yet in this epoch.
+    starts: BTreeMap<GroupId, Start>,
+    /// Local ranks that closed their session.
+    left: BTreeSet<usize>,
     /// Whether the groups have heard of the end of the epoch.
     closed: bool,
 }
@@ -81,49 +92,66 @@ impl Machine {
     /// passes [`Config::check`].
     #[must_use]
     pub fn new(config: Config, now: Duration) -> Self {
-        let world = Group::new(WORLD, &config, None);
-        Self::with_world(config, world, now)
+        let world = Group::world(&config, None);
+        Self::with_world(config, world, BTreeMap::new(), now)
     }
 
     /// The machine of an epoch that goes on with the operations of the one before. Each rank then calls again what it
-    /// was not told the end of. Needs a configuration of the members only.
+    /// was not told the end of, after it has opened its groups again. Needs a configuration of the members only.
     #[must_use]
-    pub fn resume(config: Config, start: &Start, now: Duration) -> Self {
-        let world = Group::new(WORLD, &config, Some(start));
-        Self::with_world(config, world, now)
+    pub fn resume(config: Config, starts: Vec<Start>, now: Duration) -> Self {
+        let starts = starts.into_iter().map(|start| (start.resume.group, start));
+        let mut starts: BTreeMap<GroupId, Start> = starts.collect();
+        let world = Group::world(&config, starts.remove(&WORLD).as_ref());
+        Self::with_world(config, world, starts, now)
     }
 
-    fn with_world(config: Config, world: Group, now: Duration) -> Self {
+    fn with_world(
+        config: Config,
+        world: Group,
+        starts: BTreeMap<GroupId, Start>,
+        now: Duration,
+    ) -> Self {
         Self {
             node: Node::new(config, now),
             groups: BTreeMap::from([(WORLD, world)]),
+            openings: Openings::default(),
+            starts,
+            left: BTreeSet::new(),
             closed: false,
         }
     }
 
-    /// The nodes it needs a link to, ascending.
+    /// The nodes it needs a link to from the start, ascending; later also those that it has got one to since.
     #[must_use]
     pub fn peers(&self) -> Vec<usize> {
         self.node.peers()
     }
 
-    /// `(peer, tree)` of every child that needs receive slots.
+    /// `(peer, tree)` of every child in a group that needs receive slots.
     #[must_use]
-    pub fn receives(&self) -> Vec<(usize, u8)> {
-        let groups = self.groups.values();
-        groups.flat_map(|group| group.below.clone()).collect()
+    pub fn receives(&self, group: GroupId) -> Vec<(usize, u8)> {
+        let below = |group: &Group| {
+            let below = group.below.iter();
+            below
+                .map(|&(peer, tree)| (group.part.nodes[peer], tree))
+                .collect()
+        };
+        self.groups.get(&group).map_or_else(Vec::new, below)
     }
 
-    /// The trees in which it has a parent, hence send slots.
+    /// The trees in which it has a parent in a group, hence send slots.
     #[must_use]
-    pub fn sends(&self) -> Vec<u8> {
-        self.groups.values().flat_map(Group::sends).collect()
+    pub fn sends(&self, group: GroupId) -> Vec<u8> {
+        self.groups.get(&group).map_or_else(Vec::new, Group::sends)
     }
 
-    /// Whether a local rank may call its next operation now, or has to wait for earlier ones to be released.
+    /// Whether a local rank may call its next operation of a group now, or has to wait for earlier ones to be released,
+    /// or for the group to open.
     #[must_use]
-    pub fn may_submit(&self, rank: usize) -> bool {
-        self.groups[&WORLD].may_submit(rank)
+    pub fn may_submit(&self, group: GroupId, rank: usize) -> bool {
+        let group = self.groups.get(&group);
+        group.is_some_and(|group| group.may_submit(rank))
     }
 
     /// Why the epoch is over, if it is.
@@ -148,7 +176,9 @@ impl Machine {
     /// How far this node is.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.groups.values().map(Group::report).collect()
+        let open = self.groups.values().map(Group::report);
+        open.chain(self.starts.values().map(Group::report_of))
+            .collect()
     }
 
     /// What was dropped so far.
@@ -160,36 +190,94 @@ impl Machine {
     /// Takes one input and appends what has to be done.
     pub fn handle(&mut self, now: Duration, input: Input, effects: &mut Vec<Effect>) {
         self.node.pass_time(now);
+        let concerned = self.concerned(&input);
         self.take(input);
         for peer in self.node.watch() {
             let mut news = false;
-            for group in self.groups.values_mut() {
+            for group in self.groups.values_mut().filter(|group| group.stands) {
                 news |= group.beat(&mut self.node, peer);
             }
             if !news {
                 self.node.send(peer, Frame::Heartbeat, None);
             }
         }
-        for group in self.groups.values_mut() {
-            group.watch(&mut self.node);
+        match concerned {
+            Some(id) if self.node.broken.is_none() => self.advance(id),
+            Some(_) | None => self.advance_all(),
         }
-        self.close();
-        for group in self.groups.values_mut() {
-            group.advance(&mut self.node);
+        if self.node.broken.is_some() && !self.closed {
+            self.advance_all(); // It ended just now.
         }
         self.say_farewell();
         effects.append(&mut self.node.out);
     }
 
+    /// The only group that an input can move; none when it may be any.
+    fn concerned(&self, input: &Input) -> Option<GroupId> {
+        match *input {
+            Input::Submit { group, .. }
+            | Input::Refuse { group, .. }
+            | Input::Ready { group, .. } => Some(group),
+            Input::Done { ticket } => self.node.work.get(&ticket).map(|(group, _)| *group),
+            Input::Frame { ref frame, .. } => match *frame {
+                Frame::Up { group, .. }
+                | Frame::Refuse { group, .. }
+                | Frame::Down { group, .. }
+                | Frame::Fail { group, .. }
+                | Frame::Credit { group, .. }
+                | Frame::Awaiting { group, .. }
+                | Frame::Mark { group, .. } => Some(group),
+                Frame::Abort { .. }
+                | Frame::Heartbeat
+                | Frame::Bye { .. }
+                | Frame::Open { .. }
+                | Frame::Opened { .. } => None,
+            },
+            Input::Open { .. }
+            | Input::Linked { .. }
+            | Input::PeerLost { .. }
+            | Input::RankLost { .. }
+            | Input::RankLeft { .. }
+            | Input::Revoke
+            | Input::Leave
+            | Input::Tick => None,
+        }
+    }
+
     fn take(&mut self, input: Input) {
         let node = &mut self.node;
-        let Some(world) = self.groups.get_mut(&WORLD) else {
-            return;
-        };
         match input {
-            Input::Submit { rank, call, ready } => world.submit(node, rank, call, Ok(ready)),
-            Input::Refuse { rank, call, reason } => world.submit(node, rank, call, Err(reason)),
-            Input::Ready { rank, op, ready } => world.ready(rank, op, ready),
+            Input::Submit {
+                group,
+                rank,
+                call,
+                ready,
+            } => self.submit(group, rank, call, Ok(ready)),
+            Input::Refuse {
+                group,
+                rank,
+                call,
+                reason,
+            } => self.submit(group, rank, call, Err(reason)),
+            Input::Ready {
+                group,
+                rank,
+                op,
+                ready,
+            } => {
+                if let Some(group) = self.groups.get_mut(&group)
+                    && let Some(rank) = group.part.local(rank)
+                {
+                    group.ready(rank, op, ready);
+                }
+            }
+            Input::Open {
+                group,
+                rank,
+                ranks,
+                replicated,
+            } => self.open(group, rank, ranks, replicated),
+            Input::Linked { peer } => self.linked(peer),
             Input::Frame { peer, fence, frame } => self.frame(peer, fence, frame),
             Input::Done { ticket } => {
                 if let Some((id, work)) = node.work.remove(&ticket)
@@ -200,13 +288,52 @@ impl Machine {
             }
             Input::PeerLost { peer } => node.peer_lost(peer),
             Input::RankLost { rank } => {
-                let (rank, by) = (world.global(rank), node.config.node);
+                let by = node.config.node;
+                let rank = node.config.layout.ranks(by).start + rank as u32;
                 node.break_with(Broken::RankLost { rank, by }, None);
             }
-            Input::RankLeft { rank } => world.rank_left(node, rank),
+            Input::RankLeft { rank } => {
+                self.left.insert(rank);
+                for group in self.groups.values_mut() {
+                    if let Some(rank) = group.part.local(rank) {
+                        group.rank_left(node, rank);
+                    }
+                }
+                self.check_left();
+            }
             Input::Revoke => node.break_with(Broken::Revoked, None),
             Input::Leave => node.farewell = Farewell::Due,
             Input::Tick => {}
+        }
+    }
+
+    fn submit(&mut self, group: GroupId, rank: usize, call: Call, ready: Result<u64, Reason>) {
+        if let Some(group) = self.groups.get_mut(&group)
+            && let Some(rank) = group.part.local(rank)
+        {
+            group.submit(&mut self.node, rank, call, ready);
+        }
+    }
+
+    fn advance(&mut self, id: GroupId) {
+        // Others may not have begun a group that does not stand: what is said to them would be lost.
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.stands) else {
+            return;
+        };
+        group.watch(&mut self.node);
+        group.advance(&mut self.node);
+        if group.over && group.ops.is_empty() {
+            group.say_last_marks(&mut self.node);
+            self.groups.remove(&id);
+            self.node.out.push(Effect::Closed { group: id });
+        }
+    }
+
+    fn advance_all(&mut self) {
+        self.name_who_does_not_open();
+        self.close();
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.advance(id);
         }
     }
 
@@ -220,6 +347,7 @@ impl Machine {
         for group in self.groups.values_mut() {
             group.close(&mut self.node, broken);
         }
+        self.close_openings(broken);
         if self.node.holds() {
             self.node.out.push(Effect::Stopped { report });
         }
@@ -231,9 +359,16 @@ impl Machine {
             return;
         }
         self.node.farewell = Farewell::Said;
-        let ended = self.groups[&WORLD].oldest();
-        for peer in self.node.peers() {
-            self.node.send(peer, Frame::Bye { ended }, None);
+        for (&id, group) in self.groups.iter().rev() {
+            let ended = group.oldest();
+            // The world last, and to everybody.
+            let peers: Vec<usize> = match id {
+                WORLD => self.node.peers(),
+                _ => group.peers().collect(),
+            };
+            for peer in peers {
+                self.node.send(peer, Frame::Bye { group: id, ended }, None);
+            }
         }
     }
 }

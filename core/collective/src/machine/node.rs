@@ -1,10 +1,12 @@
 //! What all groups of a node share: its links and whether they live, time, the work that is out, the farewell, and
 //! whether the epoch is over. What a group does with a link is in `edge`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Broken, Config, Counters, Effect, Frame, GroupId, OnPeerLoss, OpId, Region, Ticket};
+use super::{
+    Broken, Config, Counters, Effect, Frame, GroupId, OnPeerLoss, OpId, Region, Ticket, WORLD,
+};
 
 /// A neighbour.
 #[derive(Clone, Debug)]
@@ -12,8 +14,19 @@ pub(super) struct Link {
     pub(super) heard: Duration,
     pub(super) sent: Duration,
     pub(super) suspect: bool,
-    /// The operations it had ended when it said farewell.
-    pub(super) bye: Option<u64>,
+    /// Whether it said farewell.
+    pub(super) bye: bool,
+}
+
+impl Link {
+    fn new(now: Duration) -> Self {
+        Self {
+            heard: now,
+            sent: now,
+            suspect: false,
+            bye: false,
+        }
+    }
 }
 
 /// What a ticket stands for, in its group.
@@ -51,6 +64,8 @@ pub(super) struct Node {
     pub(super) config: Config,
     pub(super) now: Duration,
     pub(super) links: BTreeMap<usize, Link>,
+    /// Links that were asked for and do not stand yet.
+    asked: BTreeSet<usize>,
     pub(super) work: BTreeMap<Ticket, (GroupId, Work)>,
     tickets: u64,
     pub(super) broken: Option<Broken>,
@@ -64,19 +79,14 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(config: Config, now: Duration) -> Self {
-        let link = Link {
-            heard: now,
-            sent: now,
-            suspect: false,
-            bye: None,
-        };
         let neighbours = config.trees.neighbours(config.node);
         Self {
             now,
             links: neighbours
                 .into_iter()
-                .map(|peer| (peer, link.clone()))
+                .map(|peer| (peer, Link::new(now)))
                 .collect(),
+            asked: BTreeSet::new(),
             work: BTreeMap::new(),
             tickets: 0,
             broken: None,
@@ -85,6 +95,40 @@ impl Node {
             due: Duration::ZERO,
             out: Vec::new(),
             config,
+        }
+    }
+
+    /// Asks for a link that a group needs, unless it stands.
+    pub(super) fn connect(&mut self, peer: usize) {
+        if !self.links.contains_key(&peer) && self.asked.insert(peer) {
+            self.out.push(Effect::Connect { peer });
+        }
+    }
+
+    /// Links that stand or were asked for.
+    pub(super) fn count_links(&self) -> usize {
+        self.links.len() + self.asked.len()
+    }
+
+    pub(super) fn is_linked(&self, peer: usize) -> bool {
+        self.links.contains_key(&peer)
+    }
+
+    /// A link stands. What has happened meanwhile is said over it as over the others.
+    pub(super) fn linked(&mut self, peer: usize) {
+        self.asked.remove(&peer);
+        if self.links.contains_key(&peer) || peer >= self.config.layout.nodes() {
+            return;
+        }
+        self.links.insert(peer, Link::new(self.now));
+        self.due = Duration::ZERO;
+        if let Some(broken) = self.broken {
+            let frame = Frame::Abort { broken };
+            self.send(peer, frame, None);
+        }
+        if self.farewell == Farewell::Said {
+            let (group, ended) = (WORLD, OpId::MAX);
+            self.send(peer, Frame::Bye { group, ended }, None);
         }
     }
 
@@ -135,7 +179,7 @@ impl Node {
             | Broken::Revoked => None,
         };
         for peer in self.peers() {
-            let said = self.links.get(&peer).is_some_and(|link| link.bye.is_some());
+            let said = self.links.get(&peer).is_some_and(|link| link.bye);
             if Some(peer) != from && Some(peer) != lost && !said {
                 self.send(peer, Frame::Abort { broken }, None);
             }
@@ -145,7 +189,11 @@ impl Node {
     pub(super) fn peer_lost(&mut self, peer: usize) {
         // Once we have said farewell the others close their ends.
         let expected = self.farewell == Farewell::Said;
-        if !expected && self.links.get(&peer).is_some_and(|link| link.bye.is_none()) {
+        let needed = match self.links.get(&peer) {
+            Some(link) => !link.bye,
+            None => self.asked.contains(&peer),
+        };
+        if !expected && needed {
             let by = self.config.node;
             self.break_with(Broken::NodeLost { node: peer, by }, None);
         }

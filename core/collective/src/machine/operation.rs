@@ -144,12 +144,13 @@ impl Operation {
         self.brought.iter().all(Option::is_some)
     }
 
-    /// A local rank's call that cannot be carried out, or two that differ. `first` is the node's first global rank.
-    pub(super) fn verdict(&self, first: u32) -> Option<Verdict> {
+    /// A local rank's call that cannot be carried out, or two that differ. `global` numbers local ranks.
+    pub(super) fn verdict(&self, global: impl Fn(usize) -> u32) -> Option<Verdict> {
         let claims = || {
-            (first..)
-                .zip(&self.brought)
-                .filter_map(|(rank, b)| b.map(|b| (Claim { rank, call: b.call }, b.refused)))
+            self.brought.iter().enumerate().filter_map(|(rank, b)| {
+                let rank = global(rank);
+                b.map(|b| (Claim { rank, call: b.call }, b.refused))
+            })
         };
         let refused = claims().find_map(|(claim, refused)| {
             let reason = refused?;

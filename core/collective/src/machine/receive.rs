@@ -7,7 +7,9 @@ use super::group::Group;
 use super::history::MARKS;
 use super::node::Node;
 use super::operation::{Operation, Stage};
-use super::{Broken, Buffer, Fence, Frame, MAX_IN_FLIGHT, Machine, OpId, Placement, Region};
+use super::{
+    Broken, Fence, Frame, GroupId, MAX_IN_FLIGHT, Machine, OpId, Placement, Region, WORLD,
+};
 use crate::schedule::{Carry, Chunk, Step};
 
 impl Machine {
@@ -21,7 +23,8 @@ impl Machine {
         match *frame {
             Frame::Up { group, .. } | Frame::Down { group, .. } => {
                 let group = self.groups.get(&group);
-                group.map_or(Placement::Discard, |group| group.place(peer, frame))
+                let place = group.and_then(|group| Some((group, group.part.place(peer)?)));
+                place.map_or(Placement::Discard, |(group, peer)| group.place(peer, frame))
             }
             Frame::Refuse { .. }
             | Frame::Fail { .. }
@@ -30,7 +33,9 @@ impl Machine {
             | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. } => Placement::Discard,
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => Placement::Discard,
         }
     }
 
@@ -69,25 +74,47 @@ impl Machine {
                 return Ok(());
             }
             Frame::Heartbeat => return Ok(()),
-            Frame::Bye { ended } => {
-                self.bye(peer, ended);
+            Frame::Bye { group, ended } => {
+                self.bye(peer, group, ended);
                 return Ok(());
             }
+            Frame::Open { .. } | Frame::Opened { .. } => {
+                return self.heard_of_opening(peer, &frame);
+            }
         };
-        let group = self.groups.get_mut(&group).ok_or(Violation::Group)?;
+        let Some(group) = self.groups.get_mut(&group) else {
+            // Of one that is closed here: what others still had to say.
+            let is_late = matches!(
+                frame,
+                Frame::Credit { .. } | Frame::Mark { .. } | Frame::Awaiting { .. }
+            );
+            node.counters.late_frames += u64::from(is_late);
+            return is_late.then_some(()).ok_or(Violation::Group);
+        };
+        let peer = group.part.place(peer).ok_or(Violation::Direction)?;
         group.frame(node, peer, frame)
     }
 
     /// A neighbour leaves. That is nobody's loss unless an operation that it has not ended still needs it.
-    fn bye(&mut self, peer: usize, ended: u64) {
-        if let Some(link) = self.node.links.get_mut(&peer) {
-            link.bye = Some(ended);
+    fn bye(&mut self, peer: usize, id: GroupId, ended: u64) {
+        if let Some(link) = self.node.links.get_mut(&peer)
+            && id == WORLD
+        {
+            link.bye = true;
         }
         let handover = self.node.config.recovery.handover;
-        for group in self.groups.values_mut() {
-            group.marked_by_farewell(peer, ended, handover);
-            group.check_departures_of_open(&mut self.node);
-        }
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let Some(peer) = group.part.place(peer) else {
+            return; // Linked for the sake of other groups.
+        };
+        let Some(edge) = group.edges.get_mut(&peer) else {
+            return;
+        };
+        edge.bye = Some(ended);
+        group.marked_by_farewell(peer, ended, handover);
+        group.check_departures_of_open(&mut self.node);
     }
 }
 
@@ -97,7 +124,7 @@ impl Group {
             Frame::Up {
                 tree, slot, bytes, ..
             } => {
-                let buffer = Buffer::Receive { peer, tree, slot };
+                let buffer = self.receive(peer, tree, slot);
                 let bytes = u64::from(bytes);
                 self.check_slot(peer, tree, slot, bytes).map(|()| Region {
                     buffer,
@@ -116,9 +143,8 @@ impl Group {
             } => self
                 .check_down(peer, tree, op, chunk, bytes)
                 .map(|(chunk, _)| Region {
-                    buffer: Buffer::Result { op },
-                    offset: chunk.offset,
                     bytes: u64::from(bytes),
+                    ..self.result(op, &chunk)
                 }),
             Frame::Refuse { .. }
             | Frame::Fail { .. }
@@ -127,7 +153,9 @@ impl Group {
             | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. } => return Placement::Discard,
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => return Placement::Discard,
         };
         region.map_or(Placement::Discard, Placement::Into)
     }
@@ -176,7 +204,11 @@ impl Group {
             Frame::Credit { tree, slot, .. } => self.credit(peer, tree, slot),
             Frame::Awaiting { op, .. } => self.awaiting(node, peer, op),
             Frame::Mark { mark, .. } => self.marked(peer, mark),
-            Frame::Abort { .. } | Frame::Heartbeat | Frame::Bye { .. } => Ok(()),
+            Frame::Abort { .. }
+            | Frame::Heartbeat
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => Ok(()),
         }
     }
 
@@ -304,8 +336,8 @@ impl Group {
             if let Err(violation) = self.check_part(id, peer, tree, chunk, &arrival) {
                 node.break_with(
                     Broken::Protocol {
-                        node: peer,
-                        by: self.node,
+                        node: self.part.nodes[peer],
+                        by: node.config.node,
                         violation,
                     },
                     None,
@@ -370,15 +402,12 @@ impl Group {
             child.taken &= !(1 << slot);
         }
         if node.broken.is_none() {
-            node.send(
-                peer,
-                Frame::Credit {
-                    group: self.id,
-                    tree: tree as u8,
-                    slot,
-                },
-                None,
-            );
+            let frame = Frame::Credit {
+                group: self.id,
+                tree: tree as u8,
+                slot,
+            };
+            self.send(node, peer, frame, None);
         }
     }
 }

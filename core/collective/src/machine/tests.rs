@@ -42,7 +42,7 @@ fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
         },
         ..config()
     };
-    Machine::resume(config, &start, Duration::ZERO)
+    Machine::resume(config, vec![start], Duration::ZERO)
 }
 
 fn served(bytes: u64, spread: bool) -> Served {
@@ -111,7 +111,10 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
     assert!(!effects.iter().any(told), "nobody is told twice");
     let bye = Effect::Send {
         peer: 0,
-        frame: Frame::Bye { ended: 5 },
+        frame: Frame::Bye {
+            group: WORLD,
+            ended: 5,
+        },
         payload: None,
     };
     assert!(effects.contains(&bye), "{effects:?}");
@@ -181,21 +184,22 @@ fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
         ..Call::barrier()
     };
     let submit = Input::Submit {
+        group: WORLD,
         rank: 0,
         call,
         ready: 1,
     };
     let mut effects = Vec::new();
     for _ in 0..MAX_IN_FLIGHT {
-        assert!(machine.may_submit(0));
-        machine.handle(Duration::ZERO, submit, &mut effects);
+        assert!(machine.may_submit(WORLD, 0));
+        machine.handle(Duration::ZERO, submit.clone(), &mut effects);
     }
-    assert!(!machine.may_submit(0), "copies are not reported yet");
+    assert!(!machine.may_submit(WORLD, 0), "copies are not reported yet");
     for ticket in 0..MAX_IN_FLIGHT {
         let ticket = Ticket(ticket);
         machine.handle(Duration::ZERO, Input::Done { ticket }, &mut effects);
     }
-    assert!(machine.may_submit(0));
+    assert!(machine.may_submit(WORLD, 0));
     let released = effects
         .iter()
         .filter(|effect| matches!(effect, Effect::Release { .. }));

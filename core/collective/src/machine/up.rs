@@ -3,7 +3,6 @@
 //! slots free of deadlock: the first chunk that is not finished never waits for a later one.
 
 use super::edge::{Arrival, Slot};
-use super::flow::result;
 use super::group::Group;
 use super::node::{Node, Work};
 use super::operation::{Operation, Part, Stage};
@@ -95,11 +94,14 @@ impl Group {
 
     /// This node's own part of a chunk as (where it is, offset in the result); `None` while not all may be read.
     fn inputs(&self, id: OpId, chunk: &Chunk) -> Option<Vec<(Region, u64)>> {
-        let pieces = self.ops.get(&id)?.pieces(chunk, &self.layout, self.node)?;
+        let pieces = self
+            .ops
+            .get(&id)?
+            .pieces(chunk, &self.part.layout, self.part.node)?;
         let region = |(rank, offset, bytes, target)| {
             (
                 Region {
-                    buffer: Buffer::Input { op: id, rank },
+                    buffer: self.input(id, rank),
                     offset,
                     bytes,
                 },
@@ -110,11 +112,7 @@ impl Group {
     }
 
     fn received(&self, peer: usize, tree: usize, arrival: Arrival) -> Region {
-        let buffer = Buffer::Receive {
-            peer,
-            tree: tree as u8,
-            slot: arrival.slot,
-        };
+        let buffer = self.receive(peer, tree as u8, arrival.slot);
         Region {
             buffer,
             offset: 0,
@@ -150,11 +148,11 @@ impl Group {
                 let Some((call, op)) = self.arithmetic(id) else {
                     return 0;
                 };
-                let (is_root, world) = (slot.is_none(), self.layout.world());
+                let (is_root, world) = (slot.is_none(), self.part.layout.world());
                 let scale = call.scale(own, sources.len(), is_root, world);
                 let destination = match slot {
                     Some(slot) => self.staged(chunk, slot),
-                    None => result(id, chunk),
+                    None => self.result(id, chunk),
                 };
                 node.out.push(Effect::Reduce {
                     ticket,
@@ -177,7 +175,10 @@ impl Group {
                 for (source, offset) in copies {
                     let ticket = self.ticket(node, work);
                     let destination = Region {
-                        buffer: Buffer::Result { op: id },
+                        buffer: Buffer::Result {
+                            group: self.id,
+                            op: id,
+                        },
                         offset,
                         bytes: source.bytes,
                     };
@@ -200,7 +201,7 @@ impl Group {
 
     /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is scaled.
     fn sends_input(&self, id: OpId, chunk: &Chunk, slot: Option<u8>) -> bool {
-        let children = &self.trees.trees[chunk.tree()].children[self.node];
+        let children = &self.part.trees.trees[chunk.tree()].children[self.part.node];
         let scales = self
             .arithmetic(id)
             .is_some_and(|(call, _)| call.scales_inputs());
@@ -210,6 +211,7 @@ impl Group {
     fn staged(&self, chunk: &Chunk, slot: u8) -> Region {
         Region {
             buffer: Buffer::Send {
+                group: self.id,
                 tree: chunk.tree() as u8,
                 slot,
             },
@@ -265,11 +267,11 @@ impl Group {
         };
         let region = match chunk.flow {
             Flow::Combine { .. } if self.sends_input(id, chunk, Some(slot)) => Region {
-                buffer: Buffer::Input { op: id, rank: 0 },
-                ..result(id, chunk)
+                buffer: self.input(id, 0),
+                ..self.result(id, chunk)
             },
             Flow::Combine { .. } => self.staged(chunk, slot),
-            Flow::Spread { .. } => result(id, chunk),
+            Flow::Spread { .. } => self.result(id, chunk),
         };
         let loaded = step.to_parent == Some(Carry::Payload) && chunk.bytes > 0;
         let payload = loaded.then(|| (self.ticket(node, Work::Up { op: id, tree, slot }), region));
@@ -295,6 +297,6 @@ impl Group {
             rank,
             mark: self.mark_up(tree),
         };
-        node.send(peer, frame, payload);
+        self.send(node, peer, frame, payload);
     }
 }

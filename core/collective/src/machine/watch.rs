@@ -22,6 +22,7 @@ impl Machine {
             .groups
             .values()
             .filter_map(|group| Some(group.waiting()?.1.began + timing.late));
+        let late = late.chain(self.openings.due(timing.late));
         late.min().unwrap_or(Duration::MAX).min(node.links_due())
     }
 }
@@ -49,7 +50,7 @@ impl Node {
     /// When something about a link is due.
     pub(super) fn links_due(&self) -> Duration {
         let timing = &self.config.timing;
-        let links = self.links.values().filter(|link| link.bye.is_none());
+        let links = self.links.values().filter(|link| !link.bye);
         let due = links.map(|link| {
             let silence = if link.suspect {
                 timing.lost
@@ -79,7 +80,7 @@ impl Node {
 
     fn watch_link(&mut self, peer: usize) -> bool {
         let (now, timing) = (self.now, self.config.timing);
-        let Some(link) = self.links.get_mut(&peer).filter(|link| link.bye.is_none()) else {
+        let Some(link) = self.links.get_mut(&peer).filter(|link| !link.bye) else {
             return false;
         };
         let silent = now.saturating_sub(link.heard);
@@ -131,14 +132,20 @@ impl Group {
             return;
         };
         operation.asked = true;
-        let ranks = operation.missing();
+        let (group, op) = (self.id, id);
+        let ranks: Vec<usize> = operation
+            .missing()
+            .into_iter()
+            .map(|rank| self.part.locals[rank])
+            .collect();
         if !ranks.is_empty() {
-            node.out.push(Effect::Late { op: id, ranks });
+            node.out.push(Effect::Late { group, op, ranks });
         }
-        let peers: Vec<usize> = self.trees.trees[0].neighbours(self.node).collect();
+        let peers: Vec<usize> = self.part.trees.trees[0]
+            .neighbours(self.part.node)
+            .collect();
         for peer in peers.into_iter().filter(|&peer| Some(peer) != except) {
-            let group = self.id;
-            node.send(peer, Frame::Awaiting { group, op: id }, None);
+            self.send(node, peer, Frame::Awaiting { group, op }, None);
         }
     }
 
@@ -148,8 +155,8 @@ impl Group {
         peer: usize,
         id: OpId,
     ) -> Result<(), Violation> {
-        if !self.trees.trees[0]
-            .neighbours(self.node)
+        if !self.part.trees.trees[0]
+            .neighbours(self.part.node)
             .any(|neighbour| neighbour == peer)
         {
             return Err(Violation::Direction);

@@ -27,6 +27,7 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         OpKind::Reduce { op, root },
         OpKind::Broadcast { root },
         OpKind::AllGather,
+        OpKind::ReduceScatter { op },
         OpKind::Barrier,
     ];
     let kind = if rng.chance(1, 2) {
@@ -35,8 +36,9 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         *rng.pick(&others)
     };
     let count = match kind {
-        OpKind::Barrier => 0,
+        OpKind::Barrier | OpKind::Close => 0,
         OpKind::AllGather => rng.range(0..30),
+        OpKind::ReduceScatter { .. } => rng.range(0..60) * u64::from(world),
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {
             draw::elements(rng, size_of::<i64>())
         }

@@ -34,7 +34,11 @@ impl World {
             | Effect::Recovered { .. }
             | Effect::Late { .. }
             | Effect::Broken { .. }
-            | Effect::Stopped { .. } => false,
+            | Effect::Stopped { .. }
+            | Effect::Begin { .. }
+            | Effect::Connect { .. }
+            | Effect::Opened { .. }
+            | Effect::Closed { .. } => false,
         };
         let has_stopped = self.sidecars[node].report.is_some();
         assert!(
@@ -69,11 +73,13 @@ impl World {
                 let work = self.sidecars[node].memory.copy(ticket, source, destination);
                 self.work(node, work);
             }
-            Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
-            Effect::FreeInputs { op } => {
+            Effect::End {
+                op, rank, outcome, ..
+            } => self.end(node, op, rank, outcome),
+            Effect::FreeInputs { op, .. } => {
                 self.sidecars[node].memory.free_inputs(op);
             }
-            Effect::Release { op } => {
+            Effect::Release { op, .. } => {
                 assert!(self.sidecars[node].released.insert(op), "released once");
                 self.sidecars[node].memory.release(op);
                 self.pump_all(node);
@@ -82,6 +88,10 @@ impl World {
             Effect::Recovered { .. } | Effect::Late { .. } => {}
             Effect::Broken { broken } => self.broke(node, broken),
             Effect::Stopped { report } => self.machine_stopped(node, report),
+            Effect::Begin { .. }
+            | Effect::Connect { .. }
+            | Effect::Opened { .. }
+            | Effect::Closed { .. } => unreachable!("nobody opens a group here"),
         }
     }
 
@@ -115,7 +125,9 @@ impl World {
             | Frame::Mark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. } => {}
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => {}
         }
         let sidecar = &self.sidecars[node];
         let (to, epoch) = (sidecar.members[peer], sidecar.epoch);
@@ -187,7 +199,7 @@ impl World {
 
     /// What is final may be being read by ranks: nothing is written to it.
     pub(crate) fn check_unread(&self, node: usize, region: Region) {
-        let Buffer::Result { op } = region.buffer else {
+        let Buffer::Result { op, .. } = region.buffer else {
             return;
         };
         let report = self.sidecars[node].machine.as_ref().unwrap().report();

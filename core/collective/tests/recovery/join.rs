@@ -1,7 +1,7 @@
 //! How a sidecar joins an epoch: connects along its trees, builds its machine from what it kept, waits for the word to go.
 
 use collective::DoubleTree;
-use collective::machine::{Buffer, Config, Fence, Input, Machine, OpId, Start, Timing};
+use collective::machine::{Buffer, Config, Fence, Input, Machine, OpId, Start, Timing, WORLD};
 use collective::membership::Event as Heard;
 use collective::recovery::Resume;
 
@@ -128,19 +128,26 @@ impl World {
                     told: told.clone(),
                     held,
                 };
-                Machine::resume(config, &start, now)
+                Machine::resume(config, vec![start], now)
             }
         };
         let slots = 0..self.setup.slots;
-        for (peer, tree) in machine.receives() {
+        for (peer, tree) in machine.receives(WORLD) {
             for slot in slots.clone() {
-                let buffer = Buffer::Receive { peer, tree, slot };
+                let group = WORLD;
+                let buffer = Buffer::Receive {
+                    group,
+                    peer,
+                    tree,
+                    slot,
+                };
                 sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
             }
         }
-        for tree in machine.sends() {
+        for tree in machine.sends(WORLD) {
             for slot in slots.clone() {
-                let buffer = Buffer::Send { tree, slot };
+                let group = WORLD;
+                let buffer = Buffer::Send { group, tree, slot };
                 sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
             }
         }

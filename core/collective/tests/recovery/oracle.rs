@@ -79,7 +79,9 @@ impl World {
                         Reason::RootLost,
                         OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
                     ) => lost(root),
-                    (Reason::RanksLost, OpKind::AllGather) => self.members().len() < self.nodes(),
+                    (Reason::RanksLost, OpKind::AllGather | OpKind::ReduceScatter { .. }) => {
+                        self.members().len() < self.nodes()
+                    }
                     (Reason::NotReplicated, _) => {
                         !self.setup.recovery.replicated && self.members().len() < self.nodes()
                     }
@@ -124,10 +126,10 @@ impl World {
     fn reference(&self, op: usize, call: &Call, ranks: &[u32]) -> Vec<u8> {
         let input = |rank| self.input(rank, op);
         match call.kind {
-            OpKind::Barrier => Vec::new(),
+            OpKind::Barrier | OpKind::Close => Vec::new(),
             OpKind::Broadcast { root } => input(root),
             OpKind::AllGather => ranks.iter().flat_map(|&rank| input(rank)).collect(),
-            OpKind::AllReduce { op } | OpKind::Reduce { op, .. } => {
+            OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
                 let inputs: Vec<Vec<i64>> = ranks.iter().map(|&rank| words(&input(rank))).collect();
                 let combined = (0..call.count as usize).flat_map(|at| {
                     let column = inputs.iter().map(|input| input[at]);

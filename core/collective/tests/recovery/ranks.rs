@@ -2,7 +2,7 @@
 //! epoch the sidecar hands in again what they were not told the end of.
 
 use collective::DType;
-use collective::machine::{Input, OpId};
+use collective::machine::{Input, OpId, WORLD};
 use sim::Rng;
 
 use crate::world::{Event, MS, World};
@@ -46,7 +46,10 @@ impl World {
                 return;
             };
             let goes = sidecar.started && sidecar.report.is_none() && machine.broken().is_none();
-            if !goes || op >= self.clients[rank as usize].called || !machine.may_submit(local) {
+            if !goes
+                || op >= self.clients[rank as usize].called
+                || !machine.may_submit(WORLD, local)
+            {
                 return;
             }
             self.submit(node, rank, local, op);
@@ -80,6 +83,7 @@ impl World {
             self.queue.after(delay, event);
         }
         let submit = Input::Submit {
+            group: WORLD,
             rank: local,
             call,
             ready: at_once,
@@ -98,7 +102,14 @@ impl World {
     ) {
         if self.sidecars[node].life == life && self.sidecars[node].epoch == epoch {
             self.sidecars[node].memory.ready(op, rank, ready);
-            self.handle(node, Input::Ready { rank, op, ready });
+            let group = WORLD;
+            let ready = Input::Ready {
+                group,
+                rank,
+                op,
+                ready,
+            };
+            self.handle(node, ready);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use collective::Call;
 use collective::machine::{
     Broken, Buffer, Cause, Config, Effect, Fence, Frame, Input, Machine, OpId, Placement, Reason,
-    Timing,
+    Timing, WORLD,
 };
 use sim::{Conditions, CrashPoint, Network, Queue, Rng};
 
@@ -160,11 +160,23 @@ impl Cluster {
     fn allocate_slots(&mut self) {
         for (node, machine) in self.machines.iter().enumerate() {
             let machine = machine.as_ref().unwrap();
-            let receive = machine.receives().into_iter().flat_map(|(peer, tree)| {
-                (0..self.group.slots).map(move |slot| Buffer::Receive { peer, tree, slot })
-            });
-            let send = machine.sends().into_iter().flat_map(|tree| {
-                (0..self.group.slots).map(move |slot| Buffer::Send { tree, slot })
+            let receive = machine
+                .receives(WORLD)
+                .into_iter()
+                .flat_map(|(peer, tree)| {
+                    (0..self.group.slots).map(move |slot| Buffer::Receive {
+                        group: WORLD,
+                        peer,
+                        tree,
+                        slot,
+                    })
+                });
+            let send = machine.sends(WORLD).into_iter().flat_map(|tree| {
+                (0..self.group.slots).map(move |slot| Buffer::Send {
+                    group: WORLD,
+                    tree,
+                    slot,
+                })
             });
             for buffer in receive.chain(send) {
                 self.memory[node].add_slot(buffer, self.group.chunk_bytes);
@@ -272,7 +284,14 @@ impl Cluster {
                     );
                 } else {
                     self.memory[node].ready(op, rank, ready);
-                    self.handle(node, Input::Ready { rank, op, ready });
+                    let group = WORLD;
+                    let ready = Input::Ready {
+                        group,
+                        rank,
+                        op,
+                        ready,
+                    };
+                    self.handle(node, ready);
                 }
             }
             Event::LinkLost { node, peer } => self.handle(node, Input::PeerLost { peer }),

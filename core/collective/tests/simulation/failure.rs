@@ -389,7 +389,17 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
             },
             Violation::Operation,
         ),
-        (Frame::Awaiting { group: 1, op: 0 }, Violation::Group),
+        (
+            Frame::Down {
+                group: 1,
+                tree: 0,
+                op: 0,
+                chunk: 0,
+                bytes: 0,
+                mark: Mark::default(),
+            },
+            Violation::Group,
+        ),
     ];
     for (frame, violation) in cases {
         // In a pair, node 0 is the root of tree 0 and node 1 its child.

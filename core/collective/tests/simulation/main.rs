@@ -34,12 +34,16 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         OpKind::Reduce { op, root },
         OpKind::Broadcast { root },
         OpKind::AllGather,
+        OpKind::ReduceScatter { op },
         OpKind::Barrier,
     ]);
     let dtype = *rng.pick(&DType::ALL);
     let count = match kind {
-        OpKind::Barrier => 0,
+        OpKind::Barrier | OpKind::Close => 0,
         OpKind::AllGather => *rng.pick(&[0, 1, 3, rng.clone().range(0..200)]),
+        OpKind::ReduceScatter { .. } => {
+            draw::elements(rng, dtype.size()).next_multiple_of(u64::from(world))
+        }
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {
             draw::elements(rng, dtype.size())
         }
@@ -52,7 +56,9 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
     };
     match call.check(world) {
         Err(CallError::Factor { .. }) => any_call(rng, world),
-        Ok(()) | Err(CallError::Root { .. } | CallError::Size { .. }) => call,
+        Ok(()) | Err(CallError::Root { .. } | CallError::Size { .. } | CallError::Parts { .. }) => {
+            call
+        }
     }
 }
 

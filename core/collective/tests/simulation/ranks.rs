@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::machine::{Input, OpId};
+use collective::machine::{Input, OpId, WORLD};
 use collective::{Call, DType};
 use sim::Rng;
 
@@ -44,7 +44,7 @@ impl Cluster {
         let local = (rank - self.group.layout.ranks(node).start) as usize;
         let index = rank as usize;
         let held = self.held.contains(&rank) || self.frozen.contains(&node) || !self.is_alive(node);
-        if held || !self.machine(node).may_submit(local) {
+        if held || !self.machine(node).may_submit(WORLD, local) {
             return;
         }
         let op = self.called[index];
@@ -56,6 +56,7 @@ impl Cluster {
         let call = self.programs[index][op];
         if let Some(&reason) = self.refused.get(&(rank, op)) {
             let refuse = Input::Refuse {
+                group: WORLD,
                 rank: local,
                 call,
                 reason,
@@ -89,6 +90,7 @@ impl Cluster {
         self.handle(
             node,
             Input::Submit {
+                group: WORLD,
                 rank: local,
                 call,
                 ready: at_once,

@@ -1,7 +1,9 @@
 //! The result a collective has to give, computed by recursion over the trees in one place, without machine.
 
+use std::ops::Range;
+
 use collective::kernels::{self, Store};
-use collective::machine::OpId;
+use collective::machine::{OnPeerLoss, OpId};
 use collective::schedule::{Chunk, Flow, Plan};
 use collective::tree::Tree;
 use collective::{Call, DType, OpKind, ReduceOp, Scale};
@@ -16,10 +18,24 @@ pub(crate) fn result(cluster: &Cluster, op: OpId) -> Vec<u8> {
         .map(|rank| cluster.input(rank, op as usize))
         .collect();
     match call.kind {
-        OpKind::Barrier => Vec::new(),
+        OpKind::Barrier | OpKind::Close => Vec::new(),
         OpKind::Broadcast { root } => inputs[root as usize].clone(),
         OpKind::AllGather => inputs.concat(),
-        OpKind::AllReduce { .. } | OpKind::Reduce { .. } => combined(cluster, &call, &inputs),
+        OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::ReduceScatter { .. } => {
+            combined(cluster, &call, &inputs)
+        }
+    }
+}
+
+/// The part of the result that is a rank's.
+pub(crate) fn part(call: &Call, rank: u32, world: u32) -> Range<usize> {
+    let all = call.result_bytes(world) as usize;
+    match call.kind {
+        OpKind::ReduceScatter { .. } => {
+            let each = all / world as usize;
+            rank as usize * each..(rank as usize + 1) * each
+        }
+        _ => 0..all,
     }
 }
 
@@ -30,13 +46,20 @@ pub(crate) fn entitled(call: &Call, rank: u32) -> bool {
         OpKind::AllReduce { .. }
         | OpKind::Broadcast { .. }
         | OpKind::AllGather
-        | OpKind::Barrier => true,
+        | OpKind::ReduceScatter { .. }
+        | OpKind::Barrier
+        | OpKind::Close => true,
     }
 }
 
 fn combined(cluster: &Cluster, call: &Call, inputs: &[Vec<u8>]) -> Vec<u8> {
     let group = &cluster.group;
-    let plan = Plan::new(*call, &group.layout, group.chunk_bytes);
+    // The cut decides which tree adds up what.
+    let cut = match group.recovery.on_peer_loss {
+        OnPeerLoss::Fail => Plan::new,
+        OnPeerLoss::Hold => Plan::kept,
+    };
+    let plan = cut(*call, &group.layout, group.chunk_bytes);
     let mut result = Vec::new();
     for index in 0..plan.chunks() {
         let chunk = plan.chunk(index);

@@ -36,23 +36,29 @@ impl Cluster {
                 let work = self.memory[node].copy(ticket, source, destination);
                 self.work(node, work);
             }
-            Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
-            Effect::FreeInputs { op } => {
+            Effect::End {
+                op, rank, outcome, ..
+            } => self.end(node, op, rank, outcome),
+            Effect::FreeInputs { op, .. } => {
                 assert!(self.freed[node].insert(op), "freed once");
                 self.memory[node].free_inputs(op);
             }
-            Effect::Release { op } => {
+            Effect::Release { op, .. } => {
                 assert!(self.freed[node].contains(&op), "inputs are freed first");
                 assert!(self.released[node].insert(op), "released once");
                 self.memory[node].release(op);
             }
             Effect::Suspect { peer, .. } => self.suspects.push((now, node, peer)),
             Effect::Recovered { peer } => self.recovered.push((node, peer)),
-            Effect::Late { op, ranks } => self.late.push((now, node, op, ranks)),
+            Effect::Late { op, ranks, .. } => self.late.push((now, node, op, ranks)),
             Effect::Broken { broken } => {
                 assert_eq!(self.broken.insert(node, (now, broken)), None, "broken once");
             }
             Effect::Stopped { .. } => {}
+            Effect::Begin { .. }
+            | Effect::Connect { .. }
+            | Effect::Opened { .. }
+            | Effect::Closed { .. } => unreachable!("nobody opens a group here"),
         }
     }
 

@@ -2,12 +2,15 @@
 //! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod lane;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use collective::machine::{OpId, Reason};
+use collective::machine::{GroupId, OpId, Reason, WORLD};
 use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
@@ -17,6 +20,8 @@ use wire::ring::{
     SUBMISSION_WORDS, Sleep,
 };
 use wire::segment::{self, Segment, Writers};
+
+pub use lane::Lane;
 
 use crate::memory::Input;
 use crate::pool::ResultBlock;
@@ -60,6 +65,9 @@ pub enum Error {
         "it lends a segment although this sidecar has forgotten nothing, or after it has called"
     )]
     Lends,
+    /// It calls in a group that it has not opened, or has closed.
+    #[error("it calls in group {0:x}, which it has not opened or has closed")]
+    Group(GroupId),
     /// It attaches again over the same socket.
     #[error("it attached twice over one socket")]
     Twice,
@@ -118,10 +126,14 @@ pub struct Waiting {
 /// What the ring brought.
 #[derive(Debug)]
 pub enum Taken {
-    /// A call, which waits for its turn: see [`Session::first_waiting`].
+    /// What is answered already, or needs no answer.
+    Nothing,
+    /// A call, which waits for its turn: see [`Session::first_waiting_from`].
     Call,
+    /// It opens a group: the answer is [`Session::opened`], or [`Session::fail_open`].
+    Open(GroupId),
     /// The result of an operation is not read any more.
-    Release(OpId),
+    Release(GroupId, OpId),
 }
 
 /// An attached process.
@@ -139,15 +151,13 @@ pub struct Session {
     next_segment: u32,
     limit_bytes: usize,
     known_results: BTreeSet<u32>,
-    /// The operation that it calls next.
-    pub next_op: OpId,
     begin: Begin,
-    /// Calls that came after those, in their order.
-    waiting: VecDeque<Waiting>,
-    /// Whether the first of them waits for memory.
-    pub stalled: bool,
-    in_flight: BTreeMap<OpId, Called>,
-    held: BTreeMap<u64, OpId>,
+    /// Its groups: those that it has opened, and the world.
+    lanes: BTreeMap<GroupId, Lane>,
+    /// Calls of all groups, and openings, that are not answered.
+    unanswered: usize,
+    /// What it was told that left it something to give back; none where that was nothing.
+    held: BTreeMap<u64, Option<(GroupId, OpId)>>,
 }
 
 impl Session {
@@ -181,11 +191,15 @@ impl Session {
             next_segment: 0,
             limit_bytes,
             known_results: BTreeSet::new(),
-            next_op: begin.first(),
             begin,
-            waiting: VecDeque::new(),
-            stalled: false,
-            in_flight: BTreeMap::new(),
+            lanes: BTreeMap::from([(
+                WORLD,
+                Lane {
+                    next_op: begin.first(),
+                    ..Lane::new(Vec::new(), standing.rank, standing.world)
+                },
+            )]),
+            unanswered: 0,
             held: BTreeMap::new(),
         })
     }
@@ -309,21 +323,33 @@ impl Session {
         self.may_lend = false; // It lends first, and waits for the answers.
         match Submission::decode(&words)? {
             Submission::Release { ticket } => match self.held.remove(&ticket) {
-                Some(op) => Ok(Some(Taken::Release(op))),
+                Some(Some((group, op))) => Ok(Some(Taken::Release(group, op))),
+                Some(None) => Ok(Some(Taken::Nothing)),
                 None => Err(Error::Ticket(ticket)),
             },
+            Submission::Open {
+                ticket,
+                group,
+                ranks,
+                replicated,
+                input,
+            } => {
+                self.note_question()?;
+                self.open(ticket, group, ranks, replicated, input)
+            }
             Submission::Call {
                 ticket,
+                group,
                 call,
                 input,
             } => {
-                let unread = ring::CAPACITY - self.outcomes.room()?;
-                if self.in_flight.len() + self.waiting.len() + unread >= ring::CAPACITY {
-                    return Err(Error::TooMany);
-                }
-                let input = self.input(&call, input);
+                self.note_question()?;
+                let input = self.input(group, &call, input);
                 let since = Instant::now();
-                self.waiting.push_back(Waiting {
+                let lane = self.lanes.get_mut(&group);
+                let lane = lane.filter(|lane| lane.opening.is_none() && lane.closed.is_none());
+                let lane = lane.ok_or(Error::Group(group))?;
+                lane.waiting.push_back(Waiting {
                     called: Called {
                         ticket,
                         call,
@@ -337,88 +363,229 @@ impl Session {
         }
     }
 
-    fn input(&self, call: &wire::Call, place: Place) -> Result<Option<Input>, String> {
-        if !call.reads_input_of(self.standing.rank) {
+    /// One more question that has to be answered.
+    fn note_question(&mut self) -> Result<(), Error> {
+        let unread = ring::CAPACITY - self.outcomes.room()?;
+        if self.unanswered + unread >= ring::CAPACITY {
+            return Err(Error::TooMany);
+        }
+        self.unanswered += 1;
+        Ok(())
+    }
+
+    /// Notes a group that the process opens, or refuses at once what is no group.
+    fn open(
+        &mut self,
+        ticket: u64,
+        group: GroupId,
+        count: u32,
+        replicated: bool,
+        place: Place,
+    ) -> Result<Option<Taken>, Error> {
+        let refused = if self.lanes.contains_key(&group) {
+            Some(format!("group {group:x} is open already"))
+        } else if count > self.standing.world {
+            Some(format!("{count} ranks are more than there are"))
+        } else {
+            None
+        };
+        if let Some(text) = refused {
+            self.fail(ticket, FailureKind::Refused, text)?;
+            return Ok(Some(Taken::Nothing));
+        }
+        let read = self.place(&"open", place, Some(count as usize * 4));
+        let read = read.and_then(|input| {
+            let range = input.offset..input.offset + input.bytes;
+            let bytes = input.block.read(range);
+            bytes.map_err(|_in_use| "the list of ranks is being written".to_owned())
+        });
+        let ranks: Vec<u32> = match read {
+            Ok(bytes) => {
+                let words = bytes.as_chunks().0.iter();
+                words.map(|word| u32::from_ne_bytes(*word)).collect()
+            }
+            Err(text) => {
+                self.fail(ticket, FailureKind::Refused, text)?;
+                return Ok(Some(Taken::Nothing));
+            }
+        };
+        // Whether it is one of them is for the machine to say, to all of them.
+        let rank = ranks.iter().take_while(|rank| **rank < self.standing.rank);
+        let rank = rank.count() as u32;
+        let lane = Lane {
+            opening: Some(ticket),
+            replicated,
+            ..Lane::new(ranks, rank, count)
+        };
+        self.lanes.insert(group, lane);
+        Ok(Some(Taken::Open(group)))
+    }
+
+    fn input(
+        &self,
+        group: GroupId,
+        call: &wire::Call,
+        place: Place,
+    ) -> Result<Option<Input>, String> {
+        let rank = self.lanes.get(&group).map(|lane| lane.rank);
+        if !rank.is_some_and(|rank| call.reads_input_of(rank)) {
             return Ok(None);
         }
+        self.place(call, place, call.input_bytes()).map(Some)
+    }
+
+    /// What lies at a place in the segments that were lent.
+    fn place(
+        &self,
+        what: &impl Display,
+        place: Place,
+        bytes: Option<usize>,
+    ) -> Result<Input, String> {
         let wrong = || {
             let Place { segment, offset } = place;
-            format!("{call} reads past the end of input segment {segment} at {offset}")
+            format!("{what} reads past the end of input segment {segment} at {offset}")
         };
         let block = self.inputs.get(&place.segment).ok_or_else(|| {
             format!(
-                "{call} names input segment {}, which is not lent",
+                "{what} names input segment {}, which is not lent",
                 place.segment
             )
         })?;
         if !place.offset.is_multiple_of(ALIGNMENT) {
             return Err(format!(
-                "{call} reads at {}, which is no multiple of {ALIGNMENT}",
+                "{what} reads at {}, which is no multiple of {ALIGNMENT}",
                 place.offset
             ));
         }
-        let bytes = call.input_bytes().ok_or_else(wrong)?;
+        let bytes = bytes.ok_or_else(wrong)?;
         let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
         let end = offset.checked_add(bytes).ok_or_else(wrong)?;
         if end > block.segment().len() {
             return Err(wrong());
         }
-        Ok(Some(Input {
+        Ok(Input {
             block: Arc::clone(block),
             offset,
             bytes,
-        }))
+        })
     }
 
     /// How many calls wait for their turn.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.lanes.values().map(|lane| lane.waiting.len()).sum()
     }
 
-    /// The call whose turn is next.
-    pub fn first_waiting(&self) -> Option<&Waiting> {
-        self.waiting.front()
+    /// One of its groups.
+    pub fn lane(&self, group: GroupId) -> Option<&Lane> {
+        self.lanes.get(&group)
+    }
+
+    /// The same, to be changed.
+    pub fn lane_mut(&mut self, group: GroupId) -> Option<&mut Lane> {
+        self.lanes.get_mut(&group)
+    }
+
+    /// The numbers of its groups, the world first.
+    pub fn groups(&self) -> Vec<GroupId> {
+        self.lanes.keys().copied().collect()
+    }
+
+    /// The first group from this number on in which a call waits for its turn.
+    pub fn first_waiting_from(&self, group: GroupId) -> Option<GroupId> {
+        let mut lanes = self.lanes.range(group..);
+        lanes.find_map(|(group, lane)| (!lane.waiting.is_empty()).then_some(*group))
+    }
+
+    /// Whether a call waits for memory.
+    pub fn is_stalled(&self) -> bool {
+        self.lanes.values().any(|lane| lane.stalled)
+    }
+
+    /// A group that it has opened stands. False when it stood before.
+    pub fn opened(&mut self, group: GroupId, epoch: u32) -> Result<bool, Error> {
+        let lane = self.lanes.get_mut(&group);
+        let Some(ticket) = lane.and_then(|lane| lane.opening.take()) else {
+            return Ok(false);
+        };
+        self.held.insert(ticket, None);
+        let outcome = Outcome::Done {
+            segment: NO_SEGMENT,
+            bytes: 0,
+            epoch: epoch.into(),
+        };
+        self.complete(ticket, outcome)?;
+        Ok(true)
+    }
+
+    /// A group could not be opened, or not again in a new epoch. All that was called in it fails.
+    pub fn fail_open(
+        &mut self,
+        group: GroupId,
+        kind: FailureKind,
+        text: &str,
+    ) -> Result<(), Error> {
+        let Some(lane) = self.lanes.get_mut(&group) else {
+            return Ok(());
+        };
+        if let Some(ticket) = lane.opening {
+            self.lanes.remove(&group);
+            return self.fail(ticket, kind, text.to_owned());
+        }
+        lane.dead = Some(text.to_owned());
+        for called in std::mem::take(&mut lane.in_flight).into_values() {
+            self.fail(called.ticket, kind, text.to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// A group is of no use any more.
+    pub fn forget_group(&mut self, group: GroupId) {
+        self.lanes
+            .retain(|of, lane| *of != group || *of == WORLD || lane.opening.is_some());
     }
 
     /// Whether the process has called anything.
     pub fn has_called(&self) -> bool {
-        self.begin != Begin::Afresh || self.next_op > 0 || !self.waiting.is_empty()
+        let mut lanes = self.lanes.values();
+        let used = |lane: &Lane| lane.next_op > 0 || !lane.waiting.is_empty();
+        self.begin != Begin::Afresh || self.lanes.len() > 1 || lanes.any(used)
     }
 
     /// The call whose turn is next takes its place in the order of operations.
-    pub fn accept(&mut self, refused: Option<Reason>) -> Option<Waiting> {
-        let mut waiting = self.waiting.pop_front()?;
+    pub fn accept(&mut self, group: GroupId, refused: Option<Reason>) -> Option<Waiting> {
+        let lane = self.lanes.get_mut(&group)?;
+        let mut waiting = lane.waiting.pop_front()?;
         waiting.called.refused = refused;
-        self.stalled = false;
-        self.in_flight.insert(self.next_op, waiting.called);
-        self.next_op += 1;
+        lane.stalled = false;
+        lane.in_flight.insert(lane.next_op, waiting.called);
+        lane.next_op += 1;
         Some(waiting)
     }
 
-    /// The calls from this operation on that are not over, in their order.
-    pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
-        self.in_flight
-            .range(first..)
-            .map(|(op, called)| (*op, *called))
-    }
-
     /// An operation is over: what was called.
-    pub fn ended(&mut self, op: OpId) -> Option<Called> {
-        self.in_flight.remove(&op)
+    pub fn ended(&mut self, group: GroupId, op: OpId) -> Option<Called> {
+        let lane = self.lanes.get_mut(&group)?;
+        lane.told = lane.told.max(op + 1);
+        lane.in_flight.remove(&op)
     }
 
     /// Tells the process that an operation has succeeded, which the members of `epoch` took part in. The result, if it
     /// gets one, is held for it.
     pub fn succeed(
         &mut self,
-        op: OpId,
+        (group, op): (GroupId, OpId),
         epoch: u32,
         called: &Called,
         result: Option<(&ResultBlock, u64)>,
     ) -> Result<(), Error> {
         // Held first, so that a process that is lost half-way lets go of it too.
-        if self.held.insert(called.ticket, op).is_some() {
+        if self.held.insert(called.ticket, Some((group, op))).is_some() {
             return Err(Error::Ticket(called.ticket));
+        }
+        if let Some(lane) = self.lanes.get_mut(&group)
+            && called.call.kind == wire::OpKind::Close
+        {
+            lane.closed = Some(op);
         }
         let epoch = epoch.into();
         let outcome = match result {
@@ -452,6 +619,7 @@ impl Session {
     }
 
     fn complete(&mut self, ticket: u64, outcome: Outcome) -> Result<(), Error> {
+        self.unanswered = self.unanswered.saturating_sub(1);
         match self.outcomes.push(&Completion { ticket, outcome }.encode()) {
             Ok(true) => self.bell.ring(),
             Ok(false) => {}
@@ -471,8 +639,8 @@ impl Session {
     }
 
     /// Operations whose results the process holds.
-    pub fn holds(&self) -> impl Iterator<Item = OpId> {
-        self.held.values().copied()
+    pub fn holds(&self) -> impl Iterator<Item = (GroupId, OpId)> {
+        self.held.values().copied().flatten()
     }
 
     /// Announces that the engine is about to sleep. False: there is an entry, do not.

@@ -2,10 +2,16 @@
 //! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
 
 use collective::machine::{
-    Broken, Claim, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
+    Broken, Claim, Claimed, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
 };
 use collective::{DType, Factor, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
+
+mod opening;
+use opening::{
+    dispute_from_wire, dispute_to_wire, open_reason_from_wire, open_reason_to_wire,
+    opener_from_wire, opener_to_wire,
+};
 
 /// A frame of ours that no machine can have sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +34,8 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::OpKind::Broadcast => OpKind::Broadcast { root },
         wire::OpKind::AllGather => OpKind::AllGather,
         wire::OpKind::Barrier => OpKind::Barrier,
+        wire::OpKind::Close => OpKind::Close,
+        wire::OpKind::ReduceScatter => OpKind::ReduceScatter { op },
     };
     let dtype = match call.dtype {
         wire::DType::F32 => DType::F32,
@@ -55,6 +63,8 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
         OpKind::Broadcast { root } => (wire::OpKind::Broadcast, ReduceOp::Sum, root),
         OpKind::AllGather => (wire::OpKind::AllGather, ReduceOp::Sum, 0),
         OpKind::Barrier => (wire::OpKind::Barrier, ReduceOp::Sum, 0),
+        OpKind::Close => (wire::OpKind::Close, ReduceOp::Sum, 0),
+        OpKind::ReduceScatter { op } => (wire::OpKind::ReduceScatter, op, 0),
     };
     wire::Call {
         kind,
@@ -127,6 +137,7 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
                 7 => Reason::RanksLost,
                 8 => Reason::NotReplicated,
                 9 => Reason::Factor,
+                10 => Reason::Parts,
                 _ => return Err(Unknown("reason of a refusal")),
             },
         }),
@@ -151,6 +162,7 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
                 Reason::RanksLost => 7,
                 Reason::NotReplicated => 8,
                 Reason::Factor => 9,
+                Reason::Parts => 10,
             },
         },
     }
@@ -237,9 +249,26 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             };
         }
         Frame::Heartbeat => {}
-        Frame::Bye { ended } => {
-            header.operation = *ended;
+        Frame::Bye { group, ended } => {
+            (header.group, header.operation) = (*group, *ended);
             header.body = Body::Bye;
+        }
+        Frame::Open { group, claim } => {
+            header.group = *group;
+            header.body = Body::Open {
+                opener: opener_to_wire(&claim.opener),
+                present: claim.present,
+                reason: claim.refused.map_or(0, open_reason_to_wire),
+            };
+        }
+        Frame::Opened { group, outcome } => {
+            header.group = *group;
+            header.body = match outcome {
+                Ok(()) => Body::Opened,
+                Err(dispute) => Body::Disputed {
+                    dispute: dispute_to_wire(dispute),
+                },
+            };
         }
     }
     header
@@ -293,7 +322,30 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             mark: mark_from_wire(mark),
         },
         Body::Heartbeat => Frame::Heartbeat,
-        Body::Bye => Frame::Bye { ended: op },
+        Body::Bye => Frame::Bye { group, ended: op },
+        Body::Open {
+            opener,
+            present,
+            reason,
+        } => Frame::Open {
+            group,
+            claim: Claimed {
+                opener: opener_from_wire(opener),
+                present: *present,
+                refused: match reason {
+                    0 => None,
+                    reason => Some(open_reason_from_wire(*reason)?),
+                },
+            },
+        },
+        Body::Opened => Frame::Opened {
+            group,
+            outcome: Ok(()),
+        },
+        Body::Disputed { dispute } => Frame::Opened {
+            group,
+            outcome: Err(dispute_from_wire(dispute)?),
+        },
     };
     Ok((fence, frame))
 }
@@ -359,143 +411,4 @@ fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn calls() -> Vec<collective::Call> {
-        let kinds = [
-            OpKind::AllReduce { op: ReduceOp::Avg },
-            OpKind::AllReduce {
-                op: ReduceOp::PremulSum(Factor::new(-0.0)),
-            },
-            OpKind::Reduce {
-                op: ReduceOp::Min,
-                root: 7,
-            },
-            OpKind::Broadcast { root: 3 },
-            OpKind::AllGather,
-            OpKind::Barrier,
-        ];
-        let call = |kind| {
-            DType::ALL.map(|dtype| collective::Call {
-                kind,
-                dtype,
-                count: 9,
-                tag: 5,
-            })
-        };
-        kinds.into_iter().flat_map(call).collect()
-    }
-
-    #[test]
-    fn calls_keep_their_meaning() {
-        for call in calls() {
-            assert_eq!(call_from_wire(&call_to_wire(&call)), call);
-        }
-    }
-
-    #[test]
-    fn frames_keep_their_meaning() {
-        let fence = Fence {
-            attempt: 3,
-            epoch: 2,
-        };
-        let mismatch = Mismatch {
-            one: Claim {
-                rank: 1,
-                call: calls()[0],
-            },
-            other: Claim {
-                rank: 5,
-                call: calls()[9],
-            },
-        };
-        let refusals = [
-            Reason::Root,
-            Reason::Size,
-            Reason::Input,
-            Reason::Limit,
-            Reason::Memory,
-            Reason::RootLost,
-            Reason::RanksLost,
-            Reason::NotReplicated,
-            Reason::Factor,
-        ];
-        let refusals = refusals.map(|reason| Refusal {
-            claim: mismatch.one,
-            reason,
-        });
-        let (node, by, op, rank) = (4, 2, 11, 6);
-        let causes = [
-            Broken::NodeLost { node, by },
-            Broken::NodeSilent { node, by },
-            Broken::NodeLeft { node, by, op },
-            Broken::RankLost { rank, by },
-            Broken::RankLeft { rank, by, op },
-            Broken::Protocol {
-                node,
-                by,
-                violation: Violation::Chunk,
-            },
-            Broken::Protocol {
-                node,
-                by,
-                violation: Violation::Group,
-            },
-            Broken::Revoked,
-        ];
-        let group = 9;
-        let mark = Mark { done: 5, told: 4 };
-        let mut frames = vec![
-            Frame::Up {
-                group,
-                tree: 1,
-                op,
-                chunk: 3,
-                slot: 2,
-                bytes: 4096,
-                call: calls()[7],
-                rank,
-                mark,
-            },
-            Frame::Down {
-                group,
-                tree: 1,
-                op,
-                chunk: 3,
-                bytes: 17,
-                mark,
-            },
-            Frame::Credit {
-                group,
-                tree: 1,
-                slot: 3,
-            },
-            Frame::Awaiting { group, op },
-            Frame::Mark { group, mark },
-            Frame::Heartbeat,
-            Frame::Bye { ended: 12 },
-        ];
-        frames.extend(causes.map(|broken| Frame::Abort { broken }));
-        let verdicts = refusals.map(Verdict::from);
-        for verdict in verdicts.into_iter().chain([mismatch.into()]) {
-            frames.push(Frame::Refuse { group, op, verdict });
-            frames.push(Frame::Fail { group, op, verdict });
-        }
-        for frame in frames {
-            let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();
-            assert_eq!(frame_from_wire(&header), Ok((fence, frame)));
-        }
-    }
-
-    #[test]
-    fn a_reason_that_nobody_gives_is_refused() {
-        let notice = Notice {
-            code: 99,
-            detail: 0,
-            subject: 0,
-            by: 0,
-        };
-        assert_eq!(broken(&notice, 0), Err(Unknown("reason")));
-    }
-}
+mod tests;

@@ -1,0 +1,183 @@
+//! Any gang, any groups, any calls, any losses at any time. The test that explores.
+
+use collective::machine::{Dispute, Handover, OnPeerLoss, OpenError, OpenReason, Recovery, WORLD};
+use collective::{Call, DType, OpKind, ReduceOp};
+use sim::{Rng, explore};
+
+use crate::world::{MS, World};
+
+fn any_call(rng: &mut Rng, ranks: u32) -> Call {
+    let op = *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min]);
+    let root = rng.range(0..u64::from(ranks)) as u32;
+    let kind = *rng.pick(&[
+        OpKind::AllReduce { op },
+        OpKind::AllReduce { op },
+        OpKind::Reduce { op, root },
+        OpKind::Broadcast { root },
+        OpKind::AllGather,
+        OpKind::ReduceScatter { op },
+        OpKind::Barrier,
+    ]);
+    let most = match kind {
+        OpKind::Barrier | OpKind::Close => 1,
+        OpKind::AllGather => 30,
+        OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => 300,
+        OpKind::ReduceScatter { .. } => 60,
+    };
+    let parts = match kind {
+        OpKind::ReduceScatter { .. } => u64::from(ranks),
+        _ => 1,
+    };
+    Call {
+        kind,
+        dtype: DType::I64,
+        count: rng.range(0..most) * parts,
+        tag: 0,
+    }
+}
+
+fn any_recovery(rng: &mut Rng) -> Recovery {
+    Recovery {
+        handover: *rng.pick(&[Handover::Stable, Handover::Stable, Handover::Immediate]),
+        on_peer_loss: *rng.pick(&[OnPeerLoss::Hold, OnPeerLoss::Hold, OnPeerLoss::Fail]),
+        replicated: true,
+    }
+}
+
+/// Some of the ranks: every so many, neighbours, or any.
+fn any_ranks(rng: &mut Rng, world: u32) -> Vec<u32> {
+    let from = rng.range(0..u64::from(world)) as u32;
+    let ranks: Vec<u32> = match rng.below(4) {
+        0 => {
+            let step = 1 + rng.below(4);
+            (from..world).step_by(step).collect()
+        }
+        1 => (from..world.min(from + 1 + rng.below(6) as u32)).collect(),
+        2 => (0..world).collect(),
+        _ => (0..world).filter(|_| rng.chance(1, 2)).collect(),
+    };
+    if ranks.is_empty() { vec![from] } else { ranks }
+}
+
+fn any_world(rng: &mut Rng) -> World {
+    let nodes = 1 + rng.below(8);
+    let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..4) as u32).collect();
+    let split = if rng.chance(1, 2) {
+        nodes
+    } else {
+        rng.below(nodes + 1)
+    };
+    let zones: Vec<u64> = (0..nodes).map(|node| u64::from(node >= split)).collect();
+    let recovery = any_recovery(rng);
+    let mut world = World::new(rng, &ranks, &zones, recovery);
+    let all = world.layout.whole();
+    let everybody: Vec<u32> = (0..all).collect();
+    let calls = |rng: &mut Rng, size: usize, ends: bool| -> Vec<Call> {
+        let mut calls: Vec<Call> = (0..1 + rng.below(5))
+            .map(|_| any_call(rng, size as u32))
+            .collect();
+        calls.extend(ends.then(Call::close));
+        calls
+    };
+    let program = calls(rng, everybody.len(), false);
+    world.add(WORLD, &everybody, true, &program);
+    for group in 0..rng.below(6) as u64 {
+        let ranks = any_ranks(rng, all);
+        let program = calls(rng, ranks.len(), true);
+        let replicated = rng.chance(2, 3);
+        world.add(1000 - group, &ranks, replicated, &program);
+    }
+    world
+}
+
+fn check_run(rng: &mut Rng) {
+    let mut world = any_world(rng);
+    if rng.chance(1, 8) {
+        // One rank calls something else once.
+        let groups: Vec<_> = world.lanes.keys().copied().collect();
+        let lane = world.lanes.get_mut(rng.pick(&groups)).unwrap();
+        let (at, size) = (rng.below(lane.members.len()), lane.members.len() as u32);
+        let program = &mut lane.members[at].program;
+        let odd = rng.below(program.len());
+        if program[odd].kind != OpKind::Close {
+            program[odd] = any_call(rng, size);
+        }
+    }
+    world.start();
+    let losses = rng.below(3);
+    let mut forgot = false;
+    for _ in 0..losses {
+        let at = world.queue.now() + MS * rng.range(0..60) as u32;
+        world.run_until(at);
+        let here = |&node: &usize| world.nodes[node].machine.is_some();
+        let members: Vec<usize> = world.present().iter().copied().filter(here).collect();
+        if members.len() < 2 {
+            continue;
+        }
+        // One loss of memory is what ends that wait for everybody are proof against.
+        let holds = world.recovery.on_peer_loss == OnPeerLoss::Hold;
+        let stable = world.recovery.handover == Handover::Stable;
+        let comes_back = !forgot && stable && holds && rng.chance(1, 2);
+        forgot |= comes_back;
+        let node = *rng.pick(&members);
+        world.lose(node, comes_back);
+        if rng.chance(1, 2) {
+            // One after another, or in the middle of what follows.
+            let epoch = world.epoch;
+            if holds {
+                world.run(|world| world.epoch > epoch);
+            }
+        }
+    }
+    world.run(World::all_ended);
+    world.check();
+    check_openings(&world);
+    if world.recovery.on_peer_loss == OnPeerLoss::Hold || losses == 0 {
+        check_that_groups_end(&mut world);
+    }
+}
+
+/// A group is not opened for one reason alone here: the nodes that join the zones are not its.
+fn check_openings(world: &World) {
+    for lane in world.lanes.values() {
+        for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
+            if let Some(Err(OpenError::Dispute(dispute))) = member.opened {
+                let reason = OpenReason::Gateway;
+                assert!(matches!(dispute, Dispute::Refused { reason: why, .. } if why == reason));
+                assert!(lane.ranks.len() > 1, "{rank}: {dispute}");
+            }
+        }
+    }
+}
+
+/// REC-10 for groups: nothing is left of a group that all have closed.
+fn check_that_groups_end(world: &mut World) {
+    let settled = world.queue.now() + 8000 * MS;
+    world.run_until(settled);
+    for (&group, lane) in world.lanes.iter().filter(|(group, _)| **group != WORLD) {
+        for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
+            let node = &world.nodes[world.layout.node_of(rank)];
+            if let Some(machine) = &node.machine
+                && member.opened == Some(Ok(()))
+            {
+                let report = machine.report();
+                let of = report.iter().find(|of| of.group == group);
+                assert!(
+                    member.closed,
+                    "rank {rank} has closed group {group}: {of:?}"
+                );
+            }
+        }
+    }
+    for node in &world.nodes {
+        let left = node.memory.keys().map(crate::shell::group_of);
+        let left: Vec<_> = left.filter(|group| *group != WORLD).collect();
+        assert_eq!(left, [], "memory of closed groups");
+    }
+}
+
+// COLL-1, REC-1, REC-3, REC-10, ZONE-2 for groups.
+#[test]
+fn any_groups_end_alike_whatever_is_lost() {
+    explore(2000, check_run);
+}

@@ -1,0 +1,192 @@
+//! What has to hold whatever happens.
+
+use collective::machine::{Cause, GroupId, Reason, Verdict};
+use collective::{Call, OpKind, ReduceOp};
+
+use crate::trainer::{Lane, Outcome};
+use crate::world::World;
+
+impl World {
+    pub(crate) fn progress(&self) -> String {
+        let lanes = self.lanes.iter().map(|(group, lane)| {
+            let members = lane.ranks.iter().zip(&lane.members);
+            let ends: Vec<_> = members
+                .map(|(rank, one)| {
+                    (
+                        rank,
+                        one.opened.is_some(),
+                        one.stands,
+                        one.called,
+                        one.outcomes.len(),
+                    )
+                })
+                .collect();
+            format!("\n{group}: {ends:?}")
+        });
+        lanes.collect()
+    }
+
+    /// All ranks of members know the end of everything they were to do.
+    pub(crate) fn all_ended(&self) -> bool {
+        let here = |rank: &u32| self.nodes[self.node_of(*rank)].machine.is_some();
+        self.lanes.values().all(|lane| {
+            let mut members = lane.ranks.iter().zip(&lane.members);
+            members.all(|(rank, member)| !here(rank) || member.has_ended())
+        })
+    }
+
+    /// REC-1 and COLL-1: the same end for all members, of one committed epoch.
+    pub(crate) fn check(&self) {
+        for (&group, lane) in &self.lanes {
+            let longest = lane.members.iter().map(|member| member.program.len()).max();
+            for op in 0..longest.unwrap_or(0) {
+                self.check_alike(group, lane, op);
+            }
+        }
+    }
+
+    fn check_alike(&self, group: GroupId, lane: &Lane, op: usize) {
+        let kind = |outcome: &Outcome| {
+            outcome
+                .as_ref()
+                .map(|(_, epoch)| *epoch)
+                .map_err(|why| *why)
+        };
+        let mut first = None;
+        for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
+            let Some(outcome) = member.outcomes.get(&op) else {
+                continue;
+            };
+            if let Ok((bytes, epoch)) = outcome {
+                self.check_result(group, lane, op, rank, bytes, *epoch);
+            }
+            if self.present().contains(&self.node_of(rank)) {
+                let kind = kind(outcome);
+                let broken = matches!(kind, Err(Cause::Broken(_)));
+                let first = *first.get_or_insert(kind);
+                let either = broken || matches!(first, Err(Cause::Broken(_)));
+                assert!(
+                    either || first == kind,
+                    "group {group}, operation {op}: {first:?}, {kind:?}"
+                );
+            }
+        }
+        if let Some(Err(Cause::Verdict(verdict))) = first {
+            self.check_error(lane, verdict);
+        }
+    }
+
+    fn check_error(&self, lane: &Lane, verdict: Verdict) {
+        let is_lost = |rank: u32| !self.present().contains(&self.node_of(rank));
+        let any_lost = lane.ranks.iter().any(|&rank| is_lost(rank));
+        match verdict {
+            Verdict::Mismatch(mismatch) => {
+                assert!(mismatch.one.call != mismatch.other.call);
+                assert!(lane.ranks.contains(&mismatch.one.rank));
+                assert!(lane.ranks.contains(&mismatch.other.rank));
+            }
+            Verdict::Refusal(refusal) => {
+                assert!(lane.ranks.contains(&refusal.claim.rank));
+                let right = match (refusal.reason, refusal.claim.call.kind) {
+                    (
+                        Reason::RootLost,
+                        OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
+                    ) => is_lost(lane.ranks[root as usize]),
+                    (Reason::RanksLost, OpKind::AllGather | OpKind::ReduceScatter { .. }) => {
+                        any_lost
+                    }
+                    // A group that has no part in a loss goes on.
+                    (Reason::NotReplicated, kind) => {
+                        !lane.replicated && any_lost && kind != OpKind::Close
+                    }
+                    _ => false,
+                };
+                assert!(right, "{refusal}");
+            }
+        }
+    }
+
+    /// A result is what the ranks of a group that are members of one epoch make together.
+    fn check_result(
+        &self,
+        group: GroupId,
+        lane: &Lane,
+        op: usize,
+        rank: u32,
+        bytes: &[u8],
+        epoch: u32,
+    ) {
+        let members = &self.members[epoch as usize - 1];
+        let ranks: Vec<u32> = lane
+            .ranks
+            .iter()
+            .copied()
+            .filter(|&rank| members.contains(&self.node_of(rank)))
+            .collect();
+        let of = |rank: u32| {
+            let at = lane.ranks.binary_search(&rank).unwrap();
+            lane.members[at].program.get(op)
+        };
+        let call = *of(rank).unwrap();
+        assert!(ranks.iter().all(|&other| of(other) == Some(&call)));
+        assert!(call.kind == OpKind::Close || lane.replicated || ranks.len() == lane.ranks.len());
+        if matches!(call.kind, OpKind::Reduce { root, .. } if lane.ranks[root as usize] != rank) {
+            return;
+        }
+        let expected = self.reference(group, lane, &call, op, &ranks);
+        let part = match call.kind {
+            OpKind::ReduceScatter { .. } => {
+                let each = expected.len() / lane.ranks.len();
+                let at = lane.ranks.binary_search(&rank).unwrap();
+                at * each..(at + 1) * each
+            }
+            _ => 0..expected.len(),
+        };
+        assert!(
+            bytes.len() == expected.len() && bytes[part.clone()] == expected[part],
+            "rank {rank} has other bytes for operation {op} of group {group} in epoch {epoch}"
+        );
+    }
+
+    fn reference(
+        &self,
+        group: GroupId,
+        lane: &Lane,
+        call: &Call,
+        op: usize,
+        ranks: &[u32],
+    ) -> Vec<u8> {
+        let input = |rank: u32| self.input(group, rank, op);
+        match call.kind {
+            OpKind::Barrier | OpKind::Close => Vec::new(),
+            OpKind::Broadcast { root } => input(lane.ranks[root as usize]),
+            OpKind::AllGather => ranks.iter().flat_map(|&rank| input(rank)).collect(),
+            OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
+                let inputs: Vec<Vec<i64>> = ranks.iter().map(|&rank| words(&input(rank))).collect();
+                let combined = (0..call.count as usize).flat_map(|at| {
+                    let column = inputs.iter().map(|input| input[at]);
+                    combine(op, column, ranks.len() as i64).to_ne_bytes()
+                });
+                combined.collect()
+            }
+        }
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<i64> {
+    let words = bytes.as_chunks().0.iter();
+    words.map(|word| i64::from_ne_bytes(*word)).collect()
+}
+
+fn combine(op: ReduceOp, column: impl Iterator<Item = i64>, ranks: i64) -> i64 {
+    let combined = match op {
+        ReduceOp::Sum | ReduceOp::Avg => column.reduce(i64::wrapping_add),
+        ReduceOp::Max => column.max(),
+        ReduceOp::Min => column.min(),
+        ReduceOp::PremulSum(_) => unreachable!("integers have no factor"),
+    };
+    match (op, combined.unwrap_or(0)) {
+        (ReduceOp::Avg, sum) => sum / ranks,
+        (_, whole) => whole,
+    }
+}

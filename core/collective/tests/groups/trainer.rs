@@ -1,0 +1,267 @@
+//! The ranks. Each opens its groups, calls what its program holds in them and closes them, in an order of its own
+//! between groups.
+
+use std::collections::BTreeMap;
+
+use collective::machine::{
+    Buffer, Cause, Dispute, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
+};
+use collective::{Call, DType, OpKind};
+use sim::Rng;
+
+use crate::shell::group_of;
+use crate::world::{Event, MS, World};
+
+/// The end of an operation as a rank was told it: the bytes it may read and the epoch, or why there are none.
+pub(crate) type Outcome = Result<(Vec<u8>, u32), Cause>;
+
+/// A group as its ranks know it.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) ranks: Vec<u32>,
+    pub(crate) replicated: bool,
+    pub(crate) members: Vec<Member>,
+}
+
+/// One rank in a group.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    /// With whom it opens the group.
+    pub(crate) opens_with: Vec<u32>,
+    pub(crate) program: Vec<Call>,
+    pub(crate) asked: bool,
+    pub(crate) opened: Option<Result<(), OpenError>>,
+    /// Whether the group stands in this epoch.
+    pub(crate) stands: bool,
+    pub(crate) called: usize,
+    /// How many of its calls the machine has.
+    pub(crate) submitted: usize,
+    pub(crate) outcomes: BTreeMap<usize, Outcome>,
+    /// Its node is done with the group.
+    pub(crate) closed: bool,
+}
+
+impl Member {
+    pub(crate) fn has_ended(&self) -> bool {
+        match self.opened {
+            Some(Ok(())) => self.outcomes.len() == self.program.len(),
+            Some(Err(_)) => true,
+            None => false,
+        }
+    }
+}
+
+impl World {
+    /// These ranks will open a group and call the same in it.
+    pub(crate) fn add(&mut self, group: GroupId, ranks: &[u32], replicated: bool, calls: &[Call]) {
+        let members = ranks.iter().map(|_| Member {
+            opens_with: ranks.to_vec(),
+            program: calls.to_vec(),
+            ..Member::default()
+        });
+        let mut lane = Lane {
+            ranks: ranks.to_vec(),
+            replicated,
+            members: members.collect(),
+        };
+        if group == WORLD {
+            for member in &mut lane.members {
+                (member.asked, member.stands) = (true, true);
+                member.opened = Some(Ok(()));
+            }
+        }
+        self.lanes.insert(group, lane);
+    }
+
+    pub(crate) fn start(&mut self) {
+        (0..self.layout.whole()).for_each(|rank| self.act_soon(rank));
+    }
+
+    pub(crate) fn act_soon(&mut self, rank: u32) {
+        let delay = self.a_while(3 * MS);
+        self.queue.after(delay, Event::Act { rank });
+    }
+
+    pub(crate) fn member(&mut self, group: GroupId, rank: u32) -> Option<&mut Member> {
+        let lane = self.lanes.get_mut(&group)?;
+        let at = lane.ranks.binary_search(&rank).ok()?;
+        Some(&mut lane.members[at])
+    }
+
+    fn has(&self, group: GroupId, rank: u32) -> Option<&Member> {
+        let lane = self.lanes.get(&group)?;
+        let at = lane.ranks.binary_search(&rank).ok()?;
+        Some(&lane.members[at])
+    }
+
+    /// Does one of the things that a rank may do next, in any of its groups.
+    pub(crate) fn act(&mut self, rank: u32) {
+        let node = self.node_of(rank);
+        let is_here = self.nodes[node].machine.is_some() && self.nodes[node].report.is_none();
+        if !is_here {
+            return;
+        }
+        let local = self.local(rank);
+        let machine = self.nodes[node].machine.as_ref().unwrap();
+        let may = |group: GroupId| {
+            let member = self.has(group, rank)?;
+            let calls = member.called
+                < member
+                    .program
+                    .len()
+                    .min(member.outcomes.len() + self.window);
+            let hands = member.submitted < member.called || calls;
+            (!member.asked || member.stands && hands && machine.may_submit(group, local))
+                .then_some(group)
+        };
+        let open: Vec<GroupId> = self.lanes.keys().copied().filter_map(may).collect();
+        if open.is_empty() {
+            return;
+        }
+        let group = *self.rng.pick(&open);
+        if self.has(group, rank).unwrap().asked {
+            self.submit(node, group, rank, local);
+        } else {
+            self.open(node, group, rank, local);
+        }
+        self.act_soon(rank);
+    }
+
+    pub(crate) fn open(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
+        let replicated = self.lanes[&group].replicated;
+        let member = self.member(group, rank).unwrap();
+        member.asked = true;
+        let ranks = member.opens_with.clone();
+        let open = Input::Open {
+            group,
+            rank: local,
+            ranks,
+            replicated,
+        };
+        self.handle(node, open);
+    }
+
+    pub(crate) fn submit(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
+        let member = self.member(group, rank).unwrap();
+        let op = member.submitted;
+        member.submitted += 1;
+        member.called = member.called.max(member.submitted);
+        let call = member.program[op];
+        let id = op as OpId;
+        let size = self.lanes[&group].ranks.len() as u32;
+        call.check(size).unwrap();
+        let input = self.input(group, rank, op);
+        let total = input.len() as u64;
+        let bytes = call.result_bytes(size) as usize;
+        let memory = &mut self.nodes[node].memory;
+        let brought = Buffer::Input {
+            group,
+            op: id,
+            rank: local,
+        };
+        memory.insert(brought, input);
+        let result = memory.entry(Buffer::Result { group, op: id }).or_default();
+        if bytes > result.len() {
+            result.resize(bytes, 0xdd);
+        }
+        let ready = self.rng.range(0..total + 1);
+        if ready < total {
+            let more = Input::Ready {
+                group,
+                rank: local,
+                op: id,
+                ready: total,
+            };
+            self.later(MS, node, more);
+        }
+        let submit = Input::Submit {
+            group,
+            rank: local,
+            call,
+            ready,
+        };
+        self.handle(node, submit);
+    }
+
+    pub(crate) fn opened(
+        &mut self,
+        node: usize,
+        group: GroupId,
+        local: usize,
+        outcome: Result<(), OpenError>,
+    ) {
+        let rank = self.layout.ranks(node).start + local as u32;
+        self.note(format!("{node}: group {group} of rank {rank}: {outcome:?}"));
+        let stays = match outcome {
+            Ok(()) => true,
+            Err(OpenError::Dispute(Dispute::Refused { reason, .. })) => reason == OpenReason::Taken,
+            Err(OpenError::Dispute(Dispute::Mismatch { .. }) | OpenError::Broken(_)) => false,
+        };
+        if !stays {
+            // It may have stood in an epoch before.
+            let memory = &mut self.nodes[node].memory;
+            memory.retain(|buffer, _| group_of(buffer) != group);
+        }
+        let member = self.member(group, rank).unwrap();
+        assert!(!member.stands, "answered once");
+        member.stands = outcome.is_ok();
+        if !matches!(member.opened, Some(Err(_))) {
+            member.opened = Some(outcome);
+        }
+        self.act_soon(rank);
+    }
+
+    pub(crate) fn closed(&mut self, node: usize, group: GroupId) {
+        for rank in self.layout.ranks(node) {
+            if let Some(member) = self.member(group, rank) {
+                member.closed = true;
+            }
+        }
+    }
+
+    pub(crate) fn end(
+        &mut self,
+        node: usize,
+        group: GroupId,
+        op: OpId,
+        local: usize,
+        outcome: Result<u32, Cause>,
+    ) {
+        let rank = self.layout.ranks(node).start + local as u32;
+        let result = self.nodes[node].memory.get(&Buffer::Result { group, op });
+        let bytes = result.cloned().unwrap_or_default();
+        self.note(format!(
+            "{node}: operation {op} of group {group} for rank {rank}: {outcome:?}"
+        ));
+        let member = self.member(group, rank).unwrap();
+        if outcome.is_err_and(|cause| matches!(cause, Cause::Broken(_))) {
+            // The trainer gives up.
+            member.program.truncate(member.called);
+        }
+        let outcome = outcome.map(|epoch| (bytes, epoch));
+        let earlier = member.outcomes.insert(op as usize, outcome);
+        assert_eq!(earlier, None, "told once");
+        self.act_soon(rank);
+    }
+
+    pub(crate) fn node_of(&self, rank: u32) -> usize {
+        self.layout.node_of(rank)
+    }
+
+    pub(crate) fn local(&self, rank: u32) -> usize {
+        (rank - self.layout.ranks(self.node_of(rank)).start) as usize
+    }
+
+    /// The input of a rank for its k-th operation of a group: integers, whose sums do not depend on the order.
+    pub(crate) fn input(&self, group: GroupId, rank: u32, op: usize) -> Vec<u8> {
+        let call = self.has(group, rank).unwrap().program[op];
+        assert!(call.count == 0 || call.dtype == DType::I64);
+        let reads = !matches!(call.kind, OpKind::Barrier | OpKind::Close);
+        let salt = group << 48 | u64::from(rank) << 32 | op as u64;
+        let mut rng = Rng::new(self.inputs_seed ^ salt);
+        let count = if reads { call.count } else { 0 };
+        (0..count)
+            .flat_map(|_| (rng.next_u64() as i64 >> 20).to_ne_bytes())
+            .collect()
+    }
+}

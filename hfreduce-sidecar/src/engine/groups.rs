@@ -1,0 +1,161 @@
+//! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
+
+use collective::machine::{Dispute, GroupId, Input, OpenError, OpenReason, WORLD};
+use collective::recovery::Resume;
+use tracing::{debug, error, info};
+use wire::entry::FailureKind;
+
+use super::{Engine, LINK, epoch};
+
+impl Engine {
+    /// A process opens a group.
+    pub(super) fn open(&mut self, group: GroupId, rank: usize) {
+        if let Some(over) = self.over.clone() {
+            self.fail_open(group, rank, FailureKind::Broken, &over);
+            return;
+        }
+        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
+            return;
+        };
+        let (ranks, replicated) = (lane.ranks.clone(), lane.replicated);
+        self.handle(Input::Open {
+            group,
+            rank,
+            ranks,
+            replicated,
+        });
+    }
+
+    /// In a new epoch all groups that are not closed are opened again.
+    pub(super) fn open_again(&mut self) {
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            let groups = self.sessions.get(&rank).map(|one| one.groups());
+            for group in groups.into_iter().flatten().filter(|group| *group != WORLD) {
+                self.open(group, rank);
+            }
+        }
+    }
+
+    /// The answer to that.
+    pub(super) fn opened(&mut self, group: GroupId, rank: usize, outcome: Result<(), OpenError>) {
+        let kind = match outcome {
+            Ok(()) => {
+                let epoch = self.config.fence.epoch;
+                let Some(session) = self.sessions.get_mut(&rank) else {
+                    return;
+                };
+                match session.opened(group, epoch) {
+                    Ok(true) => debug!(group, local_rank = rank, "a group is open"),
+                    Ok(false) => self.call_again(group, rank),
+                    Err(error) => self.lose_session(rank, &error),
+                }
+                return;
+            }
+            Err(OpenError::Dispute(Dispute::Mismatch { .. })) => FailureKind::Mismatch,
+            Err(OpenError::Dispute(Dispute::Refused { .. })) => FailureKind::Refused,
+            Err(OpenError::Broken(_)) => FailureKind::Broken,
+        };
+        let text = match outcome {
+            Err(OpenError::Broken(broken)) => self.text(&broken.into()),
+            Err(OpenError::Dispute(dispute)) => dispute.to_string(),
+            Ok(()) => return,
+        };
+        info!(group, local_rank = rank, text, "a group was not opened");
+        let taken = OpenReason::Taken;
+        if !matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
+        {
+            self.drop_results(group);
+        }
+        self.fail_open(group, rank, kind, &text);
+    }
+
+    fn fail_open(&mut self, group: GroupId, rank: usize, kind: FailureKind, text: &str) {
+        if let Some(session) = self.sessions.get_mut(&rank)
+            && let Err(error) = session.fail_open(group, kind, text)
+        {
+            self.lose_session(rank, &error);
+        }
+    }
+
+    /// A group needs its slots.
+    pub(super) fn begin_group(&mut self, group: GroupId) {
+        let mut sizes = epoch::sizes(&self.machine, group, &self.config, &self.links);
+        // Links that lend may come later; until then nothing is written to these.
+        sizes.receives.append(&mut sizes.borrows);
+        if let Err(error) = self.memory.add_edges(group, &sizes) {
+            error!(%error, group, "no memory for the slots of a group; ending the epoch");
+            self.handle(Input::Revoke);
+        }
+    }
+
+    /// A group is over here, or never was.
+    pub(super) fn forget_group(&mut self, group: GroupId) {
+        self.memory.forget_group(group);
+        for session in self.sessions.values_mut() {
+            session.forget_group(group);
+        }
+    }
+
+    /// Groups whose end all were told: the machines of this epoch never hear of them.
+    pub(super) fn forget_groups_that_are_over(&mut self, resume: &Resume) {
+        let groups = self.sessions.values().flat_map(|session| session.groups());
+        let groups: std::collections::BTreeSet<GroupId> = groups.collect();
+        for group in groups.into_iter().filter(|group| *group != WORLD) {
+            let lanes = self.sessions.values().filter_map(|one| one.lane(group));
+            let closed = lanes.map(|lane| lane.closed).min().flatten();
+            let base = resume.iter().find(|one| one.group == group);
+            if closed.is_some_and(|closed| base.is_none_or(|one| one.base > closed)) {
+                self.drop_results(group);
+                self.forget_group(group);
+            }
+        }
+    }
+
+    /// Results of a group that no machine will release any more.
+    fn drop_results(&mut self, group: GroupId) {
+        let ops: Vec<_> = self
+            .uses
+            .range((group, 0)..=(group, u64::MAX))
+            .map(|(op, _)| *op)
+            .collect();
+        for op in ops {
+            self.memory.forget_inputs(op.0, op.1);
+            self.uses.entry(op).or_default().released = true;
+            self.forget_if_unused(op);
+        }
+    }
+
+    /// A group needs a link to a member.
+    pub(super) fn connect(&mut self, peer: usize) {
+        let rank = self.rank_of(peer);
+        info!(node = rank, name = self.name(peer), "linking for a group");
+        if let Some(linker) = &self.linker {
+            linker.connect(rank);
+        }
+    }
+
+    /// Takes the links that stand since.
+    pub(super) fn take_links(&mut self) {
+        let Some(linker) = &self.linker else {
+            return;
+        };
+        let arrived: Vec<_> = linker.arrived().collect();
+        for (rank, link) in arrived {
+            let Ok(peer) = self.members.binary_search(&(rank as u32)) else {
+                continue;
+            };
+            if self.links.contains_key(&peer) || self.stopping.is_some() {
+                continue; // Who connects again has nothing to say that the first did not.
+            }
+            if let Err(error) = self.watch(&link.socket(), LINK | peer as u64) {
+                error!(%error, node = rank, "failed to poll a link");
+                self.handle(Input::PeerLost { peer });
+                continue;
+            }
+            info!(node = rank, transport = link.name(), "linked for a group");
+            self.links.insert(peer, link);
+            self.metrics.peers.set(self.links.len() as i64);
+            self.handle(Input::Linked { peer });
+        }
+    }
+}

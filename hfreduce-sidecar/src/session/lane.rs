@@ -1,0 +1,66 @@
+//! What a process has called in one of its groups, the world included.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use collective::machine::OpId;
+
+use super::{Called, Waiting};
+
+/// The calls of a process in one group.
+#[derive(Debug)]
+pub struct Lane {
+    /// The ranks of the group; none for the world.
+    pub ranks: Vec<u32>,
+    /// Whether some of them can go on without others.
+    pub replicated: bool,
+    /// The process among them.
+    pub rank: u32,
+    /// How many they are.
+    pub size: u32,
+    /// The process's number for the opening, while that is not answered.
+    pub(super) opening: Option<u64>,
+    /// The first operation whose end it was not told; of the world the engine knows.
+    pub told: OpId,
+    /// The operation that has closed it.
+    pub closed: Option<OpId>,
+    /// Why nothing can be called in it any more.
+    pub dead: Option<String>,
+    /// The operation that it calls next.
+    pub next_op: OpId,
+    /// Calls that came after those, in their order.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Whether the first of them waits for memory.
+    pub stalled: bool,
+    pub(super) in_flight: BTreeMap<OpId, Called>,
+}
+
+impl Lane {
+    pub(super) fn new(ranks: Vec<u32>, rank: u32, size: u32) -> Self {
+        Self {
+            ranks,
+            replicated: true,
+            rank,
+            size,
+            opening: None,
+            told: 0,
+            closed: None,
+            dead: None,
+            next_op: 0,
+            waiting: VecDeque::new(),
+            stalled: false,
+            in_flight: BTreeMap::new(),
+        }
+    }
+
+    /// The call whose turn is next.
+    pub fn first_waiting(&self) -> Option<&Waiting> {
+        self.waiting.front()
+    }
+
+    /// The calls from this operation on that are not over, in their order.
+    pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
+        self.in_flight
+            .range(first..)
+            .map(|(op, called)| (*op, *called))
+    }
+}

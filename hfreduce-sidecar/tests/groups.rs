@@ -1,0 +1,151 @@
+//! Groups of ranks over real sidecars and clients: opened on demand, with links of their own, several at once.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use gang::{Gang, PATIENCE, f32s, filled, to_f32s};
+use hfreduce_sidecar::meet::Preference;
+use hfreduce_sidecar::member::Options;
+use wire::client::{Client, Error, Group};
+use wire::entry::FailureKind;
+use wire::{Call, DType, OpKind, ReduceOp};
+
+/// The sum of a group's ranks, with theirs added to each element.
+fn sum_in(client: &Client, group: Group, elements: usize) -> Vec<f32> {
+    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
+    let rank = client.standing().rank as f32;
+    let input = filled(client, &f32s(&vec![rank; elements]));
+    let ticket = client
+        .submit_in(group, call, Some(input), PATIENCE)
+        .unwrap();
+    to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
+}
+
+fn close(client: &Client, group: Group) {
+    let ticket = client.submit_in(group, Call::close(), None, PATIENCE);
+    client.wait(ticket.unwrap(), PATIENCE).unwrap();
+}
+
+/// Every so many ranks, in as many groups as there are places in a node: what data parallel training over nodes makes.
+fn across(client: &Client, number: u64) -> (Group, f32) {
+    let standing = client.standing();
+    let ranks: Vec<u32> = (standing.local_rank..standing.world)
+        .step_by(standing.local_world as usize)
+        .collect();
+    let group = client.open(number, &ranks, true, PATIENCE).unwrap();
+    (group, ranks.iter().map(|rank| *rank as f32).sum())
+}
+
+// COLL-1.
+#[test]
+fn groups_of_any_shape_reduce_at_the_same_time_as_the_world() {
+    for transport in [Preference::Auto, Preference::Tcp] {
+        let gang = Gang::with(5, 2, |options| Options {
+            chunk_bytes: 4096,
+            transport,
+            ..options
+        });
+        gang.each(|client| {
+            let standing = client.standing();
+            let (group, expected) = across(&client, 10 + u64::from(standing.local_rank));
+            let first = standing.rank - standing.local_rank;
+            let own = [first, first + 1];
+            let node = client.open(100 + u64::from(standing.node), &own, true, PATIENCE);
+            let node = node.unwrap();
+            for elements in [1, 700, 5000] {
+                assert_eq!(sum_in(&client, group, elements), vec![expected; elements]);
+                let pair = (own[0] + own[1]) as f32;
+                assert_eq!(sum_in(&client, node, elements), vec![pair; elements]);
+                assert_eq!(
+                    sum_in(&client, client.world(), elements),
+                    vec![45.0; elements]
+                );
+            }
+            close(&client, node);
+            close(&client, group);
+        });
+    }
+}
+
+#[test]
+fn a_root_and_a_gathering_go_by_the_ranks_of_the_group() {
+    let gang = Gang::start(3, 2);
+    gang.each(|client| {
+        let rank = client.standing().rank;
+        let ranks = [1, 3, 4];
+        if !ranks.contains(&rank) {
+            sum_in(&client, client.world(), 1);
+            return;
+        }
+        let group = client.open(7, &ranks, true, PATIENCE).unwrap();
+        assert_eq!(ranks[group.rank as usize], rank);
+        let call = Call::new(OpKind::AllGather, DType::F32, 1);
+        let input = filled(&client, &f32s(&[rank as f32]));
+        let ticket = client
+            .submit_in(group, call, Some(input), PATIENCE)
+            .unwrap();
+        let all = client.wait(ticket, PATIENCE).unwrap().result;
+        assert_eq!(to_f32s(&all), [1.0, 3.0, 4.0]);
+        let call = Call {
+            root: 2,
+            ..Call::new(OpKind::Broadcast, DType::F32, 1)
+        };
+        let input = (rank == 4).then(|| filled(&client, &f32s(&[17.0])));
+        let ticket = client.submit_in(group, call, input, PATIENCE).unwrap();
+        assert_eq!(
+            to_f32s(&client.wait(ticket, PATIENCE).unwrap().result),
+            [17.0]
+        );
+        close(&client, group);
+        sum_in(&client, client.world(), 1);
+    });
+}
+
+#[test]
+fn ranks_that_mean_different_groups_are_told_and_the_world_goes_on() {
+    let gang = Gang::start(3, 1);
+    gang.each(|client| {
+        let rank = client.standing().rank;
+        let ranks: &[u32] = if rank == 1 { &[0, 1] } else { &[0, 1, 2] };
+        let error = client.open(7, ranks, true, PATIENCE).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(
+                error,
+                Error::Group {
+                    kind: FailureKind::Mismatch,
+                    ..
+                }
+            ),
+            "{text}"
+        );
+        assert!(text.contains("rank 1 opened it with 2 ranks"), "{text}");
+        assert!(text.contains("with 3 ranks"), "{text}");
+        assert_eq!(sum_in(&client, client.world(), 3), [3.0; 3]);
+        let again = client.open(8, &[0, 1, 2], true, PATIENCE).unwrap();
+        assert_eq!(sum_in(&client, again, 3), [3.0; 3]);
+    });
+}
+
+// T24 of groups: what many groups leave behind is nothing.
+#[test]
+fn many_groups_are_opened_and_closed_and_leave_nothing() {
+    let gang = Gang::start(4, 1);
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    gang.each(|client| {
+        let round = |from: u64| {
+            for number in from..from + 100 {
+                let (group, expected) = across(&client, number);
+                assert_eq!(sum_in(&client, group, 2), [expected; 2]);
+                close(&client, group);
+            }
+            // All are here: nobody is in the middle of another group.
+            sum_in(&client, client.world(), 1);
+            open_files()
+        };
+        let before = round(1);
+        sum_in(&client, client.world(), 1);
+        let after = round(1000);
+        assert!(after <= before + 8, "{before} before, {after} after");
+    });
+}
