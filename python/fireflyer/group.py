@@ -18,10 +18,11 @@ from datetime import timedelta
 from functools import partialmethod
 from typing import TYPE_CHECKING, Any, Union
 
+import numpy
 import torch
 import torch.distributed as dist
 
-from . import naming
+from . import naming, process
 from .errors import HFReduceError
 from .work import Completer, HFReduceWork
 
@@ -39,6 +40,8 @@ _DTYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+#: Element types that NumPy knows too.
+_NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
 #: Reductions of the sidecar, in its words.
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, "sum"),
@@ -70,7 +73,7 @@ class HFReduceGroup(dist.ProcessGroup):
         super().__init__(store, rank, size)
         self._client = client
         self._timeout = timeout.total_seconds()
-        self._process = os.getpid()
+        self._process = process.own()
         # Calls take their place in the order of all ranks: one at a time.
         self._calling = threading.Lock()
         # What this class does not define is done by the base class, over the registered gloo. What it does
@@ -88,7 +91,7 @@ class HFReduceGroup(dist.ProcessGroup):
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
         collected this is done by itself."""
-        if self._completer is not None and os.getpid() == self._process:
+        if self._completer is not None and process.own() == self._process:
             self._finish()
 
     @property
@@ -146,7 +149,9 @@ class HFReduceGroup(dist.ProcessGroup):
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
-        factor = _factor(opts if op is None else op)
+        factor = 1.0
+        if reduction == "premul_sum":
+            factor = _factor(opts if op is None else op)
         return self._each("allreduce", tensors, [(words, reduction, 0)], tensors, factor=factor)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -300,7 +305,7 @@ class HFReduceGroup(dist.ProcessGroup):
 
     def _ready(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sidecar can take these tensors; an error says what nobody can do."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             raise HFReduceError(
                 f"failed to call a collective in process {os.getpid()}: the group belongs to process "
                 f"{self._process}; use it outside of DataLoader workers and forked children"
@@ -311,8 +316,9 @@ class HFReduceGroup(dist.ProcessGroup):
                     f"failed to call a collective with a tensor on {tensor.device}: hfreduce takes tensors "
                     "in host memory for now; copy it there, or use another backend"
                 )
-        dense = all(t.layout == torch.strided and t.device.type == "cpu" for t in tensors)
-        return self._client is not None and dense
+            if tensor.layout != torch.strided or tensor.device.type != "cpu":
+                return False
+        return self._client is not None
 
     def _each(
         self,
@@ -345,11 +351,9 @@ class HFReduceGroup(dist.ProcessGroup):
         with self._calling:
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
-                    data = (
-                        None
-                        if tensor is None or count == 0
-                        else _bytes(tensor.detach().contiguous())
-                    )
+                    data = None
+                    if tensor is not None and count > 0:
+                        data = _bytes(tensor.contiguous())
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
                     said["factor"] = factor
                     tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
@@ -363,7 +367,7 @@ def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeou
     if output is None or output.numel() == 0:
         client.wait(ticket, None, timeout=timeout)
     elif output.is_contiguous():
-        client.wait(ticket, _bytes(output.detach()), timeout=timeout)
+        client.wait(ticket, _bytes(output), timeout=timeout)
     else:
         dense = torch.empty(output.shape, dtype=output.dtype)
         client.wait(ticket, _bytes(dense), timeout=timeout)
@@ -371,7 +375,12 @@ def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeou
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """The memory of a contiguous tensor, as a buffer of bytes."""
+    """The memory of a contiguous tensor, as a buffer of bytes. As few steps of PyTorch as will do: each takes a
+    microsecond and lets another thread have the interpreter."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype in _NUMPY:
+        return tensor.numpy().reshape(-1).view(numpy.uint8)
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 

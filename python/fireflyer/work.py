@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.futures
 
+from . import process
 from .errors import HFReduceError
 
 _log = logging.getLogger(__name__)
@@ -37,9 +38,12 @@ class HFReduceWork(dist.Work):
         self._outputs: list[torch.Tensor] | None = outputs
         # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
-        self._process = os.getpid()
+        self._process = process.own()
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._is_over = False
+        # Held until it is over: an event would be three objects, and there is one for each bucket of each step.
+        self._latch = threading.Lock()
+        self._latch.acquire()
         self._error: HFReduceError | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
@@ -48,21 +52,22 @@ class HFReduceWork(dist.Work):
         """The operation is over. Called once."""
         with self._lock:
             self._error = error
-            self._over.set()
+            self._is_over = True
             source = self._source
+        self._latch.release()
         if source is not None:
             source.set_result(self._take_outputs())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             # Nobody completes it here: the thread that does is the parent's.
             raise HFReduceError(
                 f"failed to wait for {self._what} in process {os.getpid()}: process {self._process} has called it; "
                 "wait there, before DataLoader workers are started"
             )
         limit = timeout.total_seconds()
-        if not self._over.wait(limit if limit > 0 else None):
+        if not self._is_over and not self._await(limit if limit > 0 else -1):
             raise HFReduceError(
                 f"{self._what} is not finished after {limit:g} s: a rank is missing or slow"
             )
@@ -72,17 +77,24 @@ class HFReduceWork(dist.Work):
         self._take_outputs()
         return True
 
+    def _await(self, limit_seconds: float) -> bool:
+        """Whether it is over within a time; -1 for any."""
+        if not self._latch.acquire(timeout=limit_seconds):
+            return False
+        self._latch.release()
+        return True
+
     def synchronize(self) -> None:
         """The same as `wait`: the tensors are in the host's memory."""
         self.wait()
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
-        return self._over.is_set()
+        return self._is_over
 
     def is_success(self) -> bool:
         """Whether the tensors hold the result."""
-        return self._over.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def exception(self) -> HFReduceError | None:
         """Why it failed, if it did."""
@@ -99,7 +111,7 @@ class HFReduceWork(dist.Work):
                 source: torch.futures.Future = torch.futures.Future()
                 # An exception set on a future is a value to C++; one raised in a callback is an error.
                 self._future = source.then(self._deliver)
-                if self._over.is_set():
+                if self._is_over:
                     source.set_result(self._take_outputs())
                 else:
                     self._source = source
@@ -120,7 +132,7 @@ class Completer:
     """The thread that waits for operations, in the order in which they were called."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._process = process.own()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
@@ -146,7 +158,7 @@ class Completer:
 
     def close(self, limit_seconds: float) -> None:
         """Ends the thread after what was added before. Nothing in a forked child, which has no such thread."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             return
         self._queue.put(None)
         if threading.current_thread() is not self._thread:

@@ -2,10 +2,10 @@
 //! get the result's bytes into another tensor. Bytes are copied here, once each way, and counted; `submit` and `take`
 //! copy none.
 
-use std::path::PathBuf;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::buffer::PyBuffer;
@@ -37,6 +37,22 @@ pub(crate) struct Client {
 impl Client {
     fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls without giving up the interpreter where that takes no time: threads that take turns at it cost more
+    /// than the call.
+    fn at_once_or_detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce() -> Result<T, wire::client::Error> + Send,
+    ) -> PyResult<T> {
+        let has_room = self.inner.has_room();
+        if has_room.map_err(|error| raise(py, &error))? {
+            call()
+        } else {
+            py.detach(call)
+        }
+        .map_err(|error| raise(py, &error))
     }
 
     fn finish(
@@ -115,17 +131,19 @@ impl Client {
             None => None,
             Some(input) => {
                 let bytes = input.len_bytes();
-                let mut lent = py
-                    .detach(|| self.inner.buffer(bytes, timeout))
-                    .map_err(|error| raise(py, &error))?;
+                let idle = self.inner.idle_buffer(bytes);
+                let lent = match idle.map_err(|error| raise(py, &error))? {
+                    Some(lent) => Ok(lent),
+                    None => py.detach(|| self.inner.buffer(bytes, timeout)),
+                };
+                let mut lent = lent.map_err(|error| raise(py, &error))?;
                 input.copy_to_slice(py, &mut lent)?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(lent)
             }
         };
-        py.detach(|| self.inner.submit(call, lent, timeout))
+        self.at_once_or_detached(py, || self.inner.submit(call, lent, timeout))
             .map(Ticket)
-            .map_err(|error| raise(py, &error))
     }
 
     /// Waits for an operation and copies its result to `output`, if that is given.
@@ -181,9 +199,8 @@ impl Client {
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
-        let ticket = py
-            .detach(|| self.inner.submit_at(call, &arena.0, offset, timeout))
-            .map_err(|error| raise(py, &error))?;
+        let ticket =
+            self.at_once_or_detached(py, || self.inner.submit_at(call, &arena.0, offset, timeout))?;
         self.read().insert(ticket, Arc::clone(&arena.0));
         Ok(Ticket(ticket))
     }

@@ -7,8 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -93,17 +93,9 @@ impl Mapping {
             source: source.into(),
         };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                sharing,
-                fd,
-                0,
-            )
-        }
-        .map_err(|source| failed("map", source))?;
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, sharing, fd, 0) }
+                .map_err(|source| failed("map", source))?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| failed("map", rustix::io::Errno::NOMEM))?;
         let mapping = Self { start, bytes };

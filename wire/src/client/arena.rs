@@ -45,7 +45,10 @@ impl Drop for Arena {
         // Not kept for other inputs: an operation in flight may still read it, and then the sidecar keeps it.
         if let Ok(state) = self.shared.lock() {
             let segment = self.lent.number;
-            self.shared.channel.send(&ToSidecar::Free { segment }, &[]).ok();
+            self.shared
+                .channel
+                .send(&ToSidecar::Free { segment }, &[])
+                .ok();
             drop(state);
         }
     }
