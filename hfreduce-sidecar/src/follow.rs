@@ -14,7 +14,7 @@ use collective::recovery::Report as Progress;
 use tracing::{info, warn};
 use wire::rendezvous::Peer;
 
-use crate::engine::{self, Command, Notice};
+use crate::engine::{self, Command, Engine, Notice};
 use crate::node::{Error, Joined, LOOK, Node, Running};
 use crate::rendezvous::{Order, Rendezvous, Report, Standstill};
 
@@ -36,6 +36,8 @@ pub(crate) struct Follower<'a> {
     /// The last members that it was told of.
     members: Vec<Peer>,
     waiting: Option<Waiting>,
+    /// The newest epoch that it was asked to stop in.
+    asked: u64,
 }
 
 /// Between two epochs.
@@ -57,6 +59,7 @@ impl<'a> Follower<'a> {
             engine: None,
             members: Vec::new(),
             waiting: None,
+            asked: 0,
         }
     }
 
@@ -109,21 +112,37 @@ impl<'a> Follower<'a> {
                 resume,
             } => self.connect(epoch, members, Some(resume))?,
             Order::Go { epoch } => self.go(epoch)?,
-            Order::Stop { epoch, members } => {
-                self.members = members;
-                match &self.engine {
-                    Some(_) => self.tell(Command::Stop),
-                    // It has run before, and its processes have lost what they had here.
-                    None => {
-                        info!(epoch, "this node has lost its memory");
-                        self.rendezvous.reporter.send(Report::RankLost);
-                    }
-                }
-            }
+            Order::Stop { epoch, members } => self.stop(epoch, members)?,
             Order::Refused { reason } => {
-                if self.waiting.take().is_some() {
+                // Also when it waits for its processes and has not reported yet.
+                if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
                     self.tell(Command::GiveUp(reason));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The members stop in an epoch: this node too, unless it has gone on since.
+    fn stop(&mut self, epoch: u64, members: Vec<Peer>) -> Result<(), Error> {
+        if self.epoch.is_some_and(|entered| epoch < entered) {
+            return Ok(()); // From before what it has entered since.
+        }
+        self.members = members;
+        self.asked = self.asked.max(epoch);
+        self.joined.take_if(|joined| joined.epoch <= epoch);
+        match &mut self.waiting {
+            // It was to go on, and has not.
+            Some(waiting) if waiting.epoch < epoch => {
+                waiting.epoch = epoch;
+                waiting.said = None;
+            }
+            Some(_) => {}
+            None if self.engine.is_some() => self.tell(Command::Stop),
+            None => {
+                let reporter = self.rendezvous.reporter.clone();
+                let made = self.node.engine_without_memory(epoch, reporter)?;
+                self.run(made)?;
             }
         }
         Ok(())
@@ -188,12 +207,18 @@ impl<'a> Follower<'a> {
         self.epoch = Some(epoch);
         if self.engine.is_some() {
             self.waiting = None;
-            self.node.note_roster(epoch, &joined.peers);
+            if let Err(error) = self.node.announce(epoch, &joined.peers) {
+                warn!(%error, "the trainer cannot read who the members are");
+            }
             self.tell(Command::Enter(Box::new(joined.of)));
             return Ok(());
         }
         let reporter = self.rendezvous.reporter.clone();
-        let (engine, running) = self.node.engine(joined, reporter)?;
+        let made = self.node.engine(joined, reporter)?;
+        self.run(made)
+    }
+
+    fn run(&mut self, (engine, running): (Engine, Running)) -> Result<(), Error> {
         let thread = thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || engine.run())
@@ -222,7 +247,7 @@ impl<'a> Follower<'a> {
                 Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
                 Notice::Stopped { epoch, report } => {
                     self.waiting = Some(Waiting {
-                        epoch: epoch.into(),
+                        epoch: self.asked.max(epoch.into()),
                         report,
                         asked: Instant::now(),
                         said: None,

@@ -2,17 +2,18 @@
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use collective::Layout;
-use collective::machine::{Config, Fence, Recovery, WORLD};
+use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery, WORLD};
 use collective::recovery::Resume;
+use collective::{DoubleTree, Layout};
 use daemon::{Gate, Readiness};
-use tracing::{info, warn};
+use tracing::info;
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
@@ -26,6 +27,7 @@ use crate::member::{Member, Options, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
 use crate::stop::Stop;
+use crate::welcomed::Welcomed;
 
 /// An epoch whose links stand.
 #[derive(Debug)]
@@ -82,13 +84,15 @@ pub struct Node {
     options: Options,
     door: Door,
     joined: Gate,
+    /// Where operations wait for a sidecar that takes this one's place.
+    welcomed: Option<Welcomed>,
     metrics: Metrics,
     pub(crate) stop: Stop,
 }
 
 impl Node {
-    /// Prepares: nothing that an earlier sidecar left in the run directory is believed. The process is not
-    /// ready before the gang has joined.
+    /// Prepares: of what an earlier sidecar left in the run directory nothing is believed but whom it has welcomed. The
+    /// process is not ready before the gang has joined.
     pub fn new(
         member: Member,
         options: Options,
@@ -109,6 +113,16 @@ impl Node {
                 }
             }
         }
+        let welcomed = match member.on_peer_loss {
+            OnPeerLoss::Fail => None,
+            OnPeerLoss::Hold => {
+                let list = Welcomed::open(&options.run_dir).map_err(|source| Error::System {
+                    doing: "list the processes that are welcomed",
+                    source,
+                })?;
+                Some(list)
+            }
+        };
         let credentials = member.credentials();
         let meeting = Meeting::open(member.rank, options.transport, &options.run_dir)?;
         let door =
@@ -123,6 +137,7 @@ impl Node {
             options,
             door,
             joined: readiness.gate("the gang"),
+            welcomed,
             metrics,
             stop,
         })
@@ -210,25 +225,11 @@ impl Node {
         };
         let links = links.into_iter().filter_map(place).collect();
         let all: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
-        let layout = Layout::uniform(nodes, self.member.procs_per_node)
-            .and_then(|layout| layout.of_members(&all))
-            .ok_or_else(|| Error::Roster("no nodes, or no processes on them".to_owned()))?;
-        let config = Config {
-            node: own,
-            layout,
-            trees,
-            fence: Fence {
-                attempt: self.member.attempt,
-                epoch: epoch as u32,
-            },
-            chunk_bytes: self.options.chunk_bytes,
-            slots: self.options.slots,
-            timing: self.options.timing,
-            recovery: Recovery {
-                on_peer_loss: self.member.on_peer_loss,
-                ..Recovery::default()
-            },
-        };
+        let layout = self.layout()?;
+        let layout = layout
+            .of_members(&all)
+            .ok_or_else(|| Error::Roster("it lists no nodes".to_owned()))?;
+        let config = self.config(epoch, own, layout, trees);
         let world = resume.and_then(|groups| groups.into_iter().find(|one| one.group == WORLD));
         Ok(Some(Joined {
             epoch,
@@ -242,41 +243,113 @@ impl Node {
         }))
     }
 
+    /// The layout of all nodes of the attempt.
+    fn layout(&self) -> Result<Layout, Error> {
+        Layout::uniform(self.member.nodes.len(), self.member.procs_per_node)
+            .ok_or_else(|| Error::Roster("no nodes, or no processes on them".to_owned()))
+    }
+
+    fn config(&self, epoch: u64, node: usize, layout: Layout, trees: DoubleTree) -> Config {
+        let on_peer_loss = self.member.on_peer_loss;
+        Config {
+            node,
+            layout,
+            trees,
+            fence: Fence {
+                attempt: self.member.attempt,
+                epoch: epoch as u32,
+            },
+            chunk_bytes: self.options.chunk_bytes,
+            slots: self.options.slots,
+            timing: self.options.timing,
+            recovery: Recovery {
+                on_peer_loss,
+                handover: match on_peer_loss {
+                    OnPeerLoss::Fail => Handover::Immediate,
+                    // No sidecar that is lost takes an end with it that its processes were told.
+                    OnPeerLoss::Hold => Handover::Stable,
+                },
+                ..Recovery::default()
+            },
+        }
+    }
+
     /// The gang is there: opens the socket, says so in the run directory, and prepares to serve.
     pub(crate) fn engine(
         &self,
         joined: Joined,
         reporter: Reporter,
     ) -> Result<(Engine, Running), Error> {
-        let member = &self.member;
         let Joined { epoch, peers, of } = joined;
+        let made = self.engine_of(of, None, reporter)?;
+        self.announce(epoch, &peers)?;
+        Ok(made)
+    }
+
+    /// The gang is in an epoch that a sidecar before this one knew: opens the socket, so that processes come back with
+    /// what they were told, and waits for those that it had welcomed.
+    pub(crate) fn engine_without_memory(
+        &self,
+        epoch: u64,
+        reporter: Reporter,
+    ) -> Result<(Engine, Running), Error> {
+        let (layout, own) = (self.layout()?, self.member.rank);
+        let local = layout.local(own as usize);
+        let welcomed = self.welcomed.as_ref().map(|list| list.ranks(local));
+        let awaited = welcomed.transpose().map_err(|source| Error::System {
+            doing: "read which processes an earlier sidecar has welcomed",
+            source,
+        })?;
+        let members: Vec<u32> = (0..layout.nodes() as u32).collect();
+        let trees = self.member.trees(&members);
+        info!(
+            epoch,
+            ?awaited,
+            "this sidecar takes the place of one that ended"
+        );
+        let of = Epoch {
+            config: self.config(epoch, own as usize, layout, trees),
+            members,
+            links: BTreeMap::new(),
+            resume: None,
+        };
+        self.engine_of(of, Some(awaited.unwrap_or_default()), reporter)
+    }
+
+    fn engine_of(
+        &self,
+        epoch: Epoch,
+        awaited: Option<BTreeSet<usize>>,
+        reporter: Reporter,
+    ) -> Result<(Engine, Running), Error> {
+        let names = self.member.nodes.iter();
         let (commands, orders) = channel();
         let (said, notices) = channel();
         let setup = engine::Setup {
-            epoch: of,
-            names: member.nodes.iter().map(|node| node.name.clone()).collect(),
+            epoch,
+            names: names.map(|node| node.name.clone()).collect(),
             listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
             limit_bytes: self.options.limit_bytes,
+            welcomed: self.welcomed.clone(),
+            awaited,
             commands: orders,
             notices: said,
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
-        self.roster(epoch, &peers).write(&self.options.run_dir)?;
-        self.joined.open();
-        info!(
-            epoch,
-            rank = member.rank,
-            nodes = peers.len(),
-            "the gang has joined"
-        );
         Ok((engine, Running { commands, notices }))
     }
 
-    /// Writes who is there for the trainer to read.
-    pub(crate) fn note_roster(&self, epoch: u64, peers: &[Peer]) {
-        if let Err(error) = self.roster(epoch, peers).write(&self.options.run_dir) {
-            warn!(%error, "the trainer cannot read who the members are");
-        }
+    /// Writes who is there for the trainer to read, which may start.
+    pub(crate) fn announce(&self, epoch: u64, peers: &[Peer]) -> Result<(), Error> {
+        self.roster(epoch, peers).write(&self.options.run_dir)?;
+        self.joined.open();
+        info!(
+            epoch,
+            rank = self.member.rank,
+            nodes = peers.len(),
+            "the gang has joined"
+        );
+        Ok(())
     }
 
     fn roster(&self, epoch: u64, peers: &[Peer]) -> Roster {

@@ -3,18 +3,18 @@
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use collective::machine::{OpId, Reason};
-use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
 use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
 use wire::ring::{
-    self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Producer, PushError, SUBMISSION_WORDS,
-    Sleep,
+    self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, PushError,
+    SUBMISSION_WORDS, Sleep,
 };
 use wire::segment::{self, Segment, Writers};
 
@@ -27,6 +27,9 @@ const SEGMENT_LIMIT: usize = 1024;
 const ALIGNMENT: u64 = 64;
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
+/// How long a process looks for the next sidecar where operations wait for one, in seconds: some restarts of the
+/// kubelet, and time for the others to go on without this node.
+const PATIENCE_SECONDS: u32 = 60;
 
 /// Why a process is let go.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,11 @@ pub enum Error {
     /// It uses a ticket twice, or gives back what it does not hold.
     #[error("ticket {0} is not what it says")]
     Ticket(u64),
+    /// It lends what it may not.
+    #[error(
+        "it lends a segment although this sidecar has forgotten nothing, or after it has called"
+    )]
+    Lends,
     /// It attaches again over the same socket.
     #[error("it attached twice over one socket")]
     Twice,
@@ -68,6 +76,25 @@ pub struct Called {
     pub since: Instant,
     /// Why this node cannot carry it out, if so.
     pub refused: Option<Reason>,
+}
+
+/// Where a process begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// It has called nothing yet.
+    Afresh,
+    /// It was attached to a sidecar before this one, and was told the ends of all operations before this.
+    Again(OpId),
+}
+
+impl Begin {
+    /// The operation that it calls first.
+    pub fn first(self) -> OpId {
+        match self {
+            Self::Afresh => 0,
+            Self::Again(told) => told,
+        }
+    }
 }
 
 /// What the socket brought.
@@ -107,11 +134,14 @@ pub struct Session {
     /// Between the process and the engine; polled by the engine.
     pub bell: Bell,
     inputs: BTreeMap<u32, Arc<Block>>,
+    /// Whether it may lend what an earlier sidecar has made for it.
+    may_lend: bool,
     next_segment: u32,
     limit_bytes: usize,
     known_results: BTreeSet<u32>,
-    /// Operations it has called in this epoch.
+    /// The operation that it calls next.
     pub next_op: OpId,
+    begin: Begin,
     /// Calls that came after those, in their order.
     waiting: VecDeque<Waiting>,
     /// Whether the first of them waits for memory.
@@ -121,11 +151,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Welcomes a process; it may be lent `limit_bytes` of input segments.
+    /// Welcomes a process; it may be lent `limit_bytes` of input segments. `lasts`: another sidecar would go on with
+    /// what it has called.
     pub fn welcome(
         channel: Channel,
         standing: Standing,
         limit_bytes: usize,
+        begin: Begin,
+        lasts: bool,
     ) -> Result<Self, Error> {
         let control = Arc::new(ring::control()?);
         let (calls, outcomes) = ring::server_ends(&control);
@@ -133,6 +166,7 @@ impl Session {
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing,
+            patience_seconds: if lasts { PATIENCE_SECONDS } else { 0 },
         };
         let fds = [control.fd(), clients_end.as_fd()];
         channel.send(&welcome, &fds)?;
@@ -143,10 +177,12 @@ impl Session {
             outcomes,
             bell,
             inputs: BTreeMap::new(),
+            may_lend: matches!(begin, Begin::Again(_)),
             next_segment: 0,
             limit_bytes,
             known_results: BTreeSet::new(),
-            next_op: 0,
+            next_op: begin.first(),
+            begin,
             waiting: VecDeque::new(),
             stalled: false,
             in_flight: BTreeMap::new(),
@@ -167,12 +203,27 @@ impl Session {
     /// Answers what came over the socket, or as much of it as one process may ask at a time.
     pub fn hear(&mut self) -> Result<Heard, Error> {
         for _ in 0..MESSAGE_BUDGET {
-            let Some(message) = self.channel.receive::<ToSidecar>()? else {
+            // From anybody else descriptors are not taken: the kernel closes them.
+            let received = if self.may_lend {
+                self.channel.receive_with_fds::<ToSidecar>()?
+            } else {
+                let received = self.channel.receive::<ToSidecar>()?;
+                received.map(|message| (message, Vec::new()))
+            };
+            let Some((message, fds)) = received else {
                 break;
             };
             match message {
                 ToSidecar::Attach { .. } => return Err(Error::Twice),
                 ToSidecar::Detach => return Ok(Heard::Detached),
+                ToSidecar::Lend { .. } if !self.may_lend => return Err(Error::Lends),
+                ToSidecar::Lend { segment, bytes } => {
+                    let answer = match self.take_back(segment, bytes, fds) {
+                        Ok(()) => ToClient::Taken { segment },
+                        Err(reason) => ToClient::Refused { reason },
+                    };
+                    self.channel.send(&answer, &[])?;
+                }
                 ToSidecar::Allocate { bytes } => match self.lend(bytes) {
                     Ok((segment, lent)) => {
                         let bytes = lent.segment().len() as u64;
@@ -188,15 +239,57 @@ impl Session {
         Ok(Heard::Nothing)
     }
 
+    /// Tells the members of an epoch.
+    pub fn tell_members(&self, members: Members) -> Result<(), Error> {
+        Ok(self.channel.send(&ToClient::Members(members), &[])?)
+    }
+
+    /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked as a stranger's.
+    fn take_back(&mut self, number: u32, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let count = fds.len();
+        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err(format!(
+                "segment {number} came with {count} descriptors instead of one"
+            ));
+        };
+        let next = number.checked_add(1);
+        let Some(next) = next.filter(|_| !self.inputs.contains_key(&number)) else {
+            return Err(format!(
+                "there is a segment {number} already, or none can be"
+            ));
+        };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.check_room(bytes, bytes)?;
+        let segment = Segment::open(fd, bytes).map_err(|error| error.to_string())?;
+        self.inputs.insert(number, Block::new(segment));
+        self.next_segment = self.next_segment.max(next);
+        Ok(())
+    }
+
     fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Block>), String> {
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.check_room(wanted, segment::size_class(wanted))?;
+        let number = self.next_segment;
+        let next = number
+            .checked_add(1)
+            .ok_or("all numbers of segments are used up")?;
+        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
+            .map(Block::new)
+            .map_err(|error| error.to_string())?;
+        self.next_segment = next;
+        self.inputs.insert(number, Arc::clone(&block));
+        Ok((number, block))
+    }
+
+    /// Whether the process may use so much more memory for inputs; `size` is what `wanted` bytes take.
+    fn check_room(&self, wanted: usize, size: usize) -> Result<(), String> {
         let lent: usize = self
             .inputs
             .values()
             .map(|block| block.segment().len())
             .sum();
-        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         let room = self.limit_bytes.saturating_sub(lent);
-        if segment::size_class(wanted) > room || self.inputs.len() >= SEGMENT_LIMIT {
+        if size > room || self.inputs.len() >= SEGMENT_LIMIT {
             return Err(format!(
                 "{wanted} bytes were asked for, and {lent} of the {} bytes that one process may use \
                  for inputs are lent in {} segments",
@@ -204,13 +297,7 @@ impl Session {
                 self.inputs.len()
             ));
         }
-        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
-            .map(Block::new)
-            .map_err(|error| error.to_string())?;
-        let number = self.next_segment;
-        self.next_segment += 1;
-        self.inputs.insert(number, Arc::clone(&block));
-        Ok((number, block))
+        Ok(())
     }
 
     /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
@@ -219,6 +306,7 @@ impl Session {
         let Some(words) = self.calls.pop()? else {
             return Ok(None);
         };
+        self.may_lend = false; // It lends first, and waits for the answers.
         match Submission::decode(&words)? {
             Submission::Release { ticket } => match self.held.remove(&ticket) {
                 Some(op) => Ok(Some(Taken::Release(op))),
@@ -289,7 +377,7 @@ impl Session {
 
     /// Whether the process has called anything.
     pub fn has_called(&self) -> bool {
-        self.next_op > 0 || !self.waiting.is_empty()
+        self.begin != Begin::Afresh || self.next_op > 0 || !self.waiting.is_empty()
     }
 
     /// The call whose turn is next takes its place in the order of operations.
@@ -314,10 +402,12 @@ impl Session {
         self.in_flight.remove(&op)
     }
 
-    /// Tells the process that an operation has succeeded. The result, if it gets one, is held for it.
+    /// Tells the process that an operation has succeeded, which the members of `epoch` took part in. The result, if it
+    /// gets one, is held for it.
     pub fn succeed(
         &mut self,
         op: OpId,
+        epoch: u32,
         called: &Called,
         result: Option<(&ResultBlock, u64)>,
     ) -> Result<(), Error> {
@@ -325,10 +415,12 @@ impl Session {
         if self.held.insert(called.ticket, op).is_some() {
             return Err(Error::Ticket(called.ticket));
         }
+        let epoch = epoch.into();
         let outcome = match result {
             None => Outcome::Done {
                 segment: NO_SEGMENT,
                 bytes: 0,
+                epoch,
             },
             Some((result, bytes)) => {
                 if self.known_results.insert(result.number) {
@@ -342,6 +434,7 @@ impl Session {
                 Outcome::Done {
                     segment: result.number,
                     bytes,
+                    epoch,
                 }
             }
         };
@@ -378,8 +471,8 @@ impl Session {
     }
 
     /// Announces that the engine is about to sleep. False: there is an entry, do not.
-    pub fn sleep(&self, how: Sleep) -> Result<bool, Error> {
-        Ok(self.calls.sleep(how)?)
+    pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+        Ok(self.calls.sleep(how, depth)?)
     }
 
     /// Where the engine sleeps until the process calls.

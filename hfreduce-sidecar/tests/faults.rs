@@ -78,6 +78,7 @@ fn a_process_that_dies_in_an_operation_is_named_on_every_rank() {
             &ToSidecar::Attach {
                 version,
                 local_rank,
+                again: None,
             },
             &[],
         )

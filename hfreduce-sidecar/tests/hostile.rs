@@ -19,7 +19,7 @@ use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
-use wire::ring::{Bell, SUBMISSION_WORDS, Sleep};
+use wire::ring::{Bell, Depth, SUBMISSION_WORDS, Sleep};
 use wire::segment::Segment;
 
 /// An answer takes a millisecond; a sidecar that is kept busy or asleep never answers.
@@ -89,6 +89,7 @@ fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Se
             &ToSidecar::Attach {
                 version,
                 local_rank,
+                again: None,
             },
             &[],
         )
@@ -195,7 +196,7 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
     let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
     for ticket in 0..1000 {
         // It sleeps, and never hears the bell.
-        outcomes.sleep(Sleep::Bell).unwrap();
+        outcomes.sleep(Sleep::Bell, Depth::Light).unwrap();
         calls.push(&refused_call(ticket)).unwrap();
         bell.ring();
         let ticket = honest.submit(Call::barrier(), None, PATIENCE).unwrap();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
-use gang::pods::{Pods, Streams, sum};
+use gang::pods::{Caller, Pods, Streams, sum};
 use gang::processes::get;
 use gang::{PATIENCE, wait_until};
 use hfreduce_sidecar::node::not_ready;
@@ -40,8 +40,9 @@ impl Operator {
         let asked = std::time::Instant::now();
         loop {
             assert!(asked.elapsed() < PATIENCE, "nothing but heartbeats");
-            let (rank, message) = self.told.heard.recv_timeout(PATIENCE).unwrap();
-            while let Ok((rank, stream)) = self.told.connections.try_recv() {
+            let (caller, message) = self.told.heard.recv_timeout(PATIENCE).unwrap();
+            let rank = caller.rank;
+            while let Ok((Caller { rank, .. }, stream)) = self.told.connections.try_recv() {
                 self.streams.insert(rank, stream);
             }
             if let Some(message) = message.filter(&wanted) {

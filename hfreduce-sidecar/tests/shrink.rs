@@ -4,201 +4,21 @@
 
 mod gang;
 
-use std::collections::BTreeMap;
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use collective::membership::{
-    Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
-    Reason,
-};
-use gang::pods::{Pods, Streams};
+use gang::leader::Leader;
+use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s};
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
 use wire::client::{Client, Ticket};
 use wire::entry::FailureKind;
-use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
 use wire::{Call, DType, ReduceOp};
 
 /// Ten times what a killed trainer's node may cost.
 const WITHIN: Duration = Duration::from_secs(10);
 const PEER_LOSS: Duration = Duration::from_secs(2);
-
-/// Leads one attempt, as the operator does.
-struct Leader {
-    address: SocketAddr,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Leader {
-    fn start(nodes: usize) -> Self {
-        let streams = Streams::start();
-        let address = streams.address;
-        let over = Arc::new(AtomicBool::new(false));
-        let ours = Arc::clone(&over);
-        let thread = thread::spawn(move || lead(&streams, nodes, &ours));
-        Self {
-            address,
-            over,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        let led = self.thread.take().map(JoinHandle::join);
-        if !thread::panicking() {
-            led.unwrap().unwrap();
-        }
-    }
-}
-
-fn lead(streams: &Streams, nodes: usize, over: &AtomicBool) {
-    let start = Instant::now();
-    let policy = Policy {
-        on_peer_loss: Loss::Shrink,
-        peer_loss: PEER_LOSS,
-        least: 1,
-    };
-    let mut membership = Membership::resume(nodes as u32, policy, None, Duration::ZERO);
-    let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
-    let mut current: BTreeMap<u32, Connection> = BTreeMap::new();
-    let mut events = Vec::new();
-    while !over.load(Ordering::Acquire) {
-        let heard = streams.heard.recv_timeout(Duration::from_millis(20));
-        while let Ok((rank, stream)) = streams.connections.try_recv() {
-            let connection = Connection(outboxes.len() as u64);
-            outboxes.insert(connection, stream);
-            current.insert(rank, connection);
-        }
-        if let Ok((rank, message)) = heard {
-            let connection = current[&rank];
-            events.push(event(connection, rank, message));
-        }
-        events.push(Event::Tick);
-        while !events.is_empty() {
-            let mut effects = Vec::new();
-            for event in events.drain(..) {
-                membership.handle(start.elapsed(), event, &mut effects);
-            }
-            for effect in effects {
-                match effect {
-                    Effect::Send {
-                        connection,
-                        message,
-                    } => {
-                        let bytes = encode(&words(message)).unwrap();
-                        // A sidecar that is gone hears nothing.
-                        (&outboxes[&connection]).write_all(&bytes).ok();
-                    }
-                    Effect::Commit { commit, .. } => events.push(Event::Committed {
-                        epoch: commit.epoch,
-                    }),
-                    Effect::Changed => {}
-                }
-            }
-        }
-    }
-}
-
-fn event(connection: Connection, rank: u32, message: Option<ToOperator>) -> Event {
-    let Some(message) = message else {
-        return Event::Disconnected { connection };
-    };
-    match message {
-        ToOperator::Hello {
-            address,
-            port,
-            joined_epoch: joined,
-            ..
-        } => Event::Hello {
-            connection,
-            rank,
-            endpoint: Endpoint { address, port },
-            joined,
-        },
-        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
-        ToOperator::Heartbeat { .. } => Event::Heartbeat {
-            connection,
-            progress: None,
-        },
-        ToOperator::Suspect {
-            epoch,
-            rank,
-            reason,
-            ..
-        } => Event::Suspect {
-            connection,
-            epoch,
-            rank,
-            reason: match reason {
-                SuspectReason::Dead => Reason::Dead,
-                SuspectReason::Silent => Reason::Silent,
-                SuspectReason::Frozen => Reason::Frozen,
-            },
-        },
-        ToOperator::Recovered { epoch, rank } => Event::Recovered {
-            connection,
-            epoch,
-            rank,
-        },
-        ToOperator::Stopped {
-            epoch,
-            report,
-            reached,
-            unreached,
-        } => Event::Stopped {
-            connection,
-            epoch,
-            report: serde_json::from_value(report).unwrap(),
-            reach: Reach {
-                reached: reached.into_iter().collect(),
-                unreached: unreached.into_iter().collect(),
-            },
-        },
-        ToOperator::RankLost => Event::RankLost { connection },
-        ToOperator::Bye => Event::Bye { connection },
-    }
-}
-
-fn words(message: Message) -> ToSidecar {
-    let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
-        rank,
-        address: endpoint.address,
-        port: endpoint.port,
-    };
-    match message {
-        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
-            epoch,
-            nodes: (0..).zip(endpoints).map(peer).collect(),
-        },
-        Message::Go { epoch } => ToSidecar::Go { epoch },
-        Message::Revoke { epoch, members } => ToSidecar::Revoke {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
-        },
-        Message::Next {
-            epoch,
-            members,
-            resume,
-        } => ToSidecar::Next {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
-            resume: serde_json::to_value(resume).unwrap(),
-        },
-        Message::Refused(refusal) => ToSidecar::Refused {
-            reason: refusal.to_string(),
-        },
-    }
-}
 
 /// A gang of one process a node, that has made its first operation.
 fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
@@ -206,7 +26,7 @@ fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
 }
 
 fn start_over(transport: &str, nodes: u32) -> (Leader, Pods, Vec<Client>) {
-    let leader = Leader::start(nodes as usize);
+    let leader = Leader::start(nodes as usize, PEER_LOSS);
     let address = std::net::Ipv4Addr::LOCALHOST.into();
     let pods = Pods::start_at(
         address,

@@ -1,6 +1,7 @@
 //! The unix socket between a trainer's processes and their sidecar: attaching, and handing over the
 //! descriptors of segments. Packets keep their bounds, so a message is a packet. The sidecar makes
-//! every segment and bell; descriptors from a client are never taken. Operations go over the rings.
+//! every segment and bell. Descriptors from a client are taken in one case: one that comes back to a sidecar
+//! that has lost its memory lends what an earlier one has made for it. Operations go over the rings.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,9 +18,11 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 3;
-/// Largest packet; the longest text in one is a reason.
-const PACKET_LIMIT_BYTES: usize = 2 << 10;
+pub const VERSION: u32 = 4;
+/// Largest packet: the members of an attempt of 2,600 nodes of which every other one is lost.
+const PACKET_LIMIT_BYTES: usize = 16 << 10;
+/// No process has called as many operations: one in a microsecond for eight years.
+pub const OPERATION_LIMIT: u64 = 1 << 48;
 /// Most descriptors in one packet: the control segment and the client's end of the bell.
 const PACKET_FDS: usize = 2;
 /// Connections the kernel holds for us before they are accepted: a node's processes at once.
@@ -69,6 +72,18 @@ pub enum ToSidecar {
         version: u32,
         /// Its rank on the node.
         local_rank: u32,
+        /// For one that comes back to a sidecar started in place of another: its first operation whose end it was
+        /// not told, counted from 0. It calls those again, in their order.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        again: Option<u64>,
+    },
+    /// A segment for inputs that an earlier sidecar has made for it. With its descriptor. Answered before the
+    /// next one is lent, and before anything is called.
+    Lend {
+        /// Its number, which it keeps.
+        segment: u32,
+        /// Its size.
+        bytes: u64,
     },
     /// A segment for inputs is needed.
     Allocate {
@@ -98,6 +113,15 @@ pub enum ToClient {
         control_bytes: u64,
         /// Where this process stands in the gang.
         standing: Standing,
+        /// How long to look for another sidecar when this one is gone, in seconds. 0: what it knew goes with it.
+        patience_seconds: u32,
+    },
+    /// The members of an epoch, before anything is told that they did together.
+    Members(Members),
+    /// A segment that was lent is in use again.
+    Taken {
+        /// Its number.
+        segment: u32,
     },
     /// A segment for inputs, to be mapped for writing. With its descriptor.
     Input {
@@ -145,6 +169,39 @@ pub struct Standing {
     pub rank: u32,
     /// Processes of the gang.
     pub world: u32,
+}
+
+/// Who takes part in the operations of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Members {
+    /// The epoch.
+    pub epoch: u64,
+    /// Processes on all of its nodes: what an average divides by.
+    pub ranks: u32,
+    /// Its nodes by their ranks in the attempt, as runs from a first to a last, ascending.
+    pub runs: Vec<(u32, u32)>,
+}
+
+impl Members {
+    /// The members of an epoch; `nodes` ascends, each with `local_world` processes.
+    #[must_use]
+    pub fn new(epoch: u64, nodes: &[u32], local_world: u32) -> Self {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for &node in nodes {
+            match runs.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(node) => *last = node,
+                Some(_) | None => runs.push((node, node)),
+            }
+        }
+        let ranks = (nodes.len() as u32).saturating_mul(local_world);
+        Self { epoch, ranks, runs }
+    }
+
+    /// Its nodes, ascending.
+    pub fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.runs.iter().flat_map(|&(first, last)| first..=last)
+    }
 }
 
 /// The sidecar's listening socket.
@@ -350,6 +407,15 @@ mod tests {
         poll(&client);
         let closed = client.receive_with_fds::<ToClient>();
         assert!(matches!(closed, Err(Error::Closed)));
+    }
+
+    #[test]
+    fn members_are_told_as_runs_and_read_as_nodes() {
+        let nodes = [0, 1, 2, 5, 7, 8];
+        let members = Members::new(4, &nodes, 8);
+        assert_eq!(members.runs, [(0, 2), (5, 5), (7, 8)]);
+        assert_eq!((members.epoch, members.ranks), (4, 48));
+        assert!(members.nodes().eq(nodes));
     }
 
     #[test]

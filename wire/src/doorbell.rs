@@ -18,6 +18,8 @@ use crate::segment::Segment;
 const AWAKE: u32 = 0;
 const ON_WORD: u32 = 1;
 const ON_BELL: u32 = 2;
+/// Beside one of the two: what can wait does not wake.
+const DEEP: u32 = 4;
 
 /// Most doorbells that one thread can sleep on at once, set by the kernel.
 pub const WAIT_LIMIT: usize = 128;
@@ -45,6 +47,15 @@ pub enum Sleep {
     Bell,
 }
 
+/// What wakes a sleeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything.
+    Light,
+    /// Only what cannot wait: the sleeper has no use for the rest before it is up anyway.
+    Deep,
+}
+
 /// A place to sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbell<'a>(&'a AtomicU32);
@@ -61,12 +72,16 @@ impl<'a> Doorbell<'a> {
     }
 
     /// From here on the other side rings. Look once more before sleeping.
-    pub fn lie_down(self, how: Sleep) {
-        let state = match how {
+    pub fn lie_down(self, how: Sleep, depth: Depth) {
+        let place = match how {
             Sleep::Word => ON_WORD,
             Sleep::Bell => ON_BELL,
         };
-        self.0.store(state, Ordering::SeqCst);
+        let depth = match depth {
+            Depth::Light => 0,
+            Depth::Deep => DEEP,
+        };
+        self.0.store(place | depth, Ordering::SeqCst);
     }
 
     /// This side looks by itself again.
@@ -81,7 +96,7 @@ impl<'a> Doorbell<'a> {
         if self.0.load(Ordering::SeqCst) == AWAKE {
             return false;
         }
-        match self.0.swap(AWAKE, Ordering::SeqCst) {
+        match self.0.swap(AWAKE, Ordering::SeqCst) & !DEEP {
             ON_WORD => {
                 futex::wake(self.0, Flags::empty(), 1).ok();
                 false
@@ -91,10 +106,21 @@ impl<'a> Doorbell<'a> {
         }
     }
 
+    /// Wakes the other side if it sleeps lightly. True: it sleeps on its bell, which is the caller's to ring.
+    #[must_use]
+    pub fn ring_softly(self) -> bool {
+        self.0.load(Ordering::SeqCst) & DEEP == 0 && self.ring()
+    }
+
     /// Sleeps on the word until it is rung, at most for `limit`.
     pub fn sleep(self, limit: Duration) {
         let limit = Timespec::try_from(limit).ok();
-        futex::wait(self.0, Flags::empty(), ON_WORD, limit.as_ref()).ok();
+        futex::wait(self.0, Flags::empty(), self.asleep(), limit.as_ref()).ok();
+    }
+
+    /// What the word holds while its owner sleeps on it. One that was rung meanwhile holds something else.
+    fn asleep(self) -> u32 {
+        ON_WORD | self.0.load(Ordering::SeqCst) & DEEP
     }
 
     /// Sleeps until one of several is rung, at most for `limit`. False where the kernel cannot: it is older than
@@ -103,7 +129,7 @@ impl<'a> Doorbell<'a> {
     pub fn sleep_on_any(doorbells: &[Self], limit: Duration) -> bool {
         let wait = |doorbell: &Self| {
             let mut wait = Wait::new();
-            wait.val = u64::from(ON_WORD);
+            wait.val = u64::from(doorbell.asleep());
             wait.uaddr = WaitPtr::new(doorbell.0.as_ptr().cast());
             wait.flags = WaitFlags::SIZE_U32;
             wait
@@ -158,10 +184,10 @@ mod tests {
         let word = AtomicU32::new(AWAKE);
         let doorbell = Doorbell::of(&word);
         assert!(!doorbell.ring(), "nobody sleeps");
-        doorbell.lie_down(Sleep::Bell);
+        doorbell.lie_down(Sleep::Bell, Depth::Light);
         assert!(doorbell.ring());
         assert!(!doorbell.ring(), "it was told");
-        doorbell.lie_down(Sleep::Word);
+        doorbell.lie_down(Sleep::Word, Depth::Light);
         let since = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| doorbell.sleep(LIMIT));
@@ -171,10 +197,31 @@ mod tests {
     }
 
     #[test]
+    fn who_sleeps_deeply_is_woken_by_what_cannot_wait_only() {
+        let word = AtomicU32::new(AWAKE);
+        let doorbell = Doorbell::of(&word);
+        doorbell.lie_down(Sleep::Bell, Depth::Deep);
+        assert!(!doorbell.ring_softly());
+        assert!(doorbell.ring(), "it still sleeps");
+        doorbell.lie_down(Sleep::Bell, Depth::Light);
+        assert!(doorbell.ring_softly());
+        doorbell.lie_down(Sleep::Word, Depth::Deep);
+        let since = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| doorbell.sleep(LIMIT));
+            assert!(!doorbell.ring_softly() && !doorbell.ring());
+        });
+        assert!(since.elapsed() < LIMIT);
+    }
+
+    #[test]
     fn any_of_several_wakes_and_the_limit_holds() {
         let words: Vec<AtomicU32> = (0..WAIT_LIMIT + 3).map(|_| AtomicU32::new(AWAKE)).collect();
         let doorbells: Vec<Doorbell<'_>> = words.iter().map(Doorbell::of).collect();
-        doorbells.iter().for_each(|one| one.lie_down(Sleep::Word));
+        let depths = [Depth::Light, Depth::Deep].into_iter().cycle();
+        for (doorbell, depth) in doorbells.iter().zip(depths) {
+            doorbell.lie_down(Sleep::Word, depth);
+        }
         let since = Instant::now();
         if !Doorbell::sleep_on_any(&doorbells, Duration::from_millis(1)) {
             return; // A kernel that cannot: the sidecar then sleeps on descriptors.

@@ -108,6 +108,8 @@ pub enum Outcome {
         segment: u32,
         /// Bytes of the result.
         bytes: u64,
+        /// The epoch whose members took part.
+        epoch: u64,
     },
     /// There is none.
     Failed {
@@ -133,8 +135,13 @@ impl Completion {
         let mut words = [0; COMPLETION_WORDS];
         words[1] = self.ticket;
         match &self.outcome {
-            Outcome::Done { segment, bytes } => {
-                (words[0], words[2], words[3]) = (DONE, u64::from(*segment), *bytes);
+            Outcome::Done {
+                segment,
+                bytes,
+                epoch,
+            } => {
+                words[0] = DONE;
+                words[2..5].copy_from_slice(&[u64::from(*segment), *bytes, *epoch]);
             }
             Outcome::Failed { kind, text } => {
                 words[0] = match kind {
@@ -160,7 +167,7 @@ impl Completion {
 
     /// From words.
     pub fn decode(words: &[u64; COMPLETION_WORDS]) -> Result<Self, Malformed> {
-        let [kind, ticket, length, first, ..] = *words;
+        let [kind, ticket, length, first, second, ..] = *words;
         let failed = |kind| {
             let bytes: Vec<u8> = words[TEXT_AT..]
                 .iter()
@@ -176,6 +183,7 @@ impl Completion {
             DONE => Outcome::Done {
                 segment: u32::try_from(length).map_err(|_| Malformed("no such segment"))?,
                 bytes: first,
+                epoch: second,
             },
             MISMATCH => failed(FailureKind::Mismatch),
             BROKEN => failed(FailureKind::Broken),
@@ -211,6 +219,7 @@ mod tests {
             outcome: Outcome::Done {
                 segment: 3,
                 bytes: 1 << 40,
+                epoch: 7,
             },
         };
         assert_eq!(Completion::decode(&done.encode()), Ok(done));

@@ -58,7 +58,7 @@ pub enum PushError {
 }
 
 use crate::doorbell::Doorbell;
-pub use crate::doorbell::{Bed, Sleep};
+pub use crate::doorbell::{Bed, Depth, Sleep};
 
 /// Wakes whoever polls it. Ringing and clearing never wait.
 #[derive(Debug)]
@@ -185,6 +185,21 @@ impl<const WORDS: usize> Producer<WORDS> {
 
     /// Writes an entry. Says whether the consumer sleeps on its bell, so that it must be rung.
     pub fn push(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
+        self.write(entry)?;
+        Ok(self.doorbell(CONSUMER).ring())
+    }
+
+    /// Writes an entry that can wait: a consumer that sleeps deeply finds it when something else wakes it, or when
+    /// half the ring is full. Says whether its bell must be rung.
+    pub fn push_softly(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
+        self.write(entry)?;
+        if self.room()? < CAPACITY / 2 {
+            return Ok(self.doorbell(CONSUMER).ring());
+        }
+        Ok(self.doorbell(CONSUMER).ring_softly())
+    }
+
+    fn write(&mut self, entry: &[u64; WORDS]) -> Result<(), PushError> {
         if self.room()? == 0 {
             return Err(PushError::Full);
         }
@@ -196,7 +211,7 @@ impl<const WORDS: usize> Producer<WORDS> {
         // Sequentially consistent with `Consumer::sleep`: either this side sees that the other sleeps,
         // or the other side sees this entry before it sleeps.
         self.word(PRODUCED).store(self.produced, Ordering::SeqCst);
-        Ok(self.doorbell(CONSUMER).ring())
+        Ok(())
     }
 
     /// Everything there is, for tests that damage it.
@@ -219,7 +234,7 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// False: it is already.
     pub fn sleep(&self, known: u64, how: Sleep) -> Result<bool, Corrupt> {
         let doorbell = self.doorbell(PRODUCER);
-        doorbell.lie_down(how);
+        doorbell.lie_down(how, Depth::Light);
         let may_sleep = self.consumed()? == known;
         if !may_sleep {
             doorbell.get_up();
@@ -303,9 +318,9 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// Announces that this side is about to sleep. False: an entry has come, do not.
-    pub fn sleep(&self, how: Sleep) -> Result<bool, Corrupt> {
+    pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Corrupt> {
         let doorbell = self.doorbell(CONSUMER);
-        doorbell.lie_down(how);
+        doorbell.lie_down(how, depth);
         let may_sleep = self.waiting()? == 0;
         if !may_sleep {
             doorbell.get_up();
@@ -365,6 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn what_can_wait_wakes_a_deep_sleeper_when_half_the_ring_is_full() {
+        let (_, (mut producer, mut consumer)) = ends();
+        assert!(consumer.sleep(Sleep::Bell, Depth::Deep).unwrap());
+        for entry in 0..CAPACITY / 2 {
+            assert!(
+                !producer
+                    .push_softly(&[entry as u64; SUBMISSION_WORDS])
+                    .unwrap()
+            );
+        }
+        assert!(producer.push_softly(&[0; SUBMISSION_WORDS]).unwrap());
+        while consumer.pop().unwrap().is_some() {}
+        for (depth, wakes) in [(Depth::Light, true), (Depth::Deep, false)] {
+            assert!(consumer.sleep(Sleep::Bell, depth).unwrap());
+            assert_eq!(producer.push_softly(&[0; SUBMISSION_WORDS]).unwrap(), wakes);
+            assert!(!consumer.sleep(Sleep::Bell, depth).unwrap(), "it is there");
+            consumer.pop().unwrap();
+        }
+    }
+
+    #[test]
     fn nobody_sleeps_through_an_entry() {
         const ENTRIES: u64 = 100_000;
         let (_, (mut producer, mut consumer)) = ends();
@@ -391,7 +427,7 @@ mod tests {
                 assert_eq!(entry, [expected; SUBMISSION_WORDS]);
                 expected += 1;
             }
-            if expected < ENTRIES && consumer.sleep(Sleep::Bell).unwrap() {
+            if expected < ENTRIES && consumer.sleep(Sleep::Bell, Depth::Light).unwrap() {
                 let mut fds = [PollFd::new(&bell, PollFlags::IN)];
                 let limit = rustix::event::Timespec {
                     tv_sec: 20,
@@ -444,7 +480,7 @@ mod tests {
             }
             for _ in 0..2 * CAPACITY {
                 let _ = consumer.pop();
-                let _ = consumer.sleep(Sleep::Bell);
+                let _ = consumer.sleep(Sleep::Bell, Depth::Light);
                 let _ = producer.sleep(0, Sleep::Bell);
                 let _ = producer.push(&[1; SUBMISSION_WORDS]);
                 let _ = outcomes.push(&[1; COMPLETION_WORDS]);

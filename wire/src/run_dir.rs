@@ -18,6 +18,8 @@ pub const SOCKET: &str = "hfreduce.sock";
 pub const LAUNCHER: &str = "launcher";
 /// The gang's addresses, written by the sidecar once everybody joined.
 pub const ROSTER: &str = "roster.json";
+/// A folder with a file for each local rank that a sidecar has welcomed, made by it for the one in its place.
+pub const WELCOMED: &str = "welcomed";
 /// Exists when the pod was asked to stop; made by the launcher.
 pub const STOP: &str = "stop";
 /// The checkpoint saved because of the stop; written by global rank 0.

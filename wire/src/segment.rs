@@ -19,6 +19,8 @@ use crate::draft::Draft;
 pub const UNIT_BYTES: usize = 64 << 10;
 /// Largest segment: 64 GiB, more than the gradients of any model that one node holds.
 pub const LIMIT_BYTES: usize = 64 << 30;
+/// What the kernel calls the file system of ordinary memfds.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// From this size on huge pages are asked for.
 const HUGE_BYTES: usize = 2 << 20;
 
@@ -167,7 +169,7 @@ impl Drop for Mapping {
 /// A segment mapped for reading and writing: by its creator, or by the client it was handed to.
 #[derive(Debug)]
 pub struct Segment {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Shared with devices that it is registered with, which keep it mapped and look at its place only.
     mapping: Arc<Mapping>,
 }
@@ -214,7 +216,7 @@ impl Segment {
         let fixed_size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals | fixed_size).map_err(failed("seal"))?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             mapping: Arc::new(mapping),
         })
     }
@@ -224,7 +226,7 @@ impl Segment {
         check(fd.as_fd(), bytes)?;
         let mapping = Mapping::new(fd.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             mapping: Arc::new(mapping),
         })
     }
@@ -232,6 +234,11 @@ impl Segment {
     /// The descriptor, to be handed to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The descriptor, for whoever may have to hand it on while others use the segment.
+    pub(crate) fn handle(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
     /// Its size.
@@ -335,8 +342,13 @@ fn check(fd: BorrowedFd<'_>, announced: usize) -> Result<(), Error> {
     let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
         return foreign("the descriptor is not a memfd");
     };
-    if !seals.contains(SealFlags::SHRINK) {
-        return foreign("the memfd is not sealed against shrinking");
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return foreign("the memfd is not sealed against shrinking and growing");
+    }
+    // Of huge pages there may be none left for one that was given back in between.
+    match rustix::fs::fstatfs(fd) {
+        Ok(system) if system.f_type == TMPFS => {}
+        Ok(_) | Err(_) => return foreign("the memfd is not of ordinary memory"),
     }
     match rustix::fs::fstat(fd) {
         Ok(stat) if usize::try_from(stat.st_size) == Ok(announced) => Ok(()),

@@ -4,7 +4,7 @@
 use crate::Verb;
 use crate::args::Args;
 use crate::chart::{self, Ran};
-use crate::{images, reference};
+use crate::{faults, images, reference};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -21,6 +21,7 @@ Rewrites the committed files that are made from code:
   device-plugin/src/pb/v1beta1.rs        from device-plugin/proto
   */Containerfile                        from the table of images in xtask/src/images
   docs/reference.md                      flags and metrics, from their declarations
+  docs/protocol/faults.md                the faults of the simulation, and how often each was survived
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
   --check   write nothing; fail when a file is stale (the protocol is compared by a test of
@@ -60,6 +61,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
     }
     images::containerfiles(check)?;
     reference::page(check)?;
+    faults::page(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
     }

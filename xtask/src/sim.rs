@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child, mutants};
+use crate::{Verb, child, counts, mutants};
 
 pub(crate) const VERB: Verb = Verb {
     name: "sim",
@@ -19,7 +19,8 @@ Suites:
   collective  the rank machine over a simulated network with crashes and silence
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
 
-  --minutes M  keep drawing new seeds for M minutes (default 1)
+  --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
+               docs/measurements/runs.csv
   --seed SEED  run this seed alone, as a failing run printed it
   mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice
   --only WORDS only the mutants whose first line contains WORDS",
@@ -50,7 +51,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let known = SUITES
         .iter()
         .find(|(name, ..)| suite.as_deref() == Some(name));
-    let Some((_, package, program, test)) = known else {
+    let Some((name, package, program, test)) = known else {
         let names: Vec<_> = SUITES.iter().map(|(name, ..)| *name).collect();
         return Err(Usage(format!("SUITE is one of {}", names.join(", "))).into());
     };
@@ -65,12 +66,17 @@ fn run(mut args: Args) -> Result<ExitCode> {
         test,
         "--nocapture",
     ]);
-    match seed {
-        Some(seed) => command.env("SEED", seed.to_string()),
-        None => command.env("SIM_SECONDS", (minutes * 60).to_string()),
+    let succeeded = match seed {
+        Some(seed) => {
+            command.env("SEED", seed.to_string());
+            command.status().context("failed to start cargo")?.success()
+        }
+        None => {
+            command.env("SIM_SECONDS", (minutes * 60).to_string());
+            counts::run_and_add(&mut command, name, &["core"])?
+        }
     };
-    let status = command.status().context("failed to start cargo")?;
-    Ok(if status.success() {
+    Ok(if succeeded {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

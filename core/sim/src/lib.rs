@@ -29,4 +29,4 @@ pub use network::{Conditions, Network};
 pub use queue::Queue;
 pub use rng::Rng;
 pub use runner::run_tests;
-pub use seeds::{explore, for_each_seed};
+pub use seeds::{explore, for_each_seed, print_count};

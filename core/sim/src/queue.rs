@@ -1,6 +1,7 @@
 //! Virtual time: events happen in the order of their time, equal times in the order they were scheduled.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 /// Events to come. Time starts at 0 and moves only when an event is taken.
@@ -8,7 +9,10 @@ use std::time::Duration;
 pub struct Queue<E> {
     now: Duration,
     scheduled: u64,
-    events: BTreeMap<(Duration, u64), E>,
+    /// When each event happens, and in which slot it waits: events are large, and stay where they are.
+    times: BinaryHeap<Reverse<(Duration, u64, usize)>>,
+    slots: Vec<Option<E>>,
+    free: Vec<usize>,
 }
 
 impl<E> Default for Queue<E> {
@@ -16,7 +20,9 @@ impl<E> Default for Queue<E> {
         Self {
             now: Duration::ZERO,
             scheduled: 0,
-            events: BTreeMap::new(),
+            times: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
         }
     }
 }
@@ -30,8 +36,18 @@ impl<E> Queue<E> {
 
     /// Schedules an event; one for the past happens next.
     pub fn at(&mut self, time: Duration, event: E) {
-        self.events
-            .insert((time.max(self.now), self.scheduled), event);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(event);
+                slot
+            }
+            None => {
+                self.slots.push(Some(event));
+                self.slots.len() - 1
+            }
+        };
+        let time = time.max(self.now);
+        self.times.push(Reverse((time, self.scheduled, slot)));
         self.scheduled += 1;
     }
 
@@ -43,31 +59,42 @@ impl<E> Queue<E> {
     /// The time of the next event.
     #[must_use]
     pub fn next_at(&self) -> Option<Duration> {
-        self.events.keys().next().map(|&(time, _)| time)
+        self.times.peek().map(|&Reverse((time, ..))| time)
     }
 
     /// Takes the next event and moves time to it.
     pub fn pop(&mut self) -> Option<E> {
-        let ((time, _), event) = self.events.pop_first()?;
+        let Reverse((time, _, slot)) = self.times.pop()?;
         self.now = time;
-        Some(event)
+        self.free.push(slot);
+        self.slots[slot].take()
     }
 
     /// Drops the events for which `keep` is false: what a crash loses.
     pub fn retain(&mut self, mut keep: impl FnMut(&E) -> bool) {
-        self.events.retain(|_, event| keep(event));
+        let Self {
+            times, slots, free, ..
+        } = self;
+        times.retain(|&Reverse((.., slot))| {
+            let kept = slots[slot].as_ref().is_some_and(&mut keep);
+            if !kept {
+                slots[slot] = None;
+                free.push(slot);
+            }
+            kept
+        });
     }
 
     /// Number of events to come.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.events.len()
+        self.times.len()
     }
 
     /// Whether nothing is to come.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.times.is_empty()
     }
 }
 
@@ -90,5 +117,18 @@ mod tests {
         assert_eq!(queue.now(), ms(5));
         queue.at(ms(1), 'z');
         assert_eq!(queue.next_at(), Some(ms(5)), "the past is now");
+    }
+
+    #[test]
+    fn what_is_not_kept_is_gone_and_the_rest_keeps_its_order() {
+        let ms = Duration::from_millis;
+        let mut queue = Queue::default();
+        (0..6).for_each(|n| queue.at(ms(10 - n), n));
+        queue.retain(|n| n % 2 == 0);
+        queue.at(ms(7), 9);
+        assert_eq!(queue.len(), 4);
+        let rest: Vec<u64> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(rest, [4, 9, 2, 0]);
+        assert!(queue.is_empty());
     }
 }

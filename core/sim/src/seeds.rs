@@ -9,43 +9,48 @@ pub fn for_each_seed(count: u64, case: impl FnMut(&mut Rng)) {
     run_seeds(count, None, case);
 }
 
-/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long and prints how many it ran: for the one
-/// test of a suite that draws everything at random.
+/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long; counts the runs. For the one test of a suite
+/// that draws everything at random.
 pub fn explore(count: u64, case: impl FnMut(&mut Rng)) {
-    run_seeds(count, number("SIM_SECONDS").map(Duration::from_secs), case);
+    let longer = number("SIM_SECONDS").map(Duration::from_secs);
+    print_count("runs", run_seeds(count, longer, case));
+}
+
+/// Prints how often something happened, in the form that `cargo xtask sim` adds up.
+#[expect(clippy::print_stdout, reason = "the counts are the result")]
+pub fn print_count(what: &str, count: u64) {
+    println!("counted {count} {what}");
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "exploration is as long as it is told"
 )]
-#[expect(
-    clippy::print_stderr,
-    reason = "the number of seeds is part of the result"
-)]
-fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng)) {
+fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng)) -> u64 {
     let mut run = |seed| {
         let announce = Announce { seed };
         case(&mut Rng::new(seed));
         drop(announce);
     };
     if let Some(seed) = number("SEED") {
-        return run(seed);
+        run(seed);
+        return 1;
     }
     (0..count).for_each(&mut run);
-    if let Some(longer) = longer {
-        let end = Instant::now() + longer;
-        // Never the same seeds again: the clock chooses where to start.
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let first = since_epoch.as_secs() << 24;
-        let seeds = (first..)
-            .take_while(|_| Instant::now() < end)
-            .inspect(|&seed| run(seed))
-            .count();
-        eprintln!("{} seeds", seeds as u64 + count);
-    }
+    let Some(longer) = longer else {
+        return count;
+    };
+    let end = Instant::now() + longer;
+    // Never the same seeds again: the clock chooses where to start.
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let first = since_epoch.as_secs() << 24;
+    let more = (first..)
+        .take_while(|_| Instant::now() < end)
+        .inspect(|&seed| run(seed))
+        .count();
+    count + more as u64
 }
 
 #[expect(

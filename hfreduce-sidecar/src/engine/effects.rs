@@ -40,11 +40,13 @@ impl Engine {
 
     /// Looks at the links whose sockets do not tell when something has come. Says whether it had.
     pub(super) fn look_at_links(&mut self) -> bool {
-        let polled = self.links.iter().filter(|(_, link)| link.is_polled());
-        let polled: Vec<usize> = polled.map(|(peer, _)| *peer).collect();
         let mut busy = false;
-        for peer in polled {
-            busy |= self.read_link(peer);
+        let mut next = self.links.first_key_value();
+        while let Some((&peer, link)) = next {
+            if link.is_polled() || link.has_more() {
+                busy |= self.read_link(peer);
+            }
+            next = self.links.range(peer + 1..).next();
         }
         busy
     }
@@ -183,8 +185,7 @@ impl Engine {
     pub(super) fn carry_out(&mut self) -> bool {
         let mut any = false;
         for _ in 0..EFFECT_BUDGET {
-            let effect = self.effects.pop_front();
-            let Some(effect) = effect.or_else(|| self.work.pop_front()) else {
+            let Some(effect) = self.next_effect() else {
                 break;
             };
             any = true;
@@ -194,7 +195,24 @@ impl Engine {
                 self.handle(Input::Revoke);
             }
         }
+        self.flush_pushed();
         any
+    }
+
+    /// What is said goes before what is computed.
+    fn next_effect(&mut self) -> Option<Effect> {
+        if self.effects.is_empty() {
+            self.flush_pushed();
+        }
+        let effect = self.effects.pop_front();
+        effect.or_else(|| self.work.pop_front())
+    }
+
+    /// Sends what was queued: frames that follow each other leave together.
+    fn flush_pushed(&mut self) {
+        while let Some(peer) = self.pushed.pop() {
+            self.flush(peer);
+        }
     }
 
     fn effect(&mut self, effect: Effect) -> Result<(), OutOfBounds> {
@@ -308,7 +326,11 @@ impl Engine {
         let payload = payload.map(lend).transpose()?;
         let link = self.links.get_mut(&peer).filter(|link| link.can_send());
         match link.map(|link| link.push(&header, payload)) {
-            Some(Ok(())) => self.flush(peer),
+            Some(Ok(())) => {
+                if !self.pushed.contains(&peer) {
+                    self.pushed.push(peer);
+                }
+            }
             Some(Err(error)) => {
                 self.stop_sending(peer, &error);
                 self.done(token.into_iter().collect());
@@ -326,7 +348,12 @@ impl Engine {
     }
 
     fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
-        let text = outcome.err().map(|cause| self.text(&cause));
+        // Others have farther to go.
+        self.flush_pushed();
+        let told = match outcome {
+            Ok(epoch) => Ok(epoch),
+            Err(cause) => Err((cause, self.text(&cause))),
+        };
         self.told[rank] = self.told[rank].max(op + 1);
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
@@ -334,8 +361,8 @@ impl Engine {
         let Some(called) = session.ended(op) else {
             return;
         };
-        let told = match (outcome, text) {
-            (Err(cause), Some(text)) => {
+        let told = match told {
+            Err((cause, text)) => {
                 self.metrics.failed(&called.call);
                 let kind = match cause {
                     Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
@@ -344,12 +371,12 @@ impl Engine {
                 };
                 session.fail(called.ticket, kind, text)
             }
-            (Ok(_), _) | (Err(_), None) => {
+            Ok(epoch) => {
                 self.metrics.succeeded(&called.call, called.since.elapsed());
                 let bytes = result_bytes(&called, session.standing());
                 let result = self.memory.result(op).filter(|_| bytes > 0);
                 self.uses.entry(op).or_default().holders += 1;
-                session.succeed(op, &called, result.map(|result| (result, bytes)))
+                session.succeed(op, epoch, &called, result.map(|result| (result, bytes)))
             }
         };
         if let Err(error) = told {

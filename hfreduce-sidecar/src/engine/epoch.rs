@@ -1,11 +1,12 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, Input, Machine, OpId, Start};
-use collective::recovery::{GroupResume, Report};
+use collective::machine::{Config, Input, Machine, OpId, Start, WORLD};
+use collective::recovery::{GroupReport, GroupResume, Report};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use wire::attach::Members;
 use wire::entry::FailureKind;
 use wire::transport::Transport;
 
@@ -115,11 +116,51 @@ impl Engine {
         if !self.machine.is_idle() {
             return; // A bug of ours: nobody may be given bytes that are still written.
         }
-        if let Some(Stopping { report, .. }) = self.stopping.take() {
+        if self
+            .awaited
+            .as_ref()
+            .is_some_and(|awaited| !awaited.is_empty())
+        {
+            return; // What they were told is what this node reports.
+        }
+        if let Some(Stopping { mut report, .. }) = self.stopping.take() {
+            if self.awaited.is_some() {
+                report = self.recollection();
+            }
             let epoch = self.config.fence.epoch;
             info!(epoch, ?report, "stopped; waiting for the next epoch");
             self.report.clone_from(&report);
             self.notices.send(Notice::Stopped { epoch, report }).ok();
+        }
+    }
+
+    /// What a node without memory reports: what its processes were told.
+    fn recollection(&self) -> Report {
+        let told = || self.told.iter().copied();
+        vec![GroupReport {
+            group: WORLD,
+            told_all: told().min().unwrap_or(0),
+            told_any: told().max().unwrap_or(0),
+            held: Vec::new(),
+        }]
+    }
+
+    /// Whether this sidecar waits for a process that one before it has welcomed.
+    pub(super) fn has_forgotten(&self, rank: usize) -> bool {
+        self.awaited
+            .as_ref()
+            .is_some_and(|awaited| awaited.contains(&rank))
+    }
+
+    /// Tells a process who takes part in this epoch.
+    pub(super) fn tell_members(&mut self, rank: usize) {
+        let Some(session) = self.sessions.get(&rank) else {
+            return;
+        };
+        let epoch = self.config.fence.epoch.into();
+        let members = Members::new(epoch, &self.members, self.standing.local_world);
+        if let Err(error) = session.tell_members(members) {
+            self.lose_session(rank, &error);
         }
     }
 
@@ -156,6 +197,12 @@ impl Engine {
         self.links = links;
         self.members = members;
         self.config = config;
+        if self.awaited.take().is_some() {
+            self.choose_bed()?;
+        }
+        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.tell_members(rank);
+        }
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
         for served in start.iter().flat_map(|start| &start.resume.served) {

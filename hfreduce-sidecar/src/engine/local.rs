@@ -12,7 +12,7 @@ use wire::ring;
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
-use crate::session::{self, Heard, Session, Taken};
+use crate::session::{self, Begin, Heard, Session, Taken};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
@@ -56,8 +56,9 @@ impl Engine {
             ToSidecar::Attach {
                 version,
                 local_rank,
-            } if version == attach::VERSION => match self.seat(local_rank as usize) {
-                Ok(rank) => return self.welcome(channel, rank),
+                again,
+            } if version == attach::VERSION => match self.seat(local_rank as usize, again) {
+                Ok((rank, begin)) => return self.welcome(channel, rank, begin),
                 Err(reason) => reason,
             },
             ToSidecar::Attach { version, .. } => format!(
@@ -65,17 +66,33 @@ impl Engine {
                  of one release",
                 attach::VERSION
             ),
-            ToSidecar::Allocate { .. } | ToSidecar::Free { .. } | ToSidecar::Detach => {
-                "the first message must be `attach`".to_owned()
-            }
+            ToSidecar::Lend { .. }
+            | ToSidecar::Allocate { .. }
+            | ToSidecar::Free { .. }
+            | ToSidecar::Detach => "the first message must be `attach`".to_owned(),
         };
         warn!(reason, "refused a local process");
         channel.send(&ToClient::Refused { reason }, &[]).ok();
     }
 
-    fn seat(&self, rank: usize) -> Result<usize, String> {
+    /// Whether a process may attach, and where it begins. `again`: what it says it was told before.
+    fn seat(&self, rank: usize, again: Option<OpId>) -> Result<(usize, Begin), String> {
         match self.seats.get(rank) {
-            Some(Seat::Free) => Ok(rank),
+            Some(Seat::Free) => {
+                let begin = match again {
+                    None => Begin::Afresh,
+                    Some(told) if told < attach::OPERATION_LIMIT && self.has_forgotten(rank) => {
+                        Begin::Again(told)
+                    }
+                    Some(told) => {
+                        return Err(format!(
+                            "local rank {rank} says that it was told the ends of {told} operations before, which this \
+                             sidecar knows nothing of; the attempt has to start again"
+                        ));
+                    }
+                };
+                Ok((rank, begin))
+            }
             Some(Seat::Taken) => Err(format!("local rank {rank} is attached already")),
             Some(Seat::Left) => Err(format!(
                 "local rank {rank} has attached and left before; the attempt has to start again"
@@ -87,13 +104,23 @@ impl Engine {
         }
     }
 
-    fn welcome(&mut self, channel: Channel, rank: usize) {
+    fn welcome(&mut self, channel: Channel, rank: usize, begin: Begin) {
         let standing = Standing {
             local_rank: rank as u32,
             rank: self.standing.rank + rank as u32,
             ..self.standing
         };
-        let session = match Session::welcome(channel, standing, self.limit_bytes) {
+        let noted = self.welcomed.as_ref().map(|list| list.note(rank));
+        if let Some(Err(error)) = noted {
+            // The next sidecar would not wait for it, and might contradict what it was told.
+            let reason = format!("failed to note it in the run directory: {error}");
+            warn!(rank, reason, "refused a local process");
+            channel.send(&ToClient::Refused { reason }, &[]).ok();
+            return;
+        }
+        let lasts = self.welcomed.is_some();
+        let session = Session::welcome(channel, standing, self.limit_bytes, begin, lasts);
+        let session = match session {
             Ok(session) => session,
             Err(error) => {
                 warn!(%error, rank, "failed to welcome a local process");
@@ -107,10 +134,21 @@ impl Engine {
             warn!(%error, rank, "failed to poll a local process");
             return;
         }
-        info!(local_rank = rank, rank = standing.rank, "process attached");
+        let told = begin.first();
+        info!(
+            local_rank = rank,
+            rank = standing.rank,
+            told,
+            "process attached"
+        );
         self.seats[rank] = Seat::Taken;
+        self.told[rank] = told;
         self.sessions.insert(rank, session);
         self.metrics.clients.set(self.sessions.len() as i64);
+        match &mut self.awaited {
+            Some(awaited) => drop(awaited.remove(&rank)),
+            None => self.tell_members(rank),
+        }
     }
 
     pub(super) fn hear(&mut self, rank: usize) {
@@ -129,6 +167,10 @@ impl Engine {
                 self.seats[rank] = if called_any { Seat::Left } else { Seat::Free };
                 if called_any {
                     self.handle(Input::RankLeft { rank });
+                } else if let Some(Err(error)) =
+                    self.welcomed.as_ref().map(|list| list.strike(rank))
+                {
+                    warn!(%error, local_rank = rank, "the next sidecar will wait for a process that left");
                 }
             }
             Err(error) => self.lose_session(rank, &error),
@@ -174,10 +216,15 @@ impl Engine {
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {
-        let ranks: Vec<usize> = self.sessions.keys().copied().collect();
         let mut busy = false;
-        for rank in ranks {
+        let mut next = self.sessions.keys().next().copied();
+        while let Some(rank) = next {
             busy |= self.take_entries(rank);
+            next = self
+                .sessions
+                .range(rank + 1..)
+                .next()
+                .map(|(&rank, _)| rank);
         }
         busy
     }

@@ -9,7 +9,7 @@ mod park;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use collective::machine::{Cause, Config, Effect, Input, Machine, OnPeerLoss, OpI
 use collective::recovery::Report;
 use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
-use wire::doorbell;
+use wire::doorbell::{self, Depth};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::ring::Bed;
 use wire::segment;
@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
+use crate::welcomed::Welcomed;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use park::Park;
@@ -75,6 +76,11 @@ pub struct Setup {
     pub listener: Listener,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
+    /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
+    pub welcomed: Option<Welcomed>,
+    /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
+    /// to end, and nobody is linked.
+    pub awaited: Option<BTreeSet<usize>>,
     /// What it is told; the bell of `stop` wakes it for that.
     pub commands: Receiver<Command>,
     /// What it has to tell.
@@ -105,6 +111,9 @@ pub struct Engine {
     members: Vec<u32>,
     /// For each local rank, the first operation whose end it was not told.
     told: Vec<OpId>,
+    welcomed: Option<Welcomed>,
+    /// After the loss of its memory, until it enters an epoch: the local ranks that have not come back yet.
+    awaited: Option<BTreeSet<usize>>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
@@ -126,8 +135,12 @@ pub struct Engine {
     /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
     work: VecDeque<Effect>,
     scratch: Vec<Effect>,
+    /// Neighbours whose links have something to send.
+    pushed: Vec<usize>,
     limit_bytes: usize,
     park: Park,
+    /// Where it lies down, kept for the next time.
+    beds: Vec<Bed>,
     stop: Stop,
     start: Instant,
     active: Instant,
@@ -151,6 +164,8 @@ impl Engine {
             names,
             listener,
             limit_bytes,
+            welcomed,
+            awaited,
             commands,
             notices,
         } = setup;
@@ -180,14 +195,12 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let mut park = Park::new().map_err(Error::Poll)?;
-        if links.values().all(|link| link.is_polled()) {
-            park.use_words().map_err(Error::Poll)?;
-        }
-        let engine = Self {
+        let mut engine = Self {
             machine,
             members,
             told: vec![0; local],
+            welcomed,
+            awaited,
             commands,
             notices,
             stopping: None,
@@ -206,8 +219,10 @@ impl Engine {
             effects: VecDeque::new(),
             work: VecDeque::new(),
             scratch: Vec::new(),
+            pushed: Vec::new(),
             limit_bytes,
-            park,
+            park: Park::new().map_err(Error::Poll)?,
+            beds: Vec::new(),
             stop,
             start: Instant::now(),
             active: Instant::now(),
@@ -219,6 +234,9 @@ impl Engine {
         };
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
+        if engine.awaited.is_none() {
+            engine.choose_bed()?;
+        }
         engine.watch_links().map_err(failed)?;
         Ok(engine)
     }
@@ -227,6 +245,9 @@ impl Engine {
     pub fn run(mut self) -> Result<(), Error> {
         self.start = Instant::now();
         self.handle(Input::Tick);
+        if self.awaited.is_some() {
+            self.handle(Input::Revoke); // The epoch went with the sidecar that knew it.
+        }
         let mut events = Vec::with_capacity(64);
         loop {
             let mut busy = self.look_at_rings();
@@ -258,6 +279,14 @@ impl Engine {
     fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
+    }
+
+    /// Sleeps on words from here on, where all neighbours ring them.
+    fn choose_bed(&mut self) -> Result<(), Error> {
+        if self.links.values().all(|link| link.is_polled()) {
+            self.park.use_words().map_err(Error::Poll)?;
+        }
+        Ok(())
     }
 
     /// The links of an epoch stand.
@@ -292,49 +321,58 @@ impl Engine {
         if busy || !self.uses.is_empty() && self.active.elapsed() < self.spin {
             return self.park.look(events);
         }
-        let slept = match self.lie_down() {
-            Some(beds) => {
-                let until = self.machine.wake_at().saturating_sub(self.now());
-                let limit = match (self.left, &self.stopping) {
-                    (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
-                    (None, None) => until.min(Duration::from_secs(1)),
-                };
-                self.park.sleep(&beds, events, limit)
-            }
-            None => self.park.look(events),
+        let mut beds = std::mem::take(&mut self.beds);
+        beds.clear();
+        let slept = if self.lie_down(&mut beds) {
+            let until = self.machine.wake_at().saturating_sub(self.now());
+            let limit = match (self.left, &self.stopping) {
+                (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
+                (None, None) => until.min(Duration::from_secs(1)),
+            };
+            self.park.sleep(&beds, events, limit)
+        } else {
+            self.park.look(events)
         };
+        self.beds = beds;
         self.sessions.values().for_each(Session::awake);
         self.links.values().for_each(|link| link.awake());
         slept
     }
 
-    /// Tells everybody who may wake the engine that it is about to sleep. None when something has come.
-    fn lie_down(&mut self) -> Option<Vec<Bed>> {
-        let how = self.park.how();
-        let mut beds = Vec::with_capacity(self.sessions.len() + 2 * self.links.len());
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
-            let session = self.sessions.get(&rank)?;
-            match session.sleep(how) {
+    /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
+    fn lie_down(&mut self, beds: &mut Vec<Bed>) -> bool {
+        let (how, depth) = (self.park.how(), self.depth());
+        for (&rank, session) in &self.sessions {
+            match session.sleep(how, depth) {
                 Ok(true) => beds.push(session.bed()),
-                Ok(false) => return None,
+                Ok(false) => return false,
                 Err(error) => {
                     self.lose_session(rank, &error);
-                    return None;
+                    return false;
                 }
             }
         }
-        for peer in self.links.keys().copied().collect::<Vec<_>>() {
-            let link = self.links.get(&peer)?;
-            match link.sleep(how) {
-                Ok(true) => beds.extend(link.beds()),
-                Ok(false) => return None,
+        for (&peer, link) in &mut self.links {
+            match link.sleep(how, depth) {
+                Ok(true) => link.beds(beds),
+                Ok(false) => return false,
                 Err(error) => {
                     self.lose_link(peer, &error);
-                    return None;
+                    return false;
                 }
             }
         }
-        Some(beds)
+        true
+    }
+
+    /// Slots and results that come back wake the engine only if something waits for them: that spares a small
+    /// operation half of its awakenings.
+    fn depth(&self) -> Depth {
+        let waits = self.machine.waits_for_room()
+            || self.left.is_some()
+            || self.stopping.is_some()
+            || self.sessions.values().any(|session| session.stalled);
+        if waits { Depth::Light } else { Depth::Deep }
     }
 
     fn dispatch(&mut self, token: u64) {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use wire::doorbell::{Doorbell, Sleep, WAIT_LIMIT};
+use wire::doorbell::{Depth, Doorbell, Sleep, WAIT_LIMIT};
 use wire::ring::Bed;
 
 /// How often the watching thread looks whether it is still needed.
@@ -107,7 +107,7 @@ impl Park {
             return self.wait(events, limit + Duration::from_millis(1));
         };
         let own = Doorbell::of(&watched.engine);
-        own.lie_down(Sleep::Word);
+        own.lie_down(Sleep::Word, Depth::Light);
         if !watched.ready.load(Ordering::SeqCst) {
             let others = beds.iter().map(Bed::doorbell).take(WAIT_LIMIT - 1);
             let doorbells: Vec<Doorbell<'_>> = [own].into_iter().chain(others).collect();
@@ -143,7 +143,7 @@ impl Watched {
                 continue;
             }
             let own = Doorbell::of(&self.thread);
-            own.lie_down(Sleep::Word);
+            own.lie_down(Sleep::Word, Depth::Light);
             self.ready.store(true, Ordering::SeqCst);
             let _ = Doorbell::of(&self.engine).ring();
             while self.ready.load(Ordering::SeqCst) && !self.over.load(Ordering::Acquire) {

@@ -46,6 +46,8 @@ fn setup() -> (Setup, TcpStream) {
         names: vec![String::new(); 2],
         listener: Listener::bind(&dir.path().join("socket")).unwrap(),
         limit_bytes: 0,
+        welcomed: None,
+        awaited: None,
         commands: channel().1,
         notices: channel().0,
     };

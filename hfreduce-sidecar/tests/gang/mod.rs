@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+pub(crate) mod leader;
 pub(crate) mod pods;
 pub(crate) mod processes;
+pub(crate) mod restarted;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

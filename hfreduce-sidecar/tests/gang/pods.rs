@@ -1,10 +1,13 @@
 //! Pods without a cluster: sidecar processes with the files that the operator mounts, and the operator's end of their
 //! streams.
+#![expect(clippy::print_stderr, reason = "the logs of a test that failed")]
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -26,12 +29,20 @@ pub(crate) fn key() -> Key {
     Key::derive(b"master", UID, 3)
 }
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) rank: u32,
+    /// The connection's number.
+    pub(crate) connection: u64,
+}
+
 /// What sidecars say, with their ranks, and the streams to answer on.
 pub(crate) struct Streams {
     pub(crate) address: SocketAddr,
-    pub(crate) connections: Receiver<(u32, TcpStream)>,
+    pub(crate) connections: Receiver<(Caller, TcpStream)>,
     /// None when the connection has ended.
-    pub(crate) heard: Receiver<(u32, Option<ToOperator>)>,
+    pub(crate) heard: Receiver<(Caller, Option<ToOperator>)>,
 }
 
 impl Streams {
@@ -41,9 +52,9 @@ impl Streams {
         let (connected, connections) = channel();
         let (hear, heard) = channel();
         thread::spawn(move || {
-            for stream in listener.incoming() {
+            for (connection, stream) in (0..).zip(listener.incoming()) {
                 let (connected, hear) = (connected.clone(), hear.clone());
-                thread::spawn(move || listen(stream.unwrap(), &connected, &hear));
+                thread::spawn(move || listen(connection, stream.unwrap(), &connected, &hear));
             }
         });
         Self {
@@ -54,10 +65,12 @@ impl Streams {
     }
 }
 
+/// Hears one connection to its end; the process at the other end may be killed at any time.
 fn listen(
+    connection: u64,
     mut stream: TcpStream,
-    connected: &Sender<(u32, TcpStream)>,
-    hear: &Sender<(u32, Option<ToOperator>)>,
+    connected: &Sender<(Caller, TcpStream)>,
+    hear: &Sender<(Caller, Option<ToOperator>)>,
 ) {
     let mut hello = [0; handshake::HELLO_BYTES];
     if stream.read_exact(&mut hello).is_err() {
@@ -70,30 +83,48 @@ fn listen(
         party: Party::Operator,
     };
     let (challenged, challenge) = responder.challenge(key(), own, [9; 32]).unwrap();
-    stream.write_all(&challenge).unwrap();
     let mut proof = [0; handshake::PROOF_BYTES];
-    stream.read_exact(&mut proof).unwrap();
+    let answered = stream.write_all(&challenge);
+    if answered
+        .and_then(|()| stream.read_exact(&mut proof))
+        .is_err()
+    {
+        return;
+    }
     let Party::Sidecar { rank } = challenged.finish(&proof).unwrap().party else {
         return;
     };
-    connected.send((rank, stream.try_clone().unwrap())).ok();
+    let caller = Caller { rank, connection };
+    connected.send((caller, stream.try_clone().unwrap())).ok();
     let mut decoder = Decoder::default();
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
         decoder.push(&bytes[..count]);
         while let Some(message) = decoder.next().unwrap() {
-            hear.send((rank, Some(message))).ok();
+            hear.send((caller, Some(message))).ok();
         }
     }
-    hear.send((rank, None)).ok();
+    hear.send((caller, None)).ok();
+}
+
+/// The first of some ports that the kernel gives to nobody who asks for any.
+fn ports() -> u16 {
+    static GANGS: AtomicU16 = AtomicU16::new(0);
+    let gang = GANGS.fetch_add(1, Ordering::Relaxed);
+    let place = std::process::id().wrapping_mul(8).wrapping_add(gang.into()) % 2000;
+    10_000 + 10 * place as u16
 }
 
 /// Pods without a cluster: processes with the files that the operator mounts.
 pub(crate) struct Pods {
     pub(crate) dir: tempfile::TempDir,
-    address: IpAddr,
+    /// Where all are reached at ports of the kernel's choice; none where each has a port of its own.
+    address: Option<IpAddr>,
     seats: Vec<Seat>,
+    first_port: u16,
     transport: String,
+    procs: u32,
+    rendezvous: SocketAddr,
     pub(crate) children: Vec<Child>,
 }
 
@@ -110,6 +141,27 @@ impl Pods {
         on_peer_loss: OnPeerLoss,
         transport: &str,
     ) -> Self {
+        Self::at(
+            Some(address),
+            (nodes, 1),
+            rendezvous,
+            on_peer_loss,
+            transport,
+        )
+    }
+
+    /// Nodes of so many processes each, which are reached at the same ports when they were started again.
+    pub(crate) fn of_processes(nodes: (u32, u32), rendezvous: SocketAddr, transport: &str) -> Self {
+        Self::at(None, nodes, rendezvous, OnPeerLoss::Shrink, transport)
+    }
+
+    fn at(
+        address: Option<IpAddr>,
+        (nodes, procs): (u32, u32),
+        rendezvous: SocketAddr,
+        on_peer_loss: OnPeerLoss,
+        transport: &str,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let assignment = Assignment {
             version: VERSION,
@@ -120,7 +172,7 @@ impl Pods {
             },
             attempt: 3,
             algorithm: ALGORITHM,
-            procs_per_node: 1,
+            procs_per_node: procs,
             nodes: (0..nodes)
                 .map(|rank| AssignedNode {
                     name: format!("worker-{rank}"),
@@ -143,7 +195,10 @@ impl Pods {
             dir,
             address,
             seats: loopback(nodes as u8),
+            first_port: ports(),
             transport: transport.to_owned(),
+            procs,
+            rendezvous,
             children: Vec::new(),
         };
         for rank in 0..nodes {
@@ -155,9 +210,15 @@ impl Pods {
     }
 
     pub(crate) fn spawn(&self, rank: u32, rendezvous: SocketAddr) -> Child {
+        let (address, port) = match self.address {
+            Some(address) => (address, 0),
+            None => (Ipv4Addr::LOCALHOST.into(), self.first_port + rank as u16),
+        };
+        let mut log = File::options();
+        let log = log.create(true).append(true).open(self.log_file(rank));
         Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
             .current_dir(self.dir.path())
-            .env("POD_IP", self.address.to_string())
+            .env("POD_IP", address.to_string())
             .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .env("FIREFLYER_HFREDUCE_TRANSPORT", &self.transport)
@@ -169,11 +230,11 @@ impl Pods {
                 "--launcher",
                 "launcher",
             ])
-            .args(["--port", "0", "--metrics-listen"])
+            .args(["--port", &port.to_string(), "--metrics-listen"])
             .arg(self.metrics_address(rank).to_string())
             .arg("--run-dir")
             .arg(self.run_dir(rank))
-            .stderr(Stdio::null())
+            .stderr(log.unwrap())
             .spawn()
             .unwrap()
     }
@@ -186,8 +247,32 @@ impl Pods {
         self.dir.path().join(rank.to_string())
     }
 
+    fn log_file(&self, rank: u32) -> PathBuf {
+        self.dir.path().join(format!("{rank}.log"))
+    }
+
+    /// The first process of a node.
     pub(crate) fn client(&self, rank: u32) -> Client {
-        Client::attach(&self.run_dir(rank).join(wire::run_dir::SOCKET), 0, PATIENCE).unwrap()
+        self.client_of(rank * self.procs)
+    }
+
+    /// The process of a rank.
+    pub(crate) fn client_of(&self, rank: u32) -> Client {
+        let (node, local_rank) = (rank / self.procs, rank % self.procs);
+        let socket = self.run_dir(node).join(wire::run_dir::SOCKET);
+        Client::attach(&socket, local_rank, PATIENCE).unwrap()
+    }
+
+    /// Kills a sidecar and waits for its end.
+    pub(crate) fn kill(&mut self, rank: u32) {
+        let child = &mut self.children[rank as usize];
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts a sidecar in place of one that was killed, as the kubelet does.
+    pub(crate) fn start_again(&mut self, rank: u32) {
+        self.children[rank as usize] = self.spawn(rank, self.rendezvous);
     }
 
     pub(crate) fn sum(&self, nodes: u32) {
@@ -205,6 +290,12 @@ impl Drop for Pods {
         for child in &mut self.children {
             child.kill().ok();
             child.wait().ok();
+        }
+        if thread::panicking() {
+            for rank in 0..self.children.len() as u32 {
+                let log = std::fs::read_to_string(self.log_file(rank)).unwrap_or_default();
+                eprintln!("log of sidecar {rank}:\n{log}");
+            }
         }
     }
 }

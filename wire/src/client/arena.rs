@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::buffer::Lent;
 use super::{Buffer, Shared};
-use crate::attach::ToSidecar;
 
 /// A segment whose places are inputs of operations, as many and as often as the caller likes. Whoever writes to it
 /// writes elsewhere than operations in flight read; the sidecar adds up whatever lies there. Keep it until its
@@ -43,13 +42,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // Not kept for other inputs: an operation in flight may still read it, and then the sidecar keeps it.
-        if let Ok(state) = self.shared.lock() {
-            let segment = self.lent.number;
-            self.shared
-                .channel
-                .send(&ToSidecar::Free { segment }, &[])
-                .ok();
-            drop(state);
+        if let Ok(mut state) = self.shared.lock() {
+            state.give_back(&self.lent);
         }
     }
 }

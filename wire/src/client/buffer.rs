@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Error, NO_SEGMENT, Shared};
+use crate::attach::Members;
 use crate::draft::Draft;
 use crate::segment::{Segment, View};
 
@@ -70,7 +71,7 @@ impl Drop for Buffer {
         if let Some(lent) = self.lent.take()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.keep_idle(lent, &self.shared.channel);
+            state.keep_idle(lent);
         }
     }
 }
@@ -82,6 +83,8 @@ pub struct Output {
     pub result: ResultView,
     /// The input, to be filled again.
     pub input: Option<Buffer>,
+    /// Who took part: what an average was divided by.
+    pub members: Arc<Members>,
 }
 
 /// The result of an operation, read where the sidecar wrote it. Dropping it lets the sidecar use the
@@ -90,6 +93,8 @@ pub struct Output {
 pub struct ResultView {
     shared: Arc<Shared>,
     ticket: u64,
+    /// Which sidecar has made it.
+    life: u64,
     view: Option<Arc<View>>,
     bytes: usize,
     drafted: bool,
@@ -99,13 +104,14 @@ pub struct ResultView {
 impl ResultView {
     pub(super) fn new(
         shared: Arc<Shared>,
-        ticket: u64,
+        (ticket, life): (u64, u64),
         view: Option<Arc<View>>,
         bytes: usize,
     ) -> Self {
         Self {
             shared,
             ticket,
+            life,
             view,
             bytes,
             drafted: false,
@@ -146,9 +152,10 @@ impl ResultView {
                 }
             }
         }
-        if state.release(self.ticket) {
+        if state.release(self.ticket, self.life) {
+            let link = state.link();
             drop(state);
-            self.shared.bell.ring();
+            link.bell.ring();
         }
         written
     }

@@ -5,10 +5,15 @@
 //! Results lie in memory that all processes of the node share and none of them can write; a result
 //! is held until its view is dropped. One client a process; its methods may be called from any thread,
 //! and fail with a clear error in a forked child.
+//!
+//! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
+//! operations in flight go on, and what was lent and what is held stays where it is.
 
 mod arena;
 mod buffer;
 mod error;
+mod greet;
+mod keep;
 mod shared;
 mod state;
 
@@ -16,20 +21,17 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-
 pub use arena::Arena;
 pub use buffer::{Buffer, Output, ResultView};
 pub use error::Error;
-use shared::{Shared, sleep_on};
+use shared::Shared;
 use state::State;
 
-use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use crate::attach::{self, Members, Standing, ToSidecar};
 use crate::doorbell::patience;
 use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
 use crate::ring::{self, Bell, PushError};
-use crate::segment::Segment;
 
 /// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
@@ -51,76 +53,57 @@ pub struct Client {
 impl Client {
     /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
     pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
-        const REQUEST: &str = "attach";
         let start = Instant::now();
-        let channel = loop {
-            match Channel::connect(socket) {
-                Ok(channel) => break channel,
-                Err(error) if start.elapsed() > timeout => return Err(error.into()),
+        let welcome = loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            match greet::greet(socket, local_rank, None, left) {
+                Ok(welcome) => break welcome,
+                Err(error) if !greet::is_absence(&error) || left.is_zero() => return Err(error),
                 Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
             }
         };
-        let version = attach::VERSION;
-        channel.send(
-            &ToSidecar::Attach {
-                version,
-                local_rank,
-            },
-            &[],
-        )?;
-        let (message, fds) = loop {
-            if let Some(received) = channel.receive_with_fds()? {
-                break received;
-            }
-            let waited = start.elapsed();
-            if waited > timeout {
-                return Err(Error::NoAnswer {
-                    request: REQUEST,
-                    waited,
-                });
-            }
-            sleep_on(&[PollFd::new(&channel, PollFlags::IN)], timeout - waited);
-        };
-        let (control_bytes, standing) = match message {
-            ToClient::Welcome {
-                control_bytes,
-                standing,
-            } => (control_bytes, standing),
-            ToClient::Refused { reason } => {
-                return Err(Error::Refused {
-                    request: REQUEST,
-                    reason,
-                });
-            }
-            ToClient::Input { .. } | ToClient::Result { .. } | ToClient::Gone { .. } => {
-                return Err(Error::Unexpected { request: REQUEST });
-            }
-        };
-        let [control, bell] =
-            <[_; 2]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
-        let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
-        let control = Arc::new(Segment::open(control, bytes)?);
-        let (submissions, completions) =
-            ring::client_ends(&control).ok_or(Error::Unexpected { request: REQUEST })?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                owner: std::process::id(),
-                socket: socket.to_owned(),
-                standing,
-                spin: patience(standing.local_world as usize),
-                channel,
-                bell: Bell::from_fd(bell),
-                outcomes: completions.bed(),
-                state: Mutex::new(State::new(submissions, completions)),
-                looked: Condvar::new(),
-                asking: Mutex::new(()),
-            }),
-        })
+        let standing = welcome.standing;
+        let lasts = !welcome.patience.is_zero();
+        let shared = Arc::new(Shared {
+            owner: std::process::id(),
+            socket: socket.to_owned(),
+            standing,
+            spin: patience(standing.local_world as usize),
+            state: Mutex::new(State::new(welcome)),
+            looked: Condvar::new(),
+            asking: Mutex::new(()),
+            leaving: Arc::new(Bell::new().map_err(attach::Error::Exchange)?),
+        });
+        if lasts && keep::start(&shared).is_err() {
+            // Without the thread the end of the sidecar is the end.
+            shared.lock()?.be_impatient();
+        }
+        Ok(Self { shared })
     }
 
     /// Where this process stands in the gang.
     pub fn standing(&self) -> Standing {
         self.shared.standing
+    }
+
+    /// Who takes part in the operations of the newest epoch.
+    pub fn members(&self, timeout: Duration) -> Result<Arc<Members>, Error> {
+        const REQUEST: &str = "learn the members";
+        let start = Instant::now();
+        let mut state = self.shared.lock()?;
+        loop {
+            state.hear();
+            if let Some(members) = state.members(None) {
+                return Ok(members);
+            }
+            state.alive()?;
+            let waited = start.elapsed();
+            if waited >= timeout {
+                let request = REQUEST;
+                return Err(Error::NoAnswer { request, waited });
+            }
+            state = self.shared.sleep(state, timeout - waited);
+        }
     }
 
     /// The socket this client is attached to.
@@ -142,20 +125,27 @@ impl Client {
         }
         let _turn = shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
+        let late = |waited| Error::NoAnswer {
+            request: REQUEST,
+            waited,
+        };
         let mut state = shared.lock()?;
-        state.answers.clear();
+        state.drop_answers(0);
         let mut freed_idle = false;
-        loop {
+        'ask: loop {
             let request = ToSidecar::Allocate {
                 bytes: bytes as u64,
             };
-            match shared.channel.send(&request, &[]) {
-                Ok(()) => {}
-                Err(attach::Error::Closed) => {
-                    state.hear(&shared.channel);
-                    return Err(state.lose("it closed the connection".to_owned()));
+            let life = state.life();
+            if state.is_there() {
+                match state.link().channel.send(&request, &[]) {
+                    Ok(()) => {}
+                    Err(attach::Error::Closed) => {
+                        state.hear();
+                        state.part();
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) => return Err(error.into()),
             }
             let answer = loop {
                 state.look();
@@ -165,18 +155,22 @@ impl Client {
                 state.alive()?;
                 let waited = start.elapsed();
                 if waited >= timeout {
-                    return Err(Error::NoAnswer {
-                        request: REQUEST,
-                        waited,
-                    });
+                    return Err(late(waited));
                 }
-                state = shared.sleep_on_socket(state, timeout - waited);
+                let left = timeout - waited;
+                if !state.is_there() {
+                    state = shared.sleep(state, left);
+                } else if state.life() != life {
+                    continue 'ask; // This one has not heard the question.
+                } else {
+                    state = shared.sleep_on_socket(state, left);
+                }
             };
             match answer {
                 Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
                 Ok(_too_small) => return Err(Error::Unexpected { request: REQUEST }),
                 // The limit counts idle buffers of other sizes too: give them back and ask once more.
-                Err(_refused) if !freed_idle && state.free_idle(&shared.channel) => {
+                Err(_refused) if !freed_idle && state.free_idle() => {
                     freed_idle = true;
                 }
                 Err(reason) => {
@@ -292,10 +286,11 @@ impl Client {
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        state.called(ticket, call, input.and_then(Buffer::lend));
+                        state.called(ticket, call, place, input.and_then(Buffer::lend));
+                        let link = state.link();
                         drop(state);
                         if sidecar_sleeps {
-                            shared.bell.ring();
+                            link.bell.ring();
                         }
                         return Ok(Ticket(ticket));
                     }
@@ -325,22 +320,38 @@ impl Client {
         let mut state = shared.lock()?;
         loop {
             state.look();
-            if let Some((call, input, outcome)) = state.take_finished(ticket.0, &shared.channel)? {
-                let (segment, bytes) = match outcome {
-                    Outcome::Done { segment, bytes } => (segment, bytes),
+            if let Some(finished) = state.take_finished(ticket.0)? {
+                let (segment, bytes, epoch) = match finished.outcome {
+                    Outcome::Done {
+                        segment,
+                        bytes,
+                        epoch,
+                    } => (segment, bytes, epoch),
                     Outcome::Failed { kind, text } => {
-                        if let Some((lent, _)) = input {
-                            state.keep_idle(lent, &shared.channel);
+                        if let Some((lent, _)) = finished.input {
+                            state.keep_idle(lent);
                         }
+                        let call = finished.call;
                         return Err(Error::Operation { call, kind, text });
                     }
                 };
-                let view = state.result(segment, bytes)?;
+                let view = state.result(&finished, segment, bytes)?;
+                let Some(members) = state.members(Some(epoch)) else {
+                    return Err(state.lose(format!(
+                        "it announced a result of epoch {epoch}, whose members it never told"
+                    )));
+                };
                 // From here on buffers and views are made, whose ends take the lock themselves.
                 drop(state);
-                let result = ResultView::new(Arc::clone(shared), ticket.0, view, bytes as usize);
+                let told = (ticket.0, finished.life);
+                let result = ResultView::new(Arc::clone(shared), told, view, bytes as usize);
+                let input = finished.input;
                 let input = input.map(|(lent, bytes)| Buffer::new(Arc::clone(shared), lent, bytes));
-                return Ok(Output { result, input });
+                return Ok(Output {
+                    result,
+                    input,
+                    members,
+                });
             }
             state.alive()?;
             let waited = start.elapsed();
@@ -362,19 +373,24 @@ impl Client {
     /// Ends without a word, as a process that is killed does: for tests of what follows.
     #[doc(hidden)]
     pub fn abandon(self) {
-        self.shared.channel.shutdown();
+        if let Ok(mut state) = self.shared.lock() {
+            state.lose("this process has abandoned it".to_owned());
+            state.link().channel.shutdown();
+        }
     }
 
     /// Leaves in good order. Operations in flight fail, here and on other ranks that need this one.
     pub fn close(&self) -> Result<(), Error> {
         let mut state = self.shared.lock()?;
         if state.alive().is_ok() {
-            self.shared.channel.send(&ToSidecar::Detach, &[]).ok();
+            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
             state.lose("this process detached".to_owned());
         }
         Ok(())
     }
 }
 
+#[cfg(test)]
+mod again_tests;
 #[cfg(test)]
 mod tests;

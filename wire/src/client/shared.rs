@@ -2,7 +2,7 @@
 //! thread sleeps until an outcome comes, the others until it has looked.
 
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -17,6 +17,16 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often a thread that waits for an answer looks whether another one has it.
 const ANSWER_LOOK: Duration = Duration::from_millis(5);
 
+/// The connection to one sidecar.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) channel: Channel,
+    /// The sidecar's bell, for when it sleeps on that.
+    pub(super) bell: Bell,
+    /// Where a thread sleeps until an outcome comes.
+    pub(super) outcomes: Bed,
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) owner: u32,
@@ -24,16 +34,13 @@ pub(super) struct Shared {
     pub(super) standing: Standing,
     /// How long a waiting thread looks before it sleeps.
     pub(super) spin: Duration,
-    pub(super) channel: Channel,
-    /// The sidecar's bell, for when it sleeps on that.
-    pub(super) bell: Bell,
-    /// Where a thread sleeps until an outcome comes.
-    pub(super) outcomes: Bed,
     pub(super) state: Mutex<State>,
-    /// Notified whenever the thread that sleeps has looked.
+    /// Notified whenever the thread that sleeps has looked, and when the sidecar has gone or come.
     pub(super) looked: Condvar,
     /// Held while a segment is asked for, so that answers find who asked.
     pub(super) asking: Mutex<()>,
+    /// Rung at the end, for the thread that stays with the sidecar.
+    pub(super) leaving: Arc<Bell>,
 }
 
 impl Shared {
@@ -51,40 +58,46 @@ impl Shared {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until an outcome has come, or another thread has taken some, or time is over.
+    /// Waits until an outcome has come, or another thread has taken some, or the sidecar has gone or come, or time
+    /// is over.
     pub(super) fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         limit: Duration,
     ) -> MutexGuard<'a, State> {
         let start = Instant::now();
-        while start.elapsed() < self.spin.min(limit) {
+        while state.is_there() && start.elapsed() < self.spin.min(limit) {
             if state.look() {
                 return state;
             }
             std::hint::spin_loop();
         }
-        if state.sleeper {
-            let (state, _timed_out) = self
+        if state.sleeper || !state.is_there() {
+            state.waiters += 1;
+            let (mut state, _timed_out) = self
                 .looked
                 .wait_timeout(state, limit)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiters -= 1;
             return state;
         }
         if !state.may_sleep() {
             return state;
         }
         state.sleeper = true;
+        let link = state.link();
         drop(state);
-        self.outcomes.doorbell().sleep(limit.min(LOOK));
+        link.outcomes.doorbell().sleep(limit.min(LOOK));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.sleeper = false;
         state.awake();
         if !state.look() {
             // Nobody rings for a sidecar that died.
-            state.hear(&self.channel);
+            state.hear();
         }
-        self.looked.notify_all();
+        if state.waiters > 0 {
+            self.looked.notify_all();
+        }
         state
     }
 
@@ -94,14 +107,15 @@ impl Shared {
         state: MutexGuard<'a, State>,
         limit: Duration,
     ) -> MutexGuard<'a, State> {
+        let link = state.link();
         drop(state);
         sleep_on(
-            &[PollFd::new(&self.channel, PollFlags::IN)],
+            &[PollFd::new(&link.channel, PollFlags::IN)],
             // Another thread may have taken the answer in its place.
             limit.min(ANSWER_LOOK),
         );
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.hear(&self.channel);
+        state.hear();
         state
     }
 }
@@ -109,7 +123,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if std::process::id() == self.owner {
-            self.channel.send(&ToSidecar::Detach, &[]).ok();
+            let state = self.state.get_mut();
+            let state = state.unwrap_or_else(PoisonError::into_inner);
+            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
+            self.leaving.ring();
         }
     }
 }

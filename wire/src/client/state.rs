@@ -1,33 +1,80 @@
 //! What a client knows at one moment: its rings, the operations in flight, the outcomes nobody took yet,
 //! and the segments it has mapped. Every method is called with the client's lock held and none waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::buffer::Lent;
+use super::greet::Welcome;
+use super::keep::{Handed, Heard};
+use super::shared::Link;
 use super::{Error, NO_SEGMENT};
-use crate::attach::{self, Channel, ToClient, ToSidecar};
-use crate::entry::{Completion, Outcome, Submission};
+use crate::attach::{self, Members, ToClient, ToSidecar};
+use crate::entry::{Completion, Outcome, Place, Submission};
 use crate::op::Call;
-use crate::ring::{COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, Sleep};
+use crate::ring::{
+    COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
+};
 use crate::segment::{Segment, View};
 
 /// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
 const IDLE_LIMIT: usize = 64;
+/// The first call's ticket.
+const FIRST_TICKET: u64 = 1;
+/// Epochs whose members are known: more than end without bringing an operation to its end.
+const EPOCHS: usize = 64;
 
 #[derive(Debug)]
 struct InFlight {
     call: Call,
+    place: Place,
     input: Option<(Lent, usize)>,
-    outcome: Option<Outcome>,
+    end: Option<End>,
 }
 
-/// An operation that is over: its call, the input it was lent, and how it ended.
-pub(super) type Finished = (Call, Option<(Lent, usize)>, Outcome);
+/// How an operation ended.
+#[derive(Debug)]
+struct End {
+    outcome: Outcome,
+    /// Which sidecar has told it.
+    life: u64,
+    /// Where the result lies, if that sidecar is gone.
+    view: Option<Arc<View>>,
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) call: Call,
+    /// The input it was lent, and how much of it was used.
+    pub(super) input: Option<(Lent, usize)>,
+    /// Why it failed, or what it left.
+    pub(super) outcome: Outcome,
+    /// Which sidecar has told it.
+    pub(super) life: u64,
+    view: Option<Arc<View>>,
+}
+
+/// Whether there is a sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Presence {
+    There,
+    /// It is gone, and another may come.
+    Away,
+    /// None will come.
+    Lost(String),
+}
 
 #[derive(Debug)]
 pub(super) struct State {
+    link: Arc<Link>,
+    /// Counts the sidecars.
+    life: u64,
+    presence: Presence,
+    /// How long to look for the next one; not at all if what this one knew goes with it.
+    patience: Duration,
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
     pub(super) next_ticket: u64,
@@ -36,50 +83,177 @@ pub(super) struct State {
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
     idle: Vec<Lent>,
+    /// Sizes and descriptors of all segments that are lent, for the next sidecar.
+    lent: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     results: HashMap<u32, Arc<View>>,
+    /// The newest epochs, ascending.
+    members: VecDeque<Arc<Members>>,
     pub(super) answers: VecDeque<Result<Lent, String>>,
-    lost: Option<String>,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
+    /// How many others wait.
+    pub(super) waiters: usize,
 }
 
 impl State {
-    pub(super) fn new(
-        submissions: Producer<SUBMISSION_WORDS>,
-        completions: Consumer<COMPLETION_WORDS>,
-    ) -> Self {
-        Self {
+    pub(super) fn new(welcome: Welcome) -> Self {
+        let Welcome {
+            link,
             submissions,
             completions,
-            next_ticket: 1,
+            standing: _same_for_all,
+            patience,
+        } = welcome;
+        Self {
+            link: Arc::new(link),
+            life: 0,
+            presence: Presence::There,
+            patience,
+            submissions,
+            completions,
+            next_ticket: FIRST_TICKET,
             operations: HashMap::new(),
             unfinished: 0,
             unsaid: VecDeque::new(),
             idle: Vec::new(),
+            lent: BTreeMap::new(),
             results: HashMap::new(),
+            members: VecDeque::new(),
             answers: VecDeque::new(),
-            lost: None,
             sleeper: false,
+            waiters: 0,
         }
     }
 
+    /// The connection to the sidecar, or to the last one.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
+    }
+
+    /// Which sidecar it is.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Nobody looks for another sidecar.
+    pub(super) fn be_impatient(&mut self) {
+        self.patience = Duration::ZERO;
+    }
+
+    /// An error when no sidecar will serve this process any more. One that is away may come back.
     pub(super) fn alive(&self) -> Result<(), Error> {
-        match &self.lost {
-            None => Ok(()),
-            Some(why) => Err(Error::SidecarLost { why: why.clone() }),
+        match &self.presence {
+            Presence::There | Presence::Away => Ok(()),
+            Presence::Lost(why) => Err(Error::SidecarLost { why: why.clone() }),
         }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.presence == Presence::There
     }
 
     /// From now on everything fails with the first reason.
     pub(super) fn lose(&mut self, why: String) -> Error {
-        let why = self.lost.get_or_insert(why).clone();
+        if let Presence::Lost(why) = &self.presence {
+            return Error::SidecarLost { why: why.clone() };
+        }
+        self.presence = Presence::Lost(why.clone());
         Error::SidecarLost { why }
+    }
+
+    /// The sidecar has ended. What it has told counts, and results that it left stay where they are.
+    pub(super) fn part(&mut self) {
+        self.look();
+        if !self.is_there() {
+            return;
+        }
+        if self.patience.is_zero() {
+            self.lose("it closed the connection, so it ended or was killed".to_owned());
+            return;
+        }
+        let ends = self
+            .operations
+            .values_mut()
+            .filter_map(|one| one.end.as_mut());
+        for end in ends.filter(|end| end.life == self.life) {
+            if let Outcome::Done { segment, .. } = end.outcome {
+                end.view = self.results.get(&segment).cloned();
+            }
+        }
+        self.results.clear();
+        self.unsaid.clear();
+        self.drop_answers(0);
+        self.presence = Presence::Away;
+    }
+
+    /// The first operation whose end this process was not told, counted from 0: ends come in the order of the calls.
+    pub(super) fn told(&self) -> u64 {
+        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
+        open.map(|(ticket, _)| *ticket)
+            .min()
+            .unwrap_or(self.next_ticket)
+            - FIRST_TICKET
+    }
+
+    /// All segments that are lent.
+    pub(super) fn lent(&self) -> Vec<Handed> {
+        let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
+            number,
+            bytes: *bytes,
+            fd: Arc::clone(fd),
+        });
+        lent.collect()
+    }
+
+    /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
+    /// again. Says whether its bell must be rung.
+    pub(super) fn go_on(
+        &mut self,
+        welcome: Welcome,
+        lent: &[u32],
+        heard: Heard,
+    ) -> Result<bool, Error> {
+        self.alive()?;
+        self.link = Arc::new(welcome.link);
+        self.submissions = welcome.submissions;
+        self.completions = welcome.completions;
+        self.patience = welcome.patience;
+        self.life += 1;
+        self.presence = Presence::There;
+        for (message, fds) in heard {
+            self.take(message, fds)?;
+        }
+        for number in lent.iter().filter(|number| !self.lent.contains_key(number)) {
+            give_back(*number, &self.link); // Dropped meanwhile.
+        }
+        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
+        let mut open: Vec<u64> = open.map(|(ticket, _)| *ticket).collect();
+        open.sort_unstable();
+        let mut sleeps = false;
+        for ticket in open {
+            if let Some(InFlight { call, place, .. }) = self.operations.get(&ticket) {
+                let submission = Submission::Call {
+                    ticket,
+                    call: *call,
+                    input: *place,
+                };
+                match self.push(&submission) {
+                    Ok(sleeping) => sleeps |= sleeping,
+                    Err(error) => return Err(self.lose(error.to_string())),
+                }
+            }
+        }
+        Ok(sleeps)
     }
 
     /// Takes the outcomes that have come. Says whether there were any.
     pub(super) fn look(&mut self) -> bool {
         let mut any = false;
-        while self.lost.is_none() {
+        while self.is_there() {
             let completion = match self.completions.pop() {
                 Ok(None) => break,
                 Ok(Some(words)) => Completion::decode(&words).map_err(|error| error.to_string()),
@@ -88,8 +262,13 @@ impl State {
             match completion {
                 Ok(Completion { ticket, outcome }) => {
                     any = true;
+                    let end = End {
+                        outcome,
+                        life: self.life,
+                        view: None,
+                    };
                     if let Some(operation) = self.operations.get_mut(&ticket)
-                        && operation.outcome.replace(outcome).is_none()
+                        && operation.end.replace(end).is_none()
                     {
                         self.unfinished -= 1;
                     }
@@ -103,9 +282,10 @@ impl State {
     }
 
     /// Takes the messages that have come over the socket, or learns that it was closed.
-    pub(super) fn hear(&mut self, channel: &Channel) {
-        while self.lost.is_none() {
-            match channel.receive_with_fds::<ToClient>() {
+    pub(super) fn hear(&mut self) {
+        let link = self.link();
+        while self.is_there() {
+            match link.channel.receive_with_fds::<ToClient>() {
                 Ok(None) => break,
                 Ok(Some((message, fds))) => {
                     if let Err(error) = self.take(message, fds) {
@@ -113,9 +293,8 @@ impl State {
                     }
                 }
                 Err(attach::Error::Closed) => {
-                    // What it finished before it died counts.
-                    self.look();
-                    self.lose("it closed the connection, so it ended or was killed".to_owned());
+                    self.hear_last_words(&link);
+                    self.part();
                 }
                 Err(error) => {
                     self.lose(error.to_string());
@@ -123,7 +302,25 @@ impl State {
             }
         }
         // A request that nobody waits for any more leaves at most one answer.
-        self.answers.truncate(1);
+        self.drop_answers(1);
+    }
+
+    /// The kernel says that the other side is gone with something of ours unread, before what it has said itself.
+    fn hear_last_words(&mut self, link: &Link) {
+        while let Ok(Some((message, fds))) = link.channel.receive_with_fds::<ToClient>() {
+            if let Err(error) = self.take(message, fds) {
+                self.lose(error.to_string());
+            }
+        }
+    }
+
+    /// Keeps at most so many answers; what they have lent serves later requests.
+    pub(super) fn drop_answers(&mut self, kept: usize) {
+        while self.answers.len() > kept {
+            if let Some(Ok(lent)) = self.answers.pop_back() {
+                self.keep_idle(lent);
+            }
+        }
     }
 
     fn take(&mut self, message: ToClient, mut fds: Vec<OwnedFd>) -> Result<(), Error> {
@@ -138,6 +335,7 @@ impl State {
                     number: segment,
                     segment: Segment::open(only()?, bytes as usize)?,
                 };
+                self.lent.insert(segment, (bytes, lent.segment.handle()));
                 self.answers.push_back(Ok(lent));
             }
             ToClient::Result { segment, bytes } => {
@@ -147,15 +345,33 @@ impl State {
             ToClient::Gone { segment } => {
                 self.results.remove(&segment);
             }
+            ToClient::Members(members) => {
+                self.members.retain(|known| known.epoch < members.epoch);
+                self.members.push_back(Arc::new(members));
+                if self.members.len() > EPOCHS {
+                    self.members.pop_front();
+                }
+            }
             ToClient::Refused { reason } => self.answers.push_back(Err(reason)),
-            ToClient::Welcome { .. } => return Err(Error::Unexpected { request: "attach" }),
+            ToClient::Welcome { .. } | ToClient::Taken { .. } => {
+                return Err(Error::Unexpected { request: "attach" });
+            }
         }
         Ok(())
     }
 
+    /// The members of an epoch; of the newest for none.
+    pub(super) fn members(&self, epoch: Option<u64>) -> Option<Arc<Members>> {
+        let known = match epoch {
+            None => self.members.back(),
+            Some(epoch) => self.members.iter().find(|known| known.epoch == epoch),
+        };
+        known.cloned()
+    }
+
     pub(super) fn may_sleep(&mut self) -> bool {
-        match self.completions.sleep(Sleep::Word) {
-            Ok(may) => may && self.lost.is_none(),
+        match self.completions.sleep(Sleep::Word, Depth::Light) {
+            Ok(may) => may && self.is_there(),
             Err(corrupt) => {
                 self.lose(corrupt.to_string());
                 false
@@ -171,8 +387,12 @@ impl State {
         self.unfinished
     }
 
-    /// Writes to the ring, after the releases that found no room before.
+    /// Writes to the ring, after the releases that found no room before. What is called while the sidecar is away is
+    /// called when there is another.
     pub(super) fn push(&mut self, submission: &Submission) -> Result<bool, PushError> {
+        if !self.is_there() {
+            return Ok(false);
+        }
         let mut sleeps = self.push_unsaid()?;
         sleeps |= self.submissions.push(&submission.encode())?;
         Ok(sleeps)
@@ -182,14 +402,18 @@ impl State {
         let mut sleeps = false;
         while let Some(ticket) = self.unsaid.front() {
             let release = Submission::Release { ticket: *ticket };
-            sleeps |= self.submissions.push(&release.encode())?;
+            // Nobody waits for it, unless the sidecar says so.
+            sleeps |= self.submissions.push_softly(&release.encode())?;
             self.unsaid.pop_front();
         }
         Ok(sleeps)
     }
 
-    /// Gives a result back. Says whether the sidecar's bell must be rung.
-    pub(super) fn release(&mut self, ticket: u64) -> bool {
+    /// Gives a result back to the sidecar that has made it, if that is there. Says whether its bell must be rung.
+    pub(super) fn release(&mut self, ticket: u64, life: u64) -> bool {
+        if life != self.life || !self.is_there() {
+            return false;
+        }
         self.unsaid.push_back(ticket);
         match self.push_unsaid() {
             Ok(sleeps) => sleeps,
@@ -201,11 +425,18 @@ impl State {
         }
     }
 
-    pub(super) fn called(&mut self, ticket: u64, call: Call, input: Option<(Lent, usize)>) {
+    pub(super) fn called(
+        &mut self,
+        ticket: u64,
+        call: Call,
+        place: Place,
+        input: Option<(Lent, usize)>,
+    ) {
         let operation = InFlight {
             call,
+            place,
             input,
-            outcome: None,
+            end: None,
         };
         self.operations.insert(ticket, operation);
         self.unfinished += 1;
@@ -221,44 +452,55 @@ impl State {
     pub(super) fn is_finished(&self, ticket: u64) -> Result<bool, Error> {
         let operation = self.operations.get(&ticket);
         operation
-            .map(|operation| operation.outcome.is_some())
+            .map(|operation| operation.end.is_some())
             .ok_or(Error::UnknownTicket(ticket))
     }
 
     /// An operation that is over, taken out, once its result can be read.
-    pub(super) fn take_finished(
-        &mut self,
-        ticket: u64,
-        channel: &Channel,
-    ) -> Result<Option<Finished>, Error> {
+    pub(super) fn take_finished(&mut self, ticket: u64) -> Result<Option<Finished>, Error> {
         let operation = self.operations.get(&ticket);
         let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
-        match operation.outcome {
+        match &operation.end {
             None => return Ok(None),
-            Some(Outcome::Done { segment, .. })
-                if segment != NO_SEGMENT && !self.results.contains_key(&segment) =>
-            {
-                // The segment was announced before the outcome was written.
-                self.hear(channel);
-            }
+            Some(end) if end.life == self.life => match end.outcome {
+                Outcome::Done { segment, epoch, .. }
+                    if segment != NO_SEGMENT && !self.results.contains_key(&segment)
+                        || self.members(Some(epoch)).is_none() =>
+                {
+                    // Segment and members were announced before the outcome was written.
+                    self.hear();
+                }
+                Outcome::Done { .. } | Outcome::Failed { .. } => {}
+            },
             Some(_) => {}
         }
         Ok(self.operations.remove(&ticket).and_then(|operation| {
             let InFlight {
+                call, input, end, ..
+            } = operation;
+            end.map(|end| Finished {
                 call,
                 input,
-                outcome,
-            } = operation;
-            outcome.map(|outcome| (call, input, outcome))
+                outcome: end.outcome,
+                life: end.life,
+                view: end.view,
+            })
         }))
     }
 
-    /// The segment a result lies in, if it has any bytes.
-    pub(super) fn result(&mut self, segment: u32, bytes: u64) -> Result<Option<Arc<View>>, Error> {
+    /// The segment that a result of `bytes` lies in, if it has any.
+    pub(super) fn result(
+        &mut self,
+        finished: &Finished,
+        segment: u32,
+        bytes: u64,
+    ) -> Result<Option<Arc<View>>, Error> {
         if segment == NO_SEGMENT && bytes == 0 {
             return Ok(None);
         }
-        match self.results.get(&segment) {
+        let now = self.results.get(&segment);
+        let now = now.filter(|_| finished.life == self.life && self.is_there());
+        match finished.view.as_ref().or(now) {
             Some(view) if view.len() as u64 >= bytes => Ok(Some(Arc::clone(view))),
             Some(_) | None => Err(self.lose(format!(
                 "it announced a result of {bytes} bytes in segment {segment}, which it never lent"
@@ -277,27 +519,32 @@ impl State {
             .then(|| self.idle.swap_remove(at))
     }
 
-    pub(super) fn keep_idle(&mut self, lent: Lent, channel: &Channel) {
+    pub(super) fn keep_idle(&mut self, lent: Lent) {
         if self.idle.len() >= IDLE_LIMIT {
             let oldest = self.idle.remove(0);
-            give_back(&oldest, channel);
+            self.give_back(&oldest);
         }
         self.idle.push(lent);
     }
 
     /// Gives all idle segments back. Says whether there were any.
-    pub(super) fn free_idle(&mut self, channel: &Channel) -> bool {
-        let any = !self.idle.is_empty();
-        for lent in self.idle.drain(..) {
-            give_back(&lent, channel);
+    pub(super) fn free_idle(&mut self) -> bool {
+        let idle = std::mem::take(&mut self.idle);
+        idle.iter().for_each(|lent| self.give_back(lent));
+        !idle.is_empty()
+    }
+
+    /// Gives a segment back.
+    pub(super) fn give_back(&mut self, lent: &Lent) {
+        self.lent.remove(&lent.number);
+        if self.is_there() {
+            give_back(lent.number, &self.link);
         }
-        any
     }
 }
 
 /// Lost only if the socket is full or closed, and then the sidecar frees everything anyway or counts
 /// the segment until this process ends.
-fn give_back(lent: &Lent, channel: &Channel) {
-    let segment = lent.number;
-    channel.send(&ToSidecar::Free { segment }, &[]).ok();
+fn give_back(segment: u32, link: &Link) {
+    link.channel.send(&ToSidecar::Free { segment }, &[]).ok();
 }

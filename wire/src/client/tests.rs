@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
 
+use rustix::event::{PollFd, PollFlags};
+
+use super::greet::Welcome;
+use super::shared::{Link, sleep_on};
 use super::*;
-use crate::attach::Listener;
+use crate::attach::{Channel, Listener, ToClient};
 use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
-use crate::ring::Sleep;
-use crate::segment::Writers;
+use crate::ring::{Depth, Sleep};
+use crate::segment::{Segment, Writers};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 fn standing(local_rank: u32) -> Standing {
     Standing {
@@ -26,8 +30,9 @@ fn standing(local_rank: u32) -> Standing {
     }
 }
 
-/// Serves one client until it detaches, refusing more than `limit` bytes of inputs.
-fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
+/// Serves one client until it detaches, refusing more than `limit` bytes of inputs. One that `lasts` for so many calls
+/// ends without a word at the next, and has said that another will come.
+pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> Vec<ToSidecar> {
     let wait = |fds: &[PollFd<'_>]| sleep_on(fds, PATIENCE);
     wait(&[PollFd::new(listener, PollFlags::IN)]);
     let channel = listener.accept().unwrap().unwrap();
@@ -36,10 +41,11 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
     let (bell, clients_end) = Bell::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
     let mut heard = Vec::new();
+    let mut left = lasts.unwrap_or(usize::MAX);
     loop {
-        while let Some(message) = channel
-            .receive::<ToSidecar>()
-            .unwrap_or(Some(ToSidecar::Detach))
+        while let Some((message, mut fds)) = channel
+            .receive_with_fds::<ToSidecar>()
+            .unwrap_or(Some((ToSidecar::Detach, Vec::new())))
         {
             heard.push(message.clone());
             match message {
@@ -47,9 +53,17 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                     let welcome = ToClient::Welcome {
                         control_bytes: control.len() as u64,
                         standing: standing(local_rank),
+                        patience_seconds: u32::from(lasts.is_some()),
                     };
                     let fds = [control.fd(), clients_end.as_fd()];
                     channel.send(&welcome, &fds).unwrap();
+                    let members = Members::new(1, &[0], 1);
+                    channel.send(&ToClient::Members(members), &[]).ok(); // It may have left.
+                }
+                ToSidecar::Lend { segment, bytes } => {
+                    let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
+                    inputs.insert(segment, input);
+                    channel.send(&ToClient::Taken { segment }, &[]).unwrap();
                 }
                 ToSidecar::Allocate { bytes } => {
                     let lent: usize = inputs.values().map(Segment::len).sum();
@@ -78,6 +92,10 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
             else {
                 continue;
             };
+            if left == 0 {
+                return heard;
+            }
+            left -= 1;
             let bytes = call.input_bytes().unwrap();
             let outcome = if call.tag == 13 {
                 Outcome::Failed {
@@ -88,6 +106,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                 Outcome::Done {
                     segment: NO_SEGMENT,
                     bytes: 0,
+                    epoch: 1,
                 }
             } else {
                 let mut result = Segment::create("result", bytes, Writers::Creator).unwrap();
@@ -103,6 +122,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                 Outcome::Done {
                     segment,
                     bytes: bytes as u64,
+                    epoch: 1,
                 }
             };
             let completion = Completion { ticket, outcome };
@@ -110,7 +130,7 @@ fn echo(listener: &Listener, limit: usize) -> Vec<ToSidecar> {
                 bell.ring();
             }
         }
-        if calls.sleep(Sleep::Bell).unwrap() {
+        if calls.sleep(Sleep::Bell, Depth::Light).unwrap() {
             wait(&[
                 PollFd::new(&bell, PollFlags::IN),
                 PollFd::new(&channel, PollFlags::IN),
@@ -130,7 +150,7 @@ impl Loopback {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hfreduce.sock");
         let listener = Listener::bind(&path).unwrap();
-        let server = thread::spawn(move || echo(&listener, limit));
+        let server = thread::spawn(move || echo(&listener, limit, None));
         let client = Client::attach(&path, 0, PATIENCE).unwrap();
         (Self { dir, server }, client)
     }
@@ -142,7 +162,7 @@ impl Loopback {
     }
 }
 
-fn bytes_of(count: usize) -> Call {
+pub(super) fn bytes_of(count: usize) -> Call {
     Call::new(crate::OpKind::AllReduce, DType::U8, count as u64)
 }
 
@@ -252,9 +272,23 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     let control = Arc::new(ring::control().unwrap());
     let (_calls, mut outcomes) = ring::server_ends(&control);
     let (submissions, completions) = ring::client_ends(&control).unwrap();
-    let mut state = State::new(submissions, completions);
-    state.called(1, bytes_of(1), None);
-    let (segment, bytes) = (7, 1);
+    let mut state = State::new(Welcome {
+        link: Link {
+            channel,
+            bell: Bell::new().unwrap(),
+            outcomes: completions.bed(),
+        },
+        submissions,
+        completions,
+        standing: standing(0),
+        patience: Duration::ZERO,
+    });
+    let nowhere = Place {
+        segment: NO_SEGMENT,
+        offset: 0,
+    };
+    state.called(1, bytes_of(1), nowhere, None);
+    let (segment, bytes, epoch) = (7, 1, 1);
     let result = Segment::create("result", 1, Writers::Creator).unwrap();
     let announced = ToClient::Result {
         segment,
@@ -263,14 +297,18 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     server.send(&announced, &[result.fd()]).unwrap();
     let reason = "an answer".to_owned();
     server.send(&ToClient::Refused { reason }, &[]).unwrap();
-    let outcome = Outcome::Done { segment, bytes };
+    let outcome = Outcome::Done {
+        segment,
+        bytes,
+        epoch,
+    };
     let completion = Completion { ticket: 1, outcome };
     outcomes.push(&completion.encode()).unwrap();
 
     state.sleeper = true;
     assert!(state.look());
-    assert!(state.take_finished(1, &channel).unwrap().is_some());
-    assert!(state.result(segment, bytes).unwrap().is_some());
+    let finished = state.take_finished(1).unwrap().unwrap();
+    assert!(state.result(&finished, segment, bytes).unwrap().is_some());
     assert_eq!(state.answers.len(), 1);
 }
 
@@ -287,6 +325,7 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing: standing(0),
+            patience_seconds: 0,
         };
         let fds = [control.fd(), clients_end.as_fd()];
         channel.send(&welcome, &fds).unwrap();

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::attach;
 use crate::block::{Denied, Reading, Writing};
-use crate::doorbell::Sleep;
+use crate::doorbell::{Depth, Sleep};
 use crate::frame::{self, Header};
 use crate::ring::{Bed, Corrupt};
 use crate::segment;
@@ -136,9 +136,15 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
-    /// Prepares for its owner's sleep. False: something has come, do not sleep.
-    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
-        let _ = how;
+    /// Whether something was read ahead: look again, the socket does not tell.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Prepares for its owner's sleep. False: something has come, do not sleep. One that sleeps deeply has no use
+    /// for slots and payloads that come back.
+    fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+        let _ = (how, depth);
         Ok(true)
     }
 
@@ -146,8 +152,8 @@ pub trait Transport: fmt::Debug + Send {
     fn awake(&self) {}
 
     /// Where its owner, once prepared, may sleep in place of the socket.
-    fn beds(&self) -> Vec<Bed> {
-        Vec::new()
+    fn beds(&self, into: &mut Vec<Bed>) {
+        let _ = into;
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport};
 use crate::attach::{self, Channel};
 use crate::block::{Block, Reading};
-use crate::doorbell::Sleep;
+use crate::doorbell::{Depth, Sleep};
 use crate::frame::{Body, HEADER_BYTES, Header};
 use crate::ring::{self, Bed, Consumer, FRAME_WORDS, Producer, PushError};
 use crate::segment::{Segment, View};
@@ -106,6 +106,8 @@ pub struct Shared {
     views: BTreeMap<u64, Arc<View>>,
     /// Entries of the outbox that the other side was done with when this side looked last.
     consumed: u64,
+    /// Whether this side sleeps until the other is done with entries.
+    waits: bool,
     closed: bool,
     abandoned: bool,
     traffic: (u64, u64),
@@ -124,6 +126,7 @@ impl Shared {
             told: BTreeMap::new(),
             views: BTreeMap::new(),
             consumed: 0,
+            waits: false,
             closed: false,
             abandoned: false,
             traffic: (0, 0),
@@ -199,11 +202,6 @@ impl Shared {
             is_there
         });
     }
-
-    /// Whether this side waits for the other to be done with entries.
-    fn waits_for_room(&self) -> bool {
-        !self.copied.is_empty() || !self.queue.is_empty()
-    }
 }
 
 impl Transport for Shared {
@@ -255,7 +253,12 @@ impl Transport for Shared {
                 self.share(&block)?;
             }
             let number = self.outbox.produced();
-            match self.outbox.push(&entry) {
+            let pushed = if let Body::Credit = header.body {
+                self.outbox.push_softly(&entry)
+            } else {
+                self.outbox.push(&entry)
+            };
+            match pushed {
                 Ok(asleep) => rings |= asleep,
                 Err(PushError::Full) => break,
                 Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),
@@ -354,11 +357,12 @@ impl Transport for Shared {
         true
     }
 
-    fn sleep(&self, how: Sleep) -> Result<bool, Error> {
-        if !self.inbox.sleep(how)? {
+    fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+        if !self.inbox.sleep(how, depth)? {
             return Ok(false);
         }
-        if self.waits_for_room() && !self.outbox.sleep(self.consumed, how)? {
+        self.waits = !self.queue.is_empty() || depth == Depth::Light && !self.copied.is_empty();
+        if self.waits && !self.outbox.sleep(self.consumed, how)? {
             self.inbox.awake();
             return Ok(false);
         }
@@ -370,12 +374,11 @@ impl Transport for Shared {
         self.outbox.awake();
     }
 
-    fn beds(&self) -> Vec<Bed> {
-        let mut beds = vec![self.inbox.bed()];
-        if self.waits_for_room() {
-            beds.push(self.outbox.bed());
+    fn beds(&self, into: &mut Vec<Bed>) {
+        into.push(self.inbox.bed());
+        if self.waits {
+            into.push(self.outbox.bed());
         }
-        beds
     }
 }
 

@@ -33,6 +33,15 @@ impl Group {
         moved
     }
 
+    /// Whether a part waits for a slot to the parent, or a chunk for one to a child.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let trees = self.parents.iter().enumerate();
+        let mut up = trees.filter(|(_, parent)| parent.is_some());
+        let children = || self.edges.values().flat_map(|edge| &edge.child).flatten();
+        up.any(|(tree, _)| self.ops.values().any(|op| op.has_to_start(tree)))
+            || children().any(|child| !child.backlog.is_empty())
+    }
+
     /// A chunk of an operation that is planned, and this node's step.
     pub(super) fn step(&self, id: OpId, index: u32) -> Option<(Chunk, Step)> {
         let chunk = self.ops.get(&id)?.plan.as_ref()?.chunk(index);

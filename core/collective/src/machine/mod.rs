@@ -135,6 +135,13 @@ impl Machine {
         self.node.work.is_empty()
     }
 
+    /// Whether something could go on if a slot or a payload came back. Otherwise the shell may let them wait for the
+    /// next input of another kind.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        self.groups.values().any(Group::waits_for_room)
+    }
+
     /// How far this node is.
     #[must_use]
     pub fn report(&self) -> Report {

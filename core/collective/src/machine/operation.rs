@@ -189,6 +189,13 @@ impl Operation {
         self.plan.is_some() && self.halves.iter().all(|half| half.settled == half.expected)
     }
 
+    /// Whether it is planned and chunks of a tree are not started.
+    pub(super) fn has_to_start(&self, tree: usize) -> bool {
+        let started = self.halves[tree].started;
+        let plan = self.plan.as_ref().filter(|_| self.stage == Stage::Open);
+        plan.is_some_and(|plan| started < plan.chunks_of(tree))
+    }
+
     /// Whether nothing uses its buffers.
     pub(super) fn is_idle(&self) -> bool {
         self.tickets == 0 && self.queued == 0

@@ -68,12 +68,8 @@ impl Group {
     /// start: a later one may sit in the parent's slots until the oldest is through, so it must not take them all.
     fn free_slot(&self, id: OpId, tree: usize) -> Option<u8> {
         let waits = |operation: &Operation| {
-            let started = operation.halves[tree].started;
-            let all = operation
-                .plan
-                .as_ref()
-                .is_some_and(|plan| started == plan.chunks_of(tree));
-            operation.stage == Stage::Open && !all
+            let unplanned = operation.stage == Stage::Open && operation.plan.is_none();
+            unplanned || operation.has_to_start(tree)
         };
         // What is served moves before our ranks have called what comes before it.
         let called = self.called.iter().copied().min().unwrap_or(0);

@@ -1,21 +1,12 @@
-//! What a machine asks of its sidecar: memory with real bytes, work that takes time, frames. Checks that buffers do not
-//! change while somebody reads them and that nobody touches what is released.
+//! What a machine asks of its sidecar: work that takes time, frames, what ranks are told.
 
-use collective::kernels::{self, Store};
 use collective::machine::{
     Broken, Buffer, Cause, Effect, Fence, Frame, Input, OpId, Region, Ticket,
 };
 use collective::membership::Reason;
 
+use crate::fixture::memory::Work;
 use crate::world::{ATTEMPT, Event, MS, World};
-
-/// Local work or a transmission, until its ticket is reported.
-#[derive(Clone, Debug)]
-pub(crate) struct Work {
-    ticket: Ticket,
-    reads: Vec<(Region, Vec<u8>)>,
-    writes: Option<(Region, Vec<u8>)>,
-}
 
 impl World {
     /// Hands an input to a machine and carries out the effects.
@@ -24,11 +15,12 @@ impl World {
         let Some(machine) = self.sidecars[node].machine.as_mut() else {
             return;
         };
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, input, &mut effects);
-        for effect in effects {
+        for effect in effects.drain(..) {
             self.carry_out(node, effect);
         }
+        self.effects = effects;
         self.schedule_tick(node);
     }
 
@@ -63,33 +55,27 @@ impl World {
                 sources,
                 destination,
             } => {
-                let reads: Vec<_> = sources
-                    .iter()
-                    .map(|&region| (region, self.read(node, region)))
-                    .collect();
-                let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
-                let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, scale, Store::Cached);
-                self.work(node, ticket, reads, Some((destination, result)));
+                self.check_unread(node, destination);
+                let memory = &mut self.sidecars[node].memory;
+                let work = memory.reduce(ticket, (dtype, op, scale), sources, destination);
+                self.work(node, work);
             }
             Effect::Copy {
                 ticket,
                 source,
                 destination,
             } => {
-                let bytes = self.read(node, source);
-                let reads = vec![(source, bytes.clone())];
-                self.work(node, ticket, reads, Some((destination, bytes)));
+                self.check_unread(node, destination);
+                let work = self.sidecars[node].memory.copy(ticket, source, destination);
+                self.work(node, work);
             }
             Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
             Effect::FreeInputs { op } => {
-                self.sidecars[node].memory.retain(
-                    |buffer, _| !matches!(*buffer, Buffer::Input { op: other, .. } if other == op),
-                );
+                self.sidecars[node].memory.free_inputs(op);
             }
             Effect::Release { op } => {
                 assert!(self.sidecars[node].released.insert(op), "released once");
-                self.sidecars[node].memory.remove(&Buffer::Result { op });
+                self.sidecars[node].memory.release(op);
                 self.pump_all(node);
             }
             Effect::Suspect { peer, .. } => self.suspect(node, peer, Reason::Frozen),
@@ -114,9 +100,9 @@ impl World {
 
     fn send(&mut self, node: usize, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
         let bytes = payload.map(|(ticket, region)| {
-            let bytes = self.read(node, region);
+            let (work, bytes) = self.sidecars[node].memory.send(ticket, region);
             assert!(!bytes.is_empty() && bytes.len() <= self.setup.chunk_bytes as usize);
-            self.work(node, ticket, vec![(region, bytes.clone())], None);
+            self.work(node, work);
             bytes
         });
         match frame {
@@ -152,24 +138,8 @@ impl World {
         }
     }
 
-    fn work(
-        &mut self,
-        node: usize,
-        ticket: Ticket,
-        reads: Vec<(Region, Vec<u8>)>,
-        writes: Option<(Region, Vec<u8>)>,
-    ) {
-        if let Some((region, bytes)) = &writes {
-            self.check_unread(node, *region);
-            // Until the work is done nobody may rely on the destination.
-            self.write(node, *region, &vec![0xcc; bytes.len()]);
-        }
+    fn work(&mut self, node: usize, work: Work) {
         let delay = self.a_while(MS / 1000, 2 * MS / 5);
-        let work = Work {
-            ticket,
-            reads,
-            writes,
-        };
         let (life, epoch) = (self.sidecars[node].life, self.sidecars[node].epoch);
         let event = Event::Work {
             node,
@@ -188,27 +158,14 @@ impl World {
             assert!(self.sidecars[node].is_out, "work outlives its machine");
             return;
         }
-        for (region, bytes) in &work.reads {
-            let now = self.read(node, *region);
-            assert!(
-                now == *bytes,
-                "{region:?} changed while node {node} read it"
-            );
-        }
-        if let Some((region, bytes)) = &work.writes {
-            self.write(node, *region, bytes);
-        }
+        self.sidecars[node].memory.finish(work);
         let ticket = work.ticket;
         self.handle(node, Input::Done { ticket });
     }
 
     fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let global = self.setup.layout.ranks(node).start + rank as u32;
-        let result = Buffer::Result { op };
-        let outcome = outcome.map(|epoch| {
-            let bytes = self.sidecars[node].memory.get(&result);
-            (bytes.cloned().unwrap_or_default(), epoch)
-        });
+        let outcome = outcome.map(|epoch| (self.sidecars[node].memory.tell(op), epoch));
         let client = &mut self.clients[global as usize];
         if client.alive && !client.out {
             assert_eq!(client.outcomes.len(), op as usize, "told once and in order");
@@ -237,21 +194,5 @@ impl World {
         let mut held = report[0].held.iter();
         let is_final = held.any(|held| held.op == op && held.complete);
         assert!(!is_final, "node {node} writes {region:?}, which is final");
-    }
-
-    pub(crate) fn read(&self, node: usize, region: Region) -> Vec<u8> {
-        let buffer = self.sidecars[node].memory.get(&region.buffer);
-        let buffer =
-            buffer.unwrap_or_else(|| panic!("node {node} reads {region:?}, which is released"));
-        let from = region.offset as usize;
-        buffer[from..from + region.bytes as usize].to_vec()
-    }
-
-    pub(crate) fn write(&mut self, node: usize, region: Region, bytes: &[u8]) {
-        let buffer = self.sidecars[node].memory.get_mut(&region.buffer);
-        let buffer =
-            buffer.unwrap_or_else(|| panic!("node {node} writes {region:?}, which is released"));
-        let from = region.offset as usize;
-        buffer[from..from + bytes.len()].copy_from_slice(bytes);
     }
 }

@@ -41,16 +41,25 @@ pub(crate) const FAULTS: [Fault; 7] = [
 /// How far the operation at hand is when it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// No rank has called it.
     BeforeSubmit,
+    /// Ranks have called it, and nothing of it was sent.
     Submitted,
+    /// Parts go up, and nothing of the result comes down.
     MidUp,
+    /// All parts are at the root, and little of the result has left it.
     RootTurns,
+    /// The result comes down.
     MidDown,
+    /// It is final on some nodes and not on others.
     DoneOnSome,
+    /// It is final on all nodes.
     DoneOnAll,
-    /// After another fault.
+    /// After another fault: the epoch is over, and its members report.
     Stopping,
+    /// After another fault: the members of the next epoch connect.
     Joining,
+    /// After another fault: the next epoch has started.
     Again,
 }
 
@@ -116,7 +125,7 @@ impl World {
             Phase::Again => {
                 let goes = self
                     .phase()
-                    .is_some_and(|(epoch, phase)| epoch > 1 && phase == Leading::Running);
+                    .is_some_and(|(epoch, phase)| epoch > 1 && *phase == Leading::Running);
                 goes && !self.all_ended()
             }
         }

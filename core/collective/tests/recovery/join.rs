@@ -32,8 +32,14 @@ impl World {
         }
         let sidecar = &mut self.sidecars[node];
         sidecar.asks_since = None;
+        let zones: Vec<u64> = members
+            .iter()
+            .map(|&member| self.setup.zones[member])
+            .collect();
         sidecar.joining = Some(Joining {
             epoch,
+            me: members.binary_search(&node).unwrap(),
+            trees: DoubleTree::build(&zones),
             members,
             resume,
         });
@@ -55,13 +61,6 @@ impl World {
             return;
         };
         let idle = sidecar.machine.as_ref().is_none_or(Machine::is_idle);
-        let zones: Vec<u64> = joining
-            .members
-            .iter()
-            .map(|&member| self.setup.zones[member])
-            .collect();
-        let trees = DoubleTree::build(&zones);
-        let me = joining.members.binary_search(&node).unwrap();
         let is_there = |peer: usize| {
             let peer = joining.members[peer];
             let other = &self.sidecars[peer];
@@ -72,17 +71,21 @@ impl World {
             let there = joins || other.epoch == epoch && other.machine.is_some();
             there && !other.frozen && !self.is_cut(node, peer)
         };
-        let all = trees.neighbours(me).into_iter().all(is_there);
+        let all = joining
+            .trees
+            .neighbours(joining.me)
+            .into_iter()
+            .all(is_there);
         if !idle || !sidecar.reading.is_empty() || !all {
             let pause = if idle { 10 * MS } else { MS };
             self.queue.after(pause, Event::Join { node, life, epoch });
             return;
         }
-        self.build(node, trees, me);
+        self.build(node);
         self.report(node, |connection| Heard::Joined { connection, epoch });
     }
 
-    pub(crate) fn build(&mut self, node: usize, trees: DoubleTree, me: usize) {
+    pub(crate) fn build(&mut self, node: usize) {
         let now = self.now();
         self.close_links(node);
         let ranks = self.setup.layout.ranks(node);
@@ -92,10 +95,11 @@ impl World {
         let sidecar = &mut self.sidecars[node];
         let joining = sidecar.joining.take().unwrap();
         let layout = self.setup.layout.of_members(&joining.members).unwrap();
+        sidecar.world = layout.world();
         let config = Config {
-            node: me,
+            node: joining.me,
             layout,
-            trees,
+            trees: joining.trees,
             fence: Fence {
                 attempt: ATTEMPT,
                 epoch: joining.epoch as u32,
@@ -107,9 +111,8 @@ impl World {
         };
         config.check().unwrap();
         let report = sidecar.report.take();
-        sidecar
-            .memory
-            .retain(|buffer, _| matches!(buffer, Buffer::Result { .. }));
+        let is_result = |buffer| matches!(buffer, Buffer::Result { .. });
+        sidecar.memory.keep(is_result);
         let machine = match joining.resume.first() {
             None => Machine::new(config, now),
             Some(resume) => {
@@ -117,9 +120,7 @@ impl World {
                 let resume = resume.within(&joining.members);
                 for served in &resume.served {
                     let op = served.held.op;
-                    let bytes = || vec![0xdd; served.held.bytes as usize];
-                    let result = Buffer::Result { op };
-                    sidecar.memory.entry(result).or_insert_with(bytes);
+                    sidecar.memory.add_result(op, served.held.bytes);
                     sidecar.released.remove(&op);
                 }
                 let start = Start {
@@ -134,14 +135,13 @@ impl World {
         for (peer, tree) in machine.receives() {
             for slot in slots.clone() {
                 let buffer = Buffer::Receive { peer, tree, slot };
-                let bytes = vec![0xee; self.setup.chunk_bytes as usize];
-                sidecar.memory.insert(buffer, bytes);
+                sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
             }
         }
         for tree in machine.sends() {
             for slot in slots.clone() {
-                let bytes = vec![0xee; self.setup.chunk_bytes as usize];
-                sidecar.memory.insert(Buffer::Send { tree, slot }, bytes);
+                let buffer = Buffer::Send { tree, slot };
+                sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
             }
         }
         sidecar.submitted = told.iter().map(|&told| told as usize).collect();
@@ -172,5 +172,6 @@ impl World {
         }
         self.handle(node, Input::Tick);
         self.schedule_tick(node);
+        self.take_in_early(node);
     }
 }

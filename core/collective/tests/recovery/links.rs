@@ -4,27 +4,21 @@ use std::time::Duration;
 
 use collective::machine::{Fence, Frame, Input, Placement};
 
+use crate::fixture::memory::Payload;
 use crate::world::{Event, MS, World};
 
 /// A frame and its payload, or the end of the link.
-pub(crate) type Item = Option<(Fence, Frame, Option<Vec<u8>>)>;
+pub(crate) type Item = Option<(Fence, Frame, Option<Payload>)>;
 
 impl World {
     pub(crate) fn arrive(&mut self, to: usize, from: usize, epoch: u64, item: Item) {
         let sidecar = &mut self.sidecars[to];
-        if !sidecar.alive || sidecar.machine.is_none() {
-            // What comes while it is still connecting waits in the link.
-            if sidecar
-                .joining
-                .as_ref()
-                .is_some_and(|joining| joining.epoch == epoch)
-            {
-                self.again(to, from, epoch, item);
+        if sidecar.machine.is_none() || epoch > sidecar.epoch {
+            // The link's other end is faster: what comes while this one is still connecting waits in the link.
+            let mut joining = sidecar.joining.iter();
+            if joining.any(|joining| joining.epoch == epoch) {
+                sidecar.early.push((from, epoch, item));
             }
-            return;
-        }
-        if epoch > sidecar.epoch {
-            self.again(to, from, epoch, item);
             return;
         }
         let incoming = sidecar.incoming.entry(from).or_default();
@@ -32,20 +26,13 @@ impl World {
         self.take_in(to, from);
     }
 
-    /// The link's other end is faster.
-    pub(crate) fn again(&mut self, to: usize, from: usize, epoch: u64, item: Item) {
-        let joins = self.sidecars[to]
-            .joining
-            .as_ref()
-            .is_some_and(|joining| joining.epoch == epoch);
-        if joins {
-            let event = Event::Arrive {
-                to,
-                from,
-                epoch,
-                item,
-            };
-            self.queue.after(MS, event);
+    /// What waited in the links of an epoch can be handled.
+    pub(crate) fn take_in_early(&mut self, to: usize) {
+        let current = self.sidecars[to].epoch;
+        for (from, epoch, item) in std::mem::take(&mut self.sidecars[to].early) {
+            if epoch == current {
+                self.arrive(to, from, epoch, item);
+            }
         }
     }
 
@@ -78,9 +65,8 @@ impl World {
             if let Some(machine) = &sidecar.machine
                 && let Placement::Into(region) = machine.place(peer, fence, &frame)
             {
-                assert_eq!(region.bytes, bytes.len() as u64);
                 self.check_unread(to, region);
-                self.write(to, region, &bytes);
+                self.sidecars[to].memory.read_in(from, region, &bytes);
             }
             let sidecar = &mut self.sidecars[to];
             sidecar.reading.insert(from);
@@ -95,6 +81,7 @@ impl World {
     pub(crate) fn handled(&mut self, to: usize, from: usize, life: u64) {
         if self.sidecars[to].life == life {
             self.sidecars[to].reading.remove(&from);
+            self.sidecars[to].memory.has_read_in(from);
             self.take_in(to, from);
         }
     }

@@ -13,6 +13,8 @@ mod anything;
 mod bars;
 mod effects;
 mod faults;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 mod join;
 mod links;
 mod operator;

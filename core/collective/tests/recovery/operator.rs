@@ -16,6 +16,8 @@ pub(crate) struct Leader {
     /// Whose connection it is.
     pub(crate) connections: BTreeMap<Connection, usize>,
     tick: Option<Duration>,
+    /// The epoch it leads and what it is doing.
+    phase: (u64, Phase),
 }
 
 impl World {
@@ -35,9 +37,12 @@ impl World {
         let committed = self.store.last().cloned();
         self.note(("leader", id, committed.as_ref().map(|commit| commit.epoch)));
         let nodes = self.nodes() as u32;
+        let membership = Membership::resume(nodes, policy, committed, self.now());
+        let view = membership.view();
         self.leader = Some(Leader {
             id,
-            membership: Membership::resume(nodes, policy, committed, self.now()),
+            phase: (view.epoch, view.phase),
+            membership,
             connections: BTreeMap::new(),
             tick: None,
         });
@@ -127,6 +132,7 @@ impl World {
             leader.connections.remove(&connection);
         }
         let mut effects = Vec::new();
+        let mut changed = false;
         leader.membership.handle(now, heard, &mut effects);
         for effect in effects {
             match effect {
@@ -151,15 +157,18 @@ impl World {
                         self.queue.after(delay, store);
                     }
                 }
-                Effect::Changed => {}
+                Effect::Changed => changed = true,
             }
         }
         let Some(leader) = &mut self.leader else {
             return;
         };
-        let view = leader.membership.view();
-        if let Some(broken) = view.broken {
-            self.broken.get_or_insert(broken);
+        if changed {
+            let view = leader.membership.view();
+            if let Some(broken) = view.broken {
+                self.broken.get_or_insert(broken);
+            }
+            leader.phase = (view.epoch, view.phase);
         }
         let wake = leader.membership.wake_at();
         if let Some(at) = wake
@@ -218,8 +227,8 @@ impl World {
     }
 
     /// What the leader is doing, if there is one.
-    pub(crate) fn phase(&self) -> Option<(u64, Phase)> {
-        let view = self.leader.as_ref()?.membership.view();
-        Some((view.epoch, view.phase))
+    pub(crate) fn phase(&self) -> Option<(u64, &Phase)> {
+        let leader = self.leader.as_ref()?;
+        Some((leader.phase.0, &leader.phase.1))
     }
 }

@@ -14,12 +14,15 @@ impl World {
         let members = self.members();
         for op in 0..longest {
             let mut told: BTreeMap<u32, &Outcome> = BTreeMap::new();
+            let mut results = BTreeMap::new();
             for (rank, client) in (0u32..).zip(&self.clients) {
                 let Some(outcome) = client.outcomes.get(op) else {
                     continue;
                 };
                 if let Ok((bytes, epoch)) = outcome {
-                    self.check_result(op, rank, bytes, *epoch);
+                    let made = results.entry(*epoch);
+                    let made = made.or_insert_with(|| self.result(op, rank, *epoch));
+                    made.check(op, rank, bytes, *epoch);
                 }
                 let node = self.setup.layout.node_of(rank);
                 let survives = members.contains(&node) && !self.gone_for_good.contains(&node);
@@ -88,8 +91,8 @@ impl World {
         }
     }
 
-    /// REC-3: a result is what the members of a committed epoch make together.
-    fn check_result(&self, op: usize, rank: u32, bytes: &[u8], epoch: u32) {
+    /// REC-3: a result is what the members of a committed epoch make together. `rank` was told of one.
+    fn result(&self, op: usize, rank: u32, epoch: u32) -> Made {
         let commit = self
             .store
             .iter()
@@ -102,20 +105,13 @@ impl World {
             .collect();
         let whole = commit.members.len() == self.nodes();
         assert!(whole || self.setup.recovery.replicated, "operation {op}");
-        assert!(ranks.contains(&rank), "rank {rank} took no part in {epoch}");
         let call = self.programs[rank as usize][op];
         for &other in &ranks {
             let other = self.programs[other as usize].get(op);
             assert_eq!(other, Some(&call), "who took part has called the same");
         }
-        if matches!(call.kind, OpKind::Reduce { root, .. } if root != rank) {
-            return;
-        }
-        let expected = self.reference(op, &call, &ranks);
-        assert!(
-            bytes == expected,
-            "rank {rank} has other bytes for operation {op} of epoch {epoch}"
-        );
+        let bytes = self.reference(op, &call, &ranks);
+        Made { call, ranks, bytes }
     }
 
     /// REC-4: one line of epochs, each with members of the one before.
@@ -140,6 +136,28 @@ impl World {
                 combined.collect()
             }
         }
+    }
+}
+
+/// What an epoch made of an operation.
+struct Made {
+    call: Call,
+    /// Who took part, ascending.
+    ranks: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Made {
+    fn check(&self, op: usize, rank: u32, bytes: &[u8], epoch: u32) {
+        let took_part = self.ranks.binary_search(&rank).is_ok();
+        assert!(took_part, "rank {rank} took no part in {epoch}");
+        if matches!(self.call.kind, OpKind::Reduce { root, .. } if root != rank) {
+            return;
+        }
+        assert!(
+            bytes == self.bytes,
+            "rank {rank} has other bytes for operation {op} of epoch {epoch}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 //! epoch the sidecar hands in again what they were not told the end of.
 
 use collective::DType;
-use collective::machine::{Buffer, Input, OpId};
+use collective::machine::{Input, OpId};
 use sim::Rng;
 
 use crate::world::{Event, MS, World};
@@ -60,25 +60,13 @@ impl World {
         let total = input.len() as u64;
         let sidecar = &mut self.sidecars[node];
         sidecar.submitted[local] += 1;
-        let world = self
-            .setup
-            .layout
-            .of_members(&sidecar.members)
-            .unwrap()
-            .world();
-        let bytes = call.result_bytes(world) as usize;
-        let input_buffer = Buffer::Input {
-            op: id,
-            rank: local,
-        };
-        sidecar.memory.insert(input_buffer, input);
-        let result = sidecar.memory.entry(Buffer::Result { op: id }).or_default();
-        if bytes > result.len() {
-            result.resize(bytes, 0xdd);
-        }
+        let at_once = self.rng.range(0..total + 1);
+        sidecar.memory.add_input(id, local, input, at_once);
+        sidecar
+            .memory
+            .add_result(id, call.result_bytes(sidecar.world));
         sidecar.released.remove(&id);
         let (life, epoch) = (sidecar.life, sidecar.epoch);
-        let at_once = self.rng.range(0..total + 1);
         if at_once < total {
             let delay = self.a_while(MS / 1000, MS);
             let event = Event::Ready {
@@ -109,6 +97,7 @@ impl World {
         ready: u64,
     ) {
         if self.sidecars[node].life == life && self.sidecars[node].epoch == epoch {
+            self.sidecars[node].memory.ready(op, rank, ready);
             self.handle(node, Input::Ready { rank, op, ready });
         }
     }

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use collective::machine::{Buffer, Input, Machine, OpId};
+use collective::DoubleTree;
+use collective::machine::{Input, Machine, OpId};
 use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
 
+use crate::fixture::memory::Memory;
 use crate::links::Item;
 use crate::world::{Event, MS, World};
 
@@ -18,6 +20,9 @@ type Arrived = (u64, Item);
 pub(crate) struct Joining {
     pub(crate) epoch: u64,
     pub(crate) members: Vec<usize>,
+    /// This node among them, and their trees.
+    pub(crate) me: usize,
+    pub(crate) trees: DoubleTree,
     pub(crate) resume: Resume,
 }
 
@@ -32,6 +37,8 @@ pub(crate) struct Sidecar {
     /// Of the machine.
     pub(crate) epoch: u64,
     pub(crate) members: Vec<usize>,
+    /// Their ranks.
+    pub(crate) world: u32,
     /// Told to go.
     pub(crate) started: bool,
     /// What it reports once it has stopped.
@@ -39,8 +46,10 @@ pub(crate) struct Sidecar {
     /// The last epoch that it has stopped in.
     pub(crate) asked: u64,
     pub(crate) joining: Option<Joining>,
-    pub(crate) memory: BTreeMap<Buffer, Vec<u8>>,
+    pub(crate) memory: Memory,
     pub(crate) released: BTreeSet<OpId>,
+    /// From peers that have joined before it has: with their epoch.
+    pub(crate) early: Vec<(usize, u64, Item)>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
     pub(crate) reading: BTreeSet<usize>,
     /// How many of each rank's calls the machine has.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::machine::{
-    Broken, Buffer, Cause, Config, Fence, Frame, Input, Machine, OpId, Placement, Reason, Timing,
+    Broken, Buffer, Cause, Config, Effect, Fence, Frame, Input, Machine, OpId, Placement, Reason,
+    Timing,
 };
 use sim::{Conditions, CrashPoint, Network, Queue, Rng};
 
+use crate::fixture::memory::{Memory, Payload, Work};
 use crate::group::Group;
-use crate::shell::Work;
 
 pub(crate) const FENCE: Fence = Fence {
     attempt: 3,
@@ -19,7 +20,7 @@ pub(crate) const FENCE: Fence = Fence {
 };
 
 /// The end of an operation as one rank sees it: the bytes it may read, or why there are none.
-pub(crate) type Outcome = Result<Vec<u8>, Cause>;
+pub(crate) type Outcome = Result<Payload, Cause>;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
@@ -28,7 +29,7 @@ pub(crate) enum Event {
         from: usize,
         fence: Fence,
         frame: Frame,
-        payload: Option<Vec<u8>>,
+        payload: Option<Payload>,
     },
     /// A payload has been read in; the link goes on.
     Handled {
@@ -59,7 +60,7 @@ pub(crate) enum Event {
 }
 
 /// A frame on its way in.
-type Incoming = (Fence, Frame, Option<Vec<u8>>);
+type Incoming = (Fence, Frame, Option<Payload>);
 
 pub(crate) struct Cluster {
     pub(crate) group: Group,
@@ -67,7 +68,7 @@ pub(crate) struct Cluster {
     pub(crate) network: Network,
     pub(crate) rng: Rng,
     machines: Vec<Option<Machine>>,
-    pub(crate) memory: Vec<BTreeMap<Buffer, Vec<u8>>>,
+    pub(crate) memory: Vec<Memory>,
     /// What arrived on a link and was not handled yet; the first may be being read in.
     incoming: BTreeMap<(usize, usize), VecDeque<Incoming>>,
     reading: BTreeSet<(usize, usize)>,
@@ -98,6 +99,8 @@ pub(crate) struct Cluster {
     /// When each node last heard from each peer.
     pub(crate) heard: BTreeMap<(usize, usize), Duration>,
     ticks: Vec<Option<Duration>>,
+    /// To be used again.
+    effects: Vec<Effect>,
 }
 
 impl Cluster {
@@ -123,7 +126,7 @@ impl Cluster {
             network: Network::new(rng.fork(), Conditions::reliable()),
             rng: rng.fork(),
             machines: (0..nodes).map(machine).collect(),
-            memory: vec![BTreeMap::new(); nodes],
+            memory: vec![Memory::default(); nodes],
             incoming: BTreeMap::new(),
             reading: BTreeSet::new(),
             programs: vec![Vec::new(); world],
@@ -146,6 +149,7 @@ impl Cluster {
             marks: 0,
             heard: BTreeMap::new(),
             ticks: vec![None; nodes],
+            effects: Vec::new(),
             group,
         };
         cluster.allocate_slots();
@@ -162,12 +166,9 @@ impl Cluster {
             let send = machine.sends().into_iter().flat_map(|tree| {
                 (0..self.group.slots).map(move |slot| Buffer::Send { tree, slot })
             });
-            let bytes = self.group.chunk_bytes as usize;
-            self.memory[node].extend(
-                receive
-                    .chain(send)
-                    .map(|buffer| (buffer, vec![0xee; bytes])),
-            );
+            for buffer in receive.chain(send) {
+                self.memory[node].add_slot(buffer, self.group.chunk_bytes);
+            }
         }
     }
 
@@ -239,6 +240,7 @@ impl Cluster {
             }
             Event::Handled { to, from } => {
                 self.reading.remove(&(to, from));
+                self.memory[to].has_read_in(from);
                 if let Some((fence, frame, _)) =
                     self.incoming.entry((to, from)).or_default().pop_front()
                 {
@@ -269,6 +271,7 @@ impl Cluster {
                         },
                     );
                 } else {
+                    self.memory[node].ready(op, rank, ready);
                     self.handle(node, Input::Ready { rank, op, ready });
                 }
             }
@@ -291,8 +294,7 @@ impl Cluster {
             if let Some(machine) = &self.machines[to]
                 && let Placement::Into(region) = machine.place(from, fence, &frame)
             {
-                assert_eq!(region.bytes, bytes.len() as u64);
-                self.write(to, region, &bytes);
+                self.memory[to].read_in(from, region, &bytes);
             }
             self.reading.insert((to, from));
             self.incoming
@@ -330,11 +332,12 @@ impl Cluster {
         let Some(machine) = self.machines[node].as_mut() else {
             return;
         };
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, input, &mut effects);
-        for effect in effects {
+        for effect in effects.drain(..) {
             self.carry_out(node, effect);
         }
+        self.effects = effects;
         self.schedule_tick(node);
     }
 

@@ -4,6 +4,8 @@ use collective::machine::{Handover, Recovery};
 use collective::{DoubleTree, Layout};
 use sim::Rng;
 
+use crate::fixture::draw;
+
 /// What is simulated.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
@@ -33,8 +35,7 @@ impl Group {
     }
 
     pub(crate) fn random(rng: &mut Rng, nodes: usize) -> Self {
-        let most = if nodes > 20 { 3 } else { 9 };
-        let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..most) as u32).collect();
+        let ranks = draw::ranks(rng, nodes);
         let split = rng.below(nodes + 1);
         let zones: Vec<u64> = (0..nodes).map(|node| u64::from(node >= split)).collect();
         let chunk_bytes = *rng.pick(&[512, 576, 1024]);

@@ -5,6 +5,8 @@
 
 mod cluster;
 mod failure;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 mod group;
 mod misfortune;
 mod ranks;
@@ -16,6 +18,8 @@ use std::time::Duration;
 
 use collective::{Call, CallError, DType, OpKind, ReduceOp};
 use sim::Rng;
+
+use crate::fixture::draw;
 
 /// Long enough for everything that is not hung.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,20 +36,17 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         OpKind::AllGather,
         OpKind::Barrier,
     ]);
-    let most = if kind == OpKind::AllGather { 200 } else { 1500 };
+    let dtype = *rng.pick(&DType::ALL);
     let count = match kind {
         OpKind::Barrier => 0,
-        OpKind::AllReduce { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::AllGather => {
-            let odd = rng.range(0..most);
-            *rng.pick(&[0, 1, 3, 128, 127, 129, odd, odd])
+        OpKind::AllGather => *rng.pick(&[0, 1, 3, rng.clone().range(0..200)]),
+        OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {
+            draw::elements(rng, dtype.size())
         }
     };
     let call = Call {
         kind,
-        dtype: *rng.pick(&DType::ALL),
+        dtype,
         count,
         tag: rng.range(0..2),
     };

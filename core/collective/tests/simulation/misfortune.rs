@@ -1,20 +1,25 @@
 //! Everything at random: any group, any calls, any misfortune at any time. The test that explores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use collective::Call;
 use collective::machine::{Cause, Input, Reason};
-use sim::{Conditions, CrashPoint, Network, Rng, explore};
+use sim::{Conditions, CrashPoint, Network, Rng, explore, print_count};
 
 use crate::cluster::{Cluster, Outcome};
+use crate::fixture::draw;
 use crate::group::Group;
 use crate::results::check_results;
 use crate::{LIMIT, any_call};
 
+/// Each misfortune comes a few hundred times.
+const SEEDS: u64 = 2000;
+
 /// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Misfortune {
+    /// Nothing goes wrong.
     Nothing,
     /// A rank calls something else.
     Mismatch,
@@ -78,8 +83,8 @@ fn befall(cluster: &mut Cluster, rng: &mut Rng, misfortune: Misfortune) -> bool 
     true
 }
 
-fn check_run(rng: &mut Rng) {
-    let nodes = 1 + rng.below(12);
+fn check_run(rng: &mut Rng) -> Misfortune {
+    let nodes = draw::nodes(rng);
     let group = Group::random(rng, nodes);
     let mut cluster = Cluster::new(rng, group);
     if rng.chance(1, 4) {
@@ -91,7 +96,7 @@ fn check_run(rng: &mut Rng) {
         cluster.network = Network::new(rng.fork(), conditions);
     }
     let world = cluster.group.layout.world();
-    let calls: Vec<Call> = (0..2 + rng.below(6))
+    let calls: Vec<Call> = (0..draw::operations(rng, nodes))
         .map(|_| any_call(rng, world))
         .collect();
     cluster.program(&calls);
@@ -137,10 +142,15 @@ fn check_run(rng: &mut Rng) {
             "one error for all"
         );
     }
+    misfortune
 }
 
 // COLL-1: a collective ends the same on all members: the same bits, or the same error naming the cause.
 #[test]
 fn any_group_under_any_misfortune_ends_with_the_reference_result_or_a_named_cause() {
-    explore(400, check_run);
+    let mut met = BTreeMap::new();
+    explore(SEEDS, |rng| *met.entry(check_run(rng)).or_default() += 1);
+    for (misfortune, times) in met {
+        print_count(&format!("{misfortune:?}"), times);
+    }
 }

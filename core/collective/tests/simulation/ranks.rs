@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::machine::{Buffer, Input, OpId};
+use collective::machine::{Input, OpId};
 use collective::{Call, DType};
 use sim::Rng;
 
@@ -68,19 +68,11 @@ impl Cluster {
         let id = op as OpId;
         let input = self.input(rank, op);
         let total = input.len() as u64;
-        let memory = &mut self.memory[node];
-        memory.insert(
-            Buffer::Input {
-                op: id,
-                rank: local,
-            },
-            input,
-        );
-        let bytes = call.result_bytes(self.group.layout.world()) as usize;
-        let result = memory.entry(Buffer::Result { op: id }).or_default();
-        result.resize(bytes.max(result.len()), 0xdd);
         let mut ready = self.rng.range(0..total + 1);
         let at_once = ready;
+        let memory = &mut self.memory[node];
+        memory.add_input(id, local, input, at_once);
+        memory.add_result(id, call.result_bytes(self.group.layout.world()));
         while ready < total {
             ready = self.rng.range(ready + 1..total + 1);
             let delay = Duration::from_nanos(self.rng.range(0..1_000_000));

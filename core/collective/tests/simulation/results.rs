@@ -27,7 +27,7 @@ pub(crate) fn check_results(cluster: &Cluster) {
                 let expected =
                     expected.get_or_insert_with(|| reference::result(cluster, op as u64));
                 assert!(
-                    bytes == expected,
+                    **bytes == expected[..],
                     "rank {rank} has other bytes for operation {op}"
                 );
             }
@@ -251,7 +251,7 @@ fn outcomes_of_a_mismatch(
     assert!(
         third
             .iter()
-            .all(|outcome| outcome.as_ref().is_ok_and(|bytes| *bytes == expected))
+            .all(|outcome| outcome.as_ref().is_ok_and(|bytes| **bytes == expected[..]))
     );
     let settle = cluster.queue.now() + Duration::from_millis(50);
     cluster.run_until(settle);

@@ -1,21 +1,11 @@
-//! The shell of every simulated node: memory with real bytes, work that takes time. Checks what a real shell relies
-//! on: buffers do not change while somebody reads them, nobody touches what is released, and every ticket's memory
-//! is left alone until it is reported.
+//! The shell of every simulated node: carries out what its machine asks for; work takes time.
 
 use std::time::Duration;
 
-use collective::kernels::{self, Store};
-use collective::machine::{Buffer, Cause, Effect, Frame, Input, OpId, Region, Ticket};
+use collective::machine::{Cause, Effect, Frame, Input, OpId, Region, Ticket};
 
 use crate::cluster::{Cluster, Event, FENCE};
-
-/// Local work or a transmission, until its ticket is reported.
-#[derive(Clone, Debug)]
-pub(crate) struct Work {
-    pub(crate) ticket: Ticket,
-    pub(crate) reads: Vec<(Region, Vec<u8>)>,
-    pub(crate) writes: Option<(Region, Vec<u8>)>,
-}
+use crate::fixture::memory::Work;
 
 impl Cluster {
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
@@ -34,39 +24,27 @@ impl Cluster {
                 sources,
                 destination,
             } => {
-                let reads: Vec<_> = sources
-                    .iter()
-                    .map(|&region| (region, self.read(node, region)))
-                    .collect();
-                let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
-                let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, scale, Store::Cached);
-                self.work(node, ticket, reads, Some((destination, result)));
+                let how = (dtype, op, scale);
+                let work = self.memory[node].reduce(ticket, how, sources, destination);
+                self.work(node, work);
             }
             Effect::Copy {
                 ticket,
                 source,
                 destination,
             } => {
-                let bytes = self.read(node, source);
-                self.work(
-                    node,
-                    ticket,
-                    vec![(source, bytes.clone())],
-                    Some((destination, bytes)),
-                );
+                let work = self.memory[node].copy(ticket, source, destination);
+                self.work(node, work);
             }
             Effect::End { op, rank, outcome } => self.end(node, op, rank, outcome),
             Effect::FreeInputs { op } => {
                 assert!(self.freed[node].insert(op), "freed once");
-                self.memory[node].retain(
-                    |buffer, _| !matches!(*buffer, Buffer::Input { op: other, .. } if other == op),
-                );
+                self.memory[node].free_inputs(op);
             }
             Effect::Release { op } => {
                 assert!(self.freed[node].contains(&op), "inputs are freed first");
                 assert!(self.released[node].insert(op), "released once");
-                self.memory[node].remove(&Buffer::Result { op });
+                self.memory[node].release(op);
             }
             Effect::Suspect { peer, .. } => self.suspects.push((now, node, peer)),
             Effect::Recovered { peer } => self.recovered.push((node, peer)),
@@ -82,9 +60,9 @@ impl Cluster {
         self.marks += u64::from(matches!(frame, Frame::Mark { .. }));
         self.frames += 1;
         let bytes = payload.map(|(ticket, region)| {
-            let bytes = self.read(node, region);
+            let (work, bytes) = self.memory[node].send(ticket, region);
             assert!(!bytes.is_empty() && bytes.len() <= self.group.chunk_bytes as usize);
-            self.work(node, ticket, vec![(region, bytes.clone())], None);
+            self.work(node, work);
             bytes
         });
         for at in self.network.deliver(self.queue.now(), node, peer) {
@@ -100,29 +78,9 @@ impl Cluster {
         }
     }
 
-    fn work(
-        &mut self,
-        node: usize,
-        ticket: Ticket,
-        reads: Vec<(Region, Vec<u8>)>,
-        writes: Option<(Region, Vec<u8>)>,
-    ) {
-        if let Some((region, bytes)) = &writes {
-            // Until the work is done nobody may rely on the destination.
-            self.write(node, *region, &vec![0xcc; bytes.len()]);
-        }
+    fn work(&mut self, node: usize, work: Work) {
         let delay = Duration::from_nanos(self.rng.range(0..400_000));
-        self.queue.after(
-            delay,
-            Event::Work {
-                node,
-                work: Work {
-                    ticket,
-                    reads,
-                    writes,
-                },
-            },
-        );
+        self.queue.after(delay, Event::Work { node, work });
     }
 
     pub(crate) fn finish(&mut self, node: usize, work: Work) {
@@ -134,15 +92,7 @@ impl Cluster {
                 .after(Duration::from_millis(10), Event::Work { node, work });
             return;
         }
-        for (region, bytes) in &work.reads {
-            assert!(
-                self.read(node, *region) == *bytes,
-                "{region:?} changed while node {node} was reading it"
-            );
-        }
-        if let Some((region, bytes)) = &work.writes {
-            self.write(node, *region, bytes);
-        }
+        self.memory[node].finish(&work);
         self.handle(
             node,
             Input::Done {
@@ -153,7 +103,7 @@ impl Cluster {
 
     fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let global = self.group.layout.ranks(node).start + rank as u32;
-        let bytes = outcome.map(|_| self.memory[node][&Buffer::Result { op }].clone());
+        let bytes = outcome.map(|_| self.memory[node].tell(op));
         let broken = matches!(bytes, Err(Cause::Broken(_)));
         let earlier = self.outcomes[global as usize].insert(op as usize, bytes);
         assert!(earlier.is_none(), "an operation ends once on each rank");
@@ -162,21 +112,5 @@ impl Cluster {
             self.programs[global as usize].truncate(self.called[global as usize]);
         }
         self.call_soon(global);
-    }
-
-    pub(crate) fn read(&self, node: usize, region: Region) -> Vec<u8> {
-        let buffer = self.memory[node].get(&region.buffer);
-        let buffer =
-            buffer.unwrap_or_else(|| panic!("node {node} reads {region:?}, which is released"));
-        let from = region.offset as usize;
-        buffer[from..from + region.bytes as usize].to_vec()
-    }
-
-    pub(crate) fn write(&mut self, node: usize, region: Region, bytes: &[u8]) {
-        let buffer = self.memory[node].get_mut(&region.buffer);
-        let buffer =
-            buffer.unwrap_or_else(|| panic!("node {node} writes {region:?}, which is released"));
-        let from = region.offset as usize;
-        buffer[from..from + bytes.len()].copy_from_slice(bytes);
     }
 }

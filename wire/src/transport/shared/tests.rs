@@ -1,6 +1,7 @@
 //! Two links to each other in one process.
 
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::attach::Listener;
@@ -53,6 +54,12 @@ fn credit(slot: u8) -> Header {
         slot,
         ..Header::empty(1, 1, Body::Credit)
     }
+}
+
+fn beds(link: &Shared) -> usize {
+    let mut beds = Vec::new();
+    link.beds(&mut beds);
+    beds.len()
 }
 
 fn send(link: &mut Shared, header: &Header, payload: Option<(u64, Reading)>) -> Vec<u64> {
@@ -128,19 +135,46 @@ fn who_waits_for_room_is_not_put_to_sleep_when_there_is_some() {
     let (mut child, mut parent) = pair();
     let result = block(b"result");
     send(&mut parent, &down(6), Some((1, result.read(0..6).unwrap())));
-    assert!(parent.sleep(Sleep::Word).unwrap());
-    assert_eq!(
-        parent.beds().len(),
-        2,
-        "for what comes, and for what is copied"
-    );
+    assert!(parent.sleep(Sleep::Word, Depth::Deep).unwrap());
+    assert_eq!(beds(&parent), 1, "what is copied can wait");
+    assert!(parent.sleep(Sleep::Word, Depth::Light).unwrap());
+    assert_eq!(beds(&parent), 2, "for what comes, and for what is copied");
     parent.awake();
     receive(&mut child);
-    assert!(!parent.sleep(Sleep::Word).unwrap());
+    assert!(!parent.sleep(Sleep::Word, Depth::Light).unwrap());
     assert_eq!(flush(&mut parent), [1]);
-    assert!(parent.sleep(Sleep::Bell).unwrap() && parent.beds().len() == 1);
+    assert!(parent.sleep(Sleep::Bell, Depth::Light).unwrap() && beds(&parent) == 1);
     send(&mut child, &credit(0), None);
-    assert!(!parent.sleep(Sleep::Bell).unwrap());
+    assert!(!parent.sleep(Sleep::Bell, Depth::Light).unwrap());
+}
+
+#[test]
+fn what_finds_no_room_waits_for_it_however_deep_the_sleep() {
+    let (mut one, _other) = pair();
+    for slot in 0..200 {
+        send(&mut one, &credit(slot), None);
+    }
+    assert!(one.sleep(Sleep::Word, Depth::Deep).unwrap());
+    assert_eq!(beds(&one), 2);
+}
+
+#[test]
+fn a_slot_that_comes_back_does_not_wake_who_sleeps_deeply() {
+    let (mut one, mut other) = pair();
+    let rings = |other: &Shared| {
+        let mut fds = [PollFd::from_borrowed_fd(other.socket(), PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    for (depth, wakes) in [(Depth::Deep, false), (Depth::Light, true)] {
+        assert!(other.sleep(Sleep::Bell, depth).unwrap());
+        send(&mut one, &credit(1), None);
+        assert_eq!(rings(&other), wakes);
+        assert_eq!(receive(&mut other).0, credit(1));
+    }
+    other.wake().unwrap();
+    assert!(other.sleep(Sleep::Bell, Depth::Deep).unwrap());
+    send(&mut one, &down(0), None);
+    assert!(rings(&other), "a result cannot wait");
 }
 
 #[test]
@@ -211,7 +245,7 @@ proptest! {
             if let Ok(Received::Frame(_, Some(lent))) = other.receive(&mut |_| Ok(Place::Discard)) {
                 prop_assert_eq!(lent.len(), 64);
             }
-            let _ = other.sleep(Sleep::Word);
+            let _ = other.sleep(Sleep::Word, Depth::Light);
         }
     }
 }

@@ -1,0 +1,201 @@
+//! The operator's part without a cluster: leads an attempt whose policy is to shrink, with a store in memory.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use collective::membership::{
+    Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
+    Reason,
+};
+use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
+
+use super::pods::Streams;
+
+/// Leads one attempt, as the operator does.
+pub(crate) struct Leader {
+    pub(crate) address: SocketAddr,
+    /// The members of the epoch at hand.
+    pub(crate) members: Arc<Mutex<Vec<u32>>>,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Leader {
+    /// `peer_loss`: how long a member may be gone.
+    pub(crate) fn start(nodes: usize, peer_loss: Duration) -> Self {
+        let streams = Streams::start();
+        let address = streams.address;
+        let over = Arc::new(AtomicBool::new(false));
+        let members = Arc::new(Mutex::new((0..nodes as u32).collect()));
+        let (ours, told) = (Arc::clone(&over), Arc::clone(&members));
+        let thread = thread::spawn(move || lead(&streams, nodes, peer_loss, &ours, &told));
+        Self {
+            address,
+            members,
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        let led = self.thread.take().map(JoinHandle::join);
+        if !thread::panicking() {
+            led.unwrap().unwrap();
+        }
+    }
+}
+
+fn lead(
+    streams: &Streams,
+    nodes: usize,
+    peer_loss: Duration,
+    over: &AtomicBool,
+    members: &Mutex<Vec<u32>>,
+) {
+    let start = Instant::now();
+    let policy = Policy {
+        on_peer_loss: Loss::Shrink,
+        peer_loss,
+        least: 1,
+    };
+    let mut membership = Membership::resume(nodes as u32, policy, None, Duration::ZERO);
+    let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
+    let mut events = Vec::new();
+    while !over.load(Ordering::Acquire) {
+        let heard = streams.heard.recv_timeout(Duration::from_millis(20));
+        while let Ok((caller, stream)) = streams.connections.try_recv() {
+            outboxes.insert(Connection(caller.connection), stream);
+        }
+        if let Ok((caller, message)) = heard {
+            let connection = Connection(caller.connection);
+            if message.is_none() {
+                outboxes.remove(&connection);
+            }
+            events.push(event(connection, caller.rank, message));
+        }
+        events.push(Event::Tick);
+        while !events.is_empty() {
+            let mut effects = Vec::new();
+            for event in events.drain(..) {
+                membership.handle(start.elapsed(), event, &mut effects);
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Send {
+                        connection,
+                        message,
+                    } => {
+                        let bytes = encode(&words(message)).unwrap();
+                        // A sidecar that is gone hears nothing.
+                        if let Some(mut outbox) = outboxes.get(&connection) {
+                            outbox.write_all(&bytes).ok();
+                        }
+                    }
+                    Effect::Commit { commit, .. } => events.push(Event::Committed {
+                        epoch: commit.epoch,
+                    }),
+                    Effect::Changed => *members.lock().unwrap() = membership.view().members,
+                }
+            }
+        }
+    }
+}
+
+fn event(connection: Connection, rank: u32, message: Option<ToOperator>) -> Event {
+    let Some(message) = message else {
+        return Event::Disconnected { connection };
+    };
+    match message {
+        ToOperator::Hello {
+            address,
+            port,
+            joined_epoch: joined,
+            ..
+        } => Event::Hello {
+            connection,
+            rank,
+            endpoint: Endpoint { address, port },
+            joined,
+        },
+        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
+        ToOperator::Heartbeat { .. } => Event::Heartbeat {
+            connection,
+            progress: None,
+        },
+        ToOperator::Suspect {
+            epoch,
+            rank,
+            reason,
+            ..
+        } => Event::Suspect {
+            connection,
+            epoch,
+            rank,
+            reason: match reason {
+                SuspectReason::Dead => Reason::Dead,
+                SuspectReason::Silent => Reason::Silent,
+                SuspectReason::Frozen => Reason::Frozen,
+            },
+        },
+        ToOperator::Recovered { epoch, rank } => Event::Recovered {
+            connection,
+            epoch,
+            rank,
+        },
+        ToOperator::Stopped {
+            epoch,
+            report,
+            reached,
+            unreached,
+        } => Event::Stopped {
+            connection,
+            epoch,
+            report: serde_json::from_value(report).unwrap(),
+            reach: Reach {
+                reached: reached.into_iter().collect(),
+                unreached: unreached.into_iter().collect(),
+            },
+        },
+        ToOperator::RankLost => Event::RankLost { connection },
+        ToOperator::Bye => Event::Bye { connection },
+    }
+}
+
+fn words(message: Message) -> ToSidecar {
+    let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
+        rank,
+        address: endpoint.address,
+        port: endpoint.port,
+    };
+    match message {
+        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
+            epoch,
+            nodes: (0..).zip(endpoints).map(peer).collect(),
+        },
+        Message::Go { epoch } => ToSidecar::Go { epoch },
+        Message::Revoke { epoch, members } => ToSidecar::Revoke {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+        },
+        Message::Next {
+            epoch,
+            members,
+            resume,
+        } => ToSidecar::Next {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+            resume: serde_json::to_value(resume).unwrap(),
+        },
+        Message::Refused(refusal) => ToSidecar::Refused {
+            reason: refusal.to_string(),
+        },
+    }
+}

@@ -1,0 +1,101 @@
+//! A sidecar is killed and started again, as the kubelet does it, at every moment of an operation. Its processes attach to
+//! the new one by themselves; the operation ends with the contributions of all, and nobody is put out.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gang::PATIENCE;
+use gang::restarted::{Restarted, submit, whole};
+use wire::client::Ticket;
+
+/// Ten times the 3 s that a restart may cost beyond the absence (REC-7).
+const WITHIN: Duration = Duration::from_secs(30);
+const NODES: u32 = 3;
+const PROCS: u32 = 2;
+
+fn over_each(work: impl Fn(Restarted)) {
+    for transport in ["auto", "tcp"] {
+        work(Restarted::start(transport, (NODES, PROCS)));
+    }
+}
+
+#[test]
+fn who_has_called_nothing_and_who_has_called_while_it_was_gone_go_on() {
+    over_each(|mut gang| {
+        for killed in 0..NODES {
+            gang.pods.kill(killed);
+            // Some call while it is gone, its own processes too; the others when it is back.
+            let early: Vec<Ticket> = gang.clients[..3]
+                .iter()
+                .map(|one| submit(one, 1000))
+                .collect();
+            let since = Instant::now();
+            gang.pods.start_again(killed);
+            let late = gang.clients[3..].iter().map(|one| submit(one, 1000));
+            let tickets = early.into_iter().chain(late).collect();
+            gang.check(tickets, 1000);
+            assert!(since.elapsed() < WITHIN, "{:?}", since.elapsed());
+        }
+    });
+}
+
+#[test]
+fn an_operation_under_way_ends_with_the_contributions_of_all() {
+    over_each(|mut gang| {
+        let elements = 1 << 18;
+        for (killed, micros) in [(0, 0), (1, 3_000), (2, 10_000), (0, 30_000)] {
+            let tickets = gang.call_all(elements);
+            // Not to synchronise: whenever it is, the outcome is the same.
+            thread::sleep(Duration::from_micros(micros));
+            gang.pods.kill(killed);
+            let since = Instant::now();
+            gang.pods.start_again(killed);
+            gang.check(tickets, elements);
+            assert!(since.elapsed() < WITHIN, "{:?}", since.elapsed());
+        }
+    });
+}
+
+#[test]
+fn what_some_were_told_is_what_all_are_told() {
+    over_each(|mut gang| {
+        for killed in 0..NODES {
+            let (first, second) = (gang.call_all(5000), gang.call_all(7));
+            // Told to one rank, whose result is held; by the others not even asked for.
+            let held = gang.clients[(killed * PROCS) as usize]
+                .wait(first[(killed * PROCS) as usize], PATIENCE);
+            let held = held.unwrap();
+            gang.pods.kill(killed);
+            gang.pods.start_again(killed);
+            gang.check(second, 7);
+            whole(&held, 5000);
+            let rest = gang.clients.iter().zip(first);
+            for (client, ticket) in
+                rest.filter(|(client, _)| client.standing().rank != killed * PROCS)
+            {
+                whole(&client.wait(ticket, PATIENCE).unwrap(), 5000);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sidecar_that_is_killed_again_before_the_others_go_on_holds_nobody_up_for_good() {
+    over_each(|mut gang| {
+        let elements = 100_000;
+        for (killed, pause) in [(0, 0), (1, 20), (2, 60), (0, 150), (1, 400)] {
+            let tickets = gang.call_all(elements);
+            // One alone: what two forget at once may be what the third was told, and nobody could contradict that.
+            for _ in 0..3 {
+                gang.pods.kill(killed);
+                gang.pods.start_again(killed);
+                // Not to synchronise: whenever it is, the outcome is the same.
+                thread::sleep(Duration::from_millis(pause));
+            }
+            gang.check(tickets, elements);
+        }
+    });
+}

@@ -1,0 +1,136 @@
+//! The client when its sidecar ends and another takes its place.
+
+use std::thread;
+use std::time::Duration;
+
+use super::tests::{PATIENCE, bytes_of, echo};
+use super::*;
+use crate::attach::Listener;
+
+/// Sidecars one after the other, each for so many calls; the last until it is left.
+fn sidecars(lives: &'static [usize]) -> (tempfile::TempDir, Client, thread::JoinHandle<Said>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let again = path.clone();
+    let served = thread::spawn(move || {
+        let mut said = vec![echo(&listener, 1 << 30, Some(lives[0]))];
+        drop(listener);
+        for lasts in &lives[1..] {
+            said.push(echo(
+                &Listener::bind(&again).unwrap(),
+                1 << 30,
+                Some(*lasts),
+            ));
+        }
+        said
+    });
+    let client = Client::attach(&path, 0, PATIENCE).unwrap();
+    (dir, client, served)
+}
+
+/// What each of them has heard.
+type Said = Vec<Vec<ToSidecar>>;
+
+fn call(client: &Client, content: &[u8]) -> Ticket {
+    let mut input = client.buffer(content.len(), PATIENCE).unwrap();
+    input.copy_from_slice(content);
+    client
+        .submit(bytes_of(content.len()), Some(input), PATIENCE)
+        .unwrap()
+}
+
+#[test]
+fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
+    let (_dir, client, served) = sidecars(&[2, 1, usize::MAX]);
+    let tickets: Vec<Ticket> = (1..=6u8).map(|one| call(&client, &[one; 100])).collect();
+    for (one, ticket) in (1..=6u8).zip(tickets) {
+        let output = client.wait(ticket, PATIENCE).unwrap();
+        assert_eq!(&output.result[..], [one; 100]);
+        assert_eq!(output.input.unwrap()[..], [one; 100]);
+    }
+    drop(client);
+    let said = served.join().unwrap();
+    let again: Vec<_> = said
+        .iter()
+        .map(|heard| match heard[0] {
+            ToSidecar::Attach { again, .. } => again,
+            _ => panic!("the first message is another: {heard:?}"),
+        })
+        .collect();
+    // What the first two have told is not called again.
+    assert_eq!(again, [None, Some(2), Some(3)]);
+}
+
+#[test]
+fn what_is_held_and_lent_stays_where_it_is_while_sidecars_come_and_go() {
+    let (_dir, client, served) = sidecars(&[2, usize::MAX]);
+    let (one, two) = (call(&client, b"one"), call(&client, b"two"));
+    let mut mine = client.buffer(5, PATIENCE).unwrap();
+    mine.copy_from_slice(b"three");
+    let place = mine.as_ptr();
+    let held = client.wait(one, PATIENCE).unwrap();
+    let lost = call(&client, b"lost");
+    assert_eq!(&client.wait(lost, PATIENCE).unwrap().result[..], b"lost");
+    // The second outcome was told by the first sidecar and is taken now.
+    assert_eq!(&client.wait(two, PATIENCE).unwrap().result[..], b"two");
+    assert_eq!(&held.result[..], b"one");
+    drop(held);
+    assert_eq!((mine.as_ptr(), &mine[..]), (place, &b"three"[..]));
+    let ticket = client.submit(bytes_of(5), Some(mine), PATIENCE).unwrap();
+    let output = client.wait(ticket, PATIENCE).unwrap();
+    assert_eq!(&output.result[..], b"three");
+    assert_eq!(output.input.unwrap().as_ptr(), place);
+    drop(output.result);
+    drop(client);
+    let said = served.join().unwrap();
+    let lent = said[1]
+        .iter()
+        .filter(|one| matches!(one, ToSidecar::Lend { .. }));
+    assert_eq!(lent.count(), 4);
+    let asked = said[1]
+        .iter()
+        .any(|one| matches!(one, ToSidecar::Allocate { .. }));
+    assert!(!asked, "an idle segment of the first served the second");
+}
+
+#[test]
+fn calls_and_requests_wait_while_no_sidecar_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let first = thread::spawn(move || echo(&listener, 1 << 30, Some(0)));
+    let client = Client::attach(&path, 0, PATIENCE).unwrap();
+    let gone = call(&client, b"gone");
+    first.join().unwrap();
+    let late = client.wait(gone, Duration::from_millis(1)).unwrap_err();
+    assert!(matches!(late, Error::Timeout { .. }), "{late}");
+    assert!(!client.test(gone).unwrap());
+    // No idle segment is as large, so this one is asked for.
+    let asking = {
+        let client = client.clone();
+        thread::spawn(move || call(&client, &[7; 1 << 20]))
+    };
+    let listener = Listener::bind(&path).unwrap();
+    let second = thread::spawn(move || echo(&listener, 1 << 30, Some(usize::MAX)));
+    assert_eq!(&client.wait(gone, PATIENCE).unwrap().result[..], b"gone");
+    let ticket = asking.join().unwrap();
+    let output = client.wait(ticket, PATIENCE).unwrap();
+    assert!(output.result.iter().all(|byte| *byte == 7));
+    assert_eq!((output.members.epoch, output.members.ranks), (1, 1));
+    drop((output, client));
+    second.join().unwrap();
+}
+
+#[test]
+fn a_sidecar_that_does_not_come_back_is_an_error_that_says_where_to_look() {
+    let (_dir, client, served) = sidecars(&[0]);
+    let ticket = call(&client, b"lost");
+    let error = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::SidecarLost { .. }), "{error}");
+    let text = error.to_string();
+    for words in ["hfreduce.sock", "container hfreduce", "none took its place"] {
+        assert!(text.contains(words), "{text}");
+    }
+    served.join().unwrap();
+}
