@@ -393,4 +393,6 @@ impl Client {
 #[cfg(test)]
 mod again_tests;
 #[cfg(test)]
+mod gpu_tests;
+#[cfg(test)]
 mod tests;
