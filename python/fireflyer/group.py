@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from . import naming, process
 from .errors import HFReduceError
+from .gpu import Courier
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class HFReduceGroup(dist.ProcessGroup):
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
+        self._courier: Courier | None = None
         self._completer = None
         if client is not None:
             self._completer = Completer()
@@ -121,7 +123,7 @@ class HFReduceGroup(dist.ProcessGroup):
         client = self._client
         assert client is not None
         self._ready([])
-        with self._calling:
+        with self._turn():
             return client.submit(
                 "allreduce",
                 _DTYPES[dtype],
@@ -146,6 +148,8 @@ class HFReduceGroup(dist.ProcessGroup):
         """Reduces the tensors of all ranks, in place on all of them."""
         tensors = _list(tensors)
         reduction = _reduction(opts if op is None else op)
+        if len(tensors) == 1 and tensors[0].is_cuda:
+            return self._on_gpu(tensors[0], reduction)
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
@@ -276,7 +280,7 @@ class HFReduceGroup(dist.ProcessGroup):
                     raise HFReduceError(f"{what} failed: {error}") from error
 
         results = list(naming.tensors_of(0, arguments, named))
-        with self._calling:
+        with self._turn():
             ticket = client.call("barrier", "u8", 0, None, tag=name, timeout=timeout)
             return completer.add(HFReduceWork(what, results), finish)
 
@@ -290,6 +294,27 @@ class HFReduceGroup(dist.ProcessGroup):
     reduce_scatter = partialmethod(_over_gloo, "reduce_scatter")
     _reduce_scatter_base = partialmethod(_over_gloo, "_reduce_scatter_base")
     reduce_scatter_tensor_coalesced = partialmethod(_over_gloo, "reduce_scatter_tensor_coalesced")
+
+    def _on_gpu(self, tensor: torch.Tensor, reduction: str | None) -> dist.Work:
+        """An allreduce of a tensor on a GPU."""
+        self._ready([])
+        dtype = _DTYPES.get(tensor.dtype)
+        if self._client is None or dtype is None or reduction in (None, "premul_sum"):
+            raise HFReduceError(
+                f"failed to reduce a tensor of {tensor.dtype} on {tensor.device}: hfreduce adds up floats of 8 to 32 bits "
+                "and integers there, where a sidecar runs; copy it to host memory, or use nccl"
+            )
+        assert self._completer is not None
+        with self._calling:
+            if self._courier is None:
+                self._courier = Courier(self._client, self._completer, self._timeout)
+            return self._courier.all_reduce(tensor, dtype, reduction)
+
+    def _turn(self) -> threading.Lock:
+        """The lock of whoever calls, who calls after those that still wait for their GPU."""
+        if self._courier is not None:
+            self._courier.drain()
+        return self._calling
 
     def _words(self, tensors: Sequence[torch.Tensor], reduction: str | None) -> Words | None:
         """The words of a reduction, if the sidecar can do it."""
@@ -313,8 +338,8 @@ class HFReduceGroup(dist.ProcessGroup):
         for tensor in tensors:
             if tensor.device.type not in ("cpu", "meta"):
                 raise HFReduceError(
-                    f"failed to call a collective with a tensor on {tensor.device}: hfreduce takes tensors "
-                    "in host memory for now; copy it there, or use another backend"
+                    f"failed to call a collective with a tensor on {tensor.device}: on a GPU hfreduce "
+                    "does allreduce only for now; copy it to host memory, or use another backend"
                 )
             if tensor.layout != torch.strided or tensor.device.type != "cpu":
                 return False
@@ -348,7 +373,7 @@ class HFReduceGroup(dist.ProcessGroup):
                 after()
 
         told = [one for one in (results or outputs) if one is not None]
-        with self._calling:
+        with self._turn():
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = None

@@ -45,6 +45,8 @@ class HFReduceWork(dist.Work):
         self._latch = threading.Lock()
         self._latch.acquire()
         self._error: HFReduceError | None = None
+        #: Of tensors on a GPU: makes the current stream wait for them.
+        self.gate: Callable[[], None] | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
@@ -56,7 +58,7 @@ class HFReduceWork(dist.Work):
             source = self._source
         self._latch.release()
         if source is not None:
-            source.set_result(self._take_outputs())
+            self._resolve(source)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
@@ -74,6 +76,8 @@ class HFReduceWork(dist.Work):
         if self._error is not None:
             # A new one each time: a raised exception collects the traceback of every wait.
             raise HFReduceError(str(self._error)) from self._error.__cause__
+        if self.gate is not None:
+            self.gate()
         self._take_outputs()
         return True
 
@@ -85,7 +89,7 @@ class HFReduceWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same as `wait`: the tensors are in the host's memory."""
+        """The same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -108,14 +112,20 @@ class HFReduceWork(dist.Work):
         """A future of the tensors; its error is PyTorch's, with the name of ours in its text."""
         with self._lock:
             if self._future is None:
-                source: torch.futures.Future = torch.futures.Future()
+                devices = {one.device for one in self._outputs or () if one.is_cuda}
+                source: torch.futures.Future = torch.futures.Future(devices=list(devices))
                 # An exception set on a future is a value to C++; one raised in a callback is an error.
                 self._future = source.then(self._deliver)
                 if self._is_over:
-                    source.set_result(self._take_outputs())
+                    self._resolve(source)
                 else:
                     self._source = source
             return self._future
+
+    def _resolve(self, source: torch.futures.Future) -> None:
+        if self.gate is not None:
+            self.gate()  # Who waits for the future waits for this thread's stream.
+        source.set_result(self._take_outputs())
 
     def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use wire::{Call, DType, OpKind, ReduceOp};
 
 use crate::error::raise;
+use crate::gpu::{self, Gpu};
 use crate::memory;
 
 /// An operation in flight.
@@ -211,6 +212,25 @@ impl Client {
     fn take(&self, py: Python<'_>, ticket: &Ticket, timeout: f64) -> PyResult<memory::Result> {
         let output = self.finish(py, ticket, timeout)?;
         memory::Result::new(output.result, &self.results_written)
+    }
+
+    /// Waits for an operation and begins to copy its result to the GPU's memory at `target`. What lies from `offset` of
+    /// the arena on, the operation's input, may be overwritten.
+    #[pyo3(signature = (ticket, device, arena, offset, target, *, timeout))]
+    #[expect(clippy::too_many_arguments, reason = "two places, and what is between")]
+    fn deliver(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        device: &Gpu,
+        arena: &memory::Arena,
+        offset: usize,
+        target: u64,
+        timeout: f64,
+    ) -> PyResult<gpu::Copy> {
+        let output = self.finish(py, ticket, timeout)?;
+        py.detach(|| device.deliver(output.result, arena, offset, target))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Bytes that `call` has copied to the sidecar's memory.

@@ -75,12 +75,10 @@ impl Drop for Event {
 
 /// The host memory of a copy, which stays for as long as the GPU may touch it.
 #[derive(Debug)]
+#[expect(dead_code, reason = "kept, not used")]
 enum Kept {
-    Input(#[expect(dead_code, reason = "kept, not used")] Arc<Arena>),
-    Output(
-        #[expect(dead_code, reason = "kept, not used")] ResultView,
-        Arc<Arena>,
-    ),
+    Input(Arc<Arena>),
+    Output(ResultView, Arc<Arena>),
 }
 
 /// A copy that was begun. Dropping it waits until it is over.
