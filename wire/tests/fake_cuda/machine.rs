@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use wire::cuda::abi;
 
 /// The only context.
-pub const CONTEXT: usize = 0xC0DE;
+pub(crate) const CONTEXT: usize = 0xC0DE;
 
 /// What a stream is given.
 #[derive(Clone, Copy, Debug)]
-pub enum Work {
+pub(crate) enum Work {
     Fill {
         target: u64,
         bytes: usize,
@@ -39,7 +39,7 @@ pub enum Work {
 }
 
 #[derive(Debug, Default)]
-pub struct Machine {
+pub(crate) struct Machine {
     random: u64,
     reads_only: bool,
     memory: BTreeMap<u64, Vec<u8>>,
@@ -57,20 +57,20 @@ thread_local! {
     static PUSHED: Cell<usize> = const { Cell::new(0) };
 }
 
-pub fn push() {
+pub(crate) fn push() {
     PUSHED.set(PUSHED.get() + 1);
 }
 
-pub fn pop() {
+pub(crate) fn pop() {
     PUSHED.set(PUSHED.get().checked_sub(1).expect("nothing was pushed"));
 }
 
 /// Most of the driver's functions need a context.
-pub fn assert_current() {
+pub(crate) fn assert_current() {
     assert!(PUSHED.get() > 0, "no context is current");
 }
 
-pub fn machine() -> MutexGuard<'static, Machine> {
+pub(crate) fn machine() -> MutexGuard<'static, Machine> {
     // Never freed: whoever loads the library leaves it loaded.
     static PLACE: OnceLock<Mutex<Machine>> = OnceLock::new();
     PLACE
@@ -80,7 +80,7 @@ pub fn machine() -> MutexGuard<'static, Machine> {
 }
 
 impl Machine {
-    pub fn begin(&mut self, seed: u64, reads_only: bool) {
+    pub(crate) fn begin(&mut self, seed: u64, reads_only: bool) {
         self.random = seed.wrapping_mul(2).wrapping_add(1);
         self.reads_only = reads_only;
     }
@@ -98,11 +98,11 @@ impl Machine {
         self.next
     }
 
-    pub fn reads_only(&self) -> bool {
+    pub(crate) fn reads_only(&self) -> bool {
         self.reads_only
     }
 
-    pub fn allocate(&mut self, bytes: usize, value: u8) -> u64 {
+    pub(crate) fn allocate(&mut self, bytes: usize, value: u8) -> u64 {
         // No address of the host: whoever touches it there is seen.
         let start = (1 << 50) + (self.number() << 32);
         self.memory.insert(start, vec![value; bytes]);
@@ -115,7 +115,7 @@ impl Machine {
         (at + bytes <= memory.len()).then_some((*start, at))
     }
 
-    pub fn memory(&self, place: u64, bytes: usize) -> &[u8] {
+    pub(crate) fn memory(&self, place: u64, bytes: usize) -> &[u8] {
         let (start, at) = self.find(place, bytes).expect("no memory of the device");
         &self.memory[&start][at..at + bytes]
     }
@@ -126,17 +126,17 @@ impl Machine {
         &mut memory[at..at + bytes]
     }
 
-    pub fn stream(&mut self) -> u64 {
+    pub(crate) fn stream(&mut self) -> u64 {
         let stream = self.number();
         self.streams.insert(stream, VecDeque::new());
         stream
     }
 
-    pub fn give(&mut self, stream: u64, work: Work) {
+    pub(crate) fn give(&mut self, stream: u64, work: Work) {
         self.streams.entry(stream).or_default().push_back(work);
     }
 
-    pub fn capture(&mut self, stream: u64, captures: bool) {
+    pub(crate) fn capture(&mut self, stream: u64, captures: bool) {
         if captures {
             self.capturing.insert(stream);
         } else {
@@ -144,32 +144,32 @@ impl Machine {
         }
     }
 
-    pub fn captures(&self, stream: u64) -> bool {
+    pub(crate) fn captures(&self, stream: u64) -> bool {
         self.capturing.contains(&stream)
     }
 
-    pub fn retain(&mut self, by: i64) {
+    pub(crate) fn retain(&mut self, by: i64) {
         self.contexts += by;
     }
 
-    pub fn alive(&self) -> u64 {
+    pub(crate) fn alive(&self) -> u64 {
         self.contexts as u64 + self.events.len() as u64 + self.registered.len() as u64
     }
 
-    pub fn event(&mut self) -> u64 {
+    pub(crate) fn event(&mut self) -> u64 {
         let event = self.number();
         self.events.insert(event, 0);
         event
     }
 
-    pub fn forget(&mut self, event: u64) -> abi::Status {
+    pub(crate) fn forget(&mut self, event: u64) -> abi::Status {
         match self.events.remove(&event) {
             Some(_) => abi::SUCCESS,
             None => abi::INVALID_VALUE,
         }
     }
 
-    pub fn record(&mut self, event: u64, stream: u64) -> abi::Status {
+    pub(crate) fn record(&mut self, event: u64, stream: u64) -> abi::Status {
         let record = self.number();
         let Some(last) = self.events.get_mut(&event) else {
             return abi::INVALID_VALUE;
@@ -179,7 +179,7 @@ impl Machine {
         abi::SUCCESS
     }
 
-    pub fn wait(&mut self, stream: u64, event: u64) -> abi::Status {
+    pub(crate) fn wait(&mut self, stream: u64, event: u64) -> abi::Status {
         match self.events.get(&event).copied() {
             None => abi::INVALID_VALUE,
             Some(0) => abi::SUCCESS,
@@ -190,13 +190,13 @@ impl Machine {
         }
     }
 
-    pub fn has_come(&self, event: u64) -> bool {
+    pub(crate) fn has_come(&self, event: u64) -> bool {
         self.events
             .get(&event)
             .is_none_or(|record| *record == 0 || self.come.contains(record))
     }
 
-    pub fn register(&mut self, start: usize, bytes: usize, flags: u32) -> abi::Status {
+    pub(crate) fn register(&mut self, start: usize, bytes: usize, flags: u32) -> abi::Status {
         let read_only = flags & abi::HOST_REGISTER_READ_ONLY != 0;
         if bytes == 0 || self.registered.contains_key(&start) {
             return abi::INVALID_VALUE;
@@ -208,7 +208,7 @@ impl Machine {
         abi::SUCCESS
     }
 
-    pub fn unregister(&mut self, start: usize) -> abi::Status {
+    pub(crate) fn unregister(&mut self, start: usize) -> abi::Status {
         let busy = self.streams.values().flatten().any(|work| match work {
             Work::ToHost { target, .. } => self.is_in(start, *target),
             Work::ToDevice { source, .. } => self.is_in(start, *source),
@@ -232,7 +232,13 @@ impl Machine {
         before.is_some_and(|(start, length)| place + bytes <= start + length)
     }
 
-    pub fn fetch(&mut self, target: usize, source: u64, bytes: usize, stream: u64) -> abi::Status {
+    pub(crate) fn fetch(
+        &mut self,
+        target: usize,
+        source: u64,
+        bytes: usize,
+        stream: u64,
+    ) -> abi::Status {
         if !self.is_registered(target, bytes) || self.find(source, bytes).is_none() {
             return abi::INVALID_VALUE;
         }
@@ -245,7 +251,7 @@ impl Machine {
         abi::SUCCESS
     }
 
-    pub fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         target: u64,
         source: usize,
@@ -265,14 +271,14 @@ impl Machine {
     }
 
     /// Runs a few things, or nothing.
-    pub fn some_steps(&mut self) {
+    pub(crate) fn some_steps(&mut self) {
         for _ in 0..self.draw(4) {
             self.step();
         }
     }
 
     /// Runs the head of a stream that may run. False when none may.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let ready: Vec<u64> = self
             .streams
             .iter()
