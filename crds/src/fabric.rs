@@ -50,10 +50,31 @@ pub struct FabricSpec {
     #[serde(default = "default_max_cross_zone_jobs")]
     #[schemars(range(min = 0, max = 64))]
     pub max_cross_zone_jobs: u32,
+    /// Which class each kind of traffic has on the network.
+    #[serde(default)]
+    pub traffic_classes: TrafficClasses,
     /// Node classes that jobs may ask for; the first is the default.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub classes: Vec<NodeClass>,
+}
+
+/// Classes of traffic, 0 to 7: InfiniBand's service level; over Ethernet the class selector of IP packets (DSCP 8
+/// times the class).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct TrafficClasses {
+    /// HFReduce's data; 1 by default, so that other traffic (0) has a class of its own.
+    #[serde(default = "default_hfreduce_class")]
+    #[schemars(range(min = 0, max = 7))]
+    pub hfreduce: u8,
+}
+
+impl Default for TrafficClasses {
+    fn default() -> Self {
+        Self {
+            hfreduce: default_hfreduce_class(),
+        }
+    }
 }
 
 /// A kind of node, and the share of it that a job's pod asks for.
@@ -111,5 +132,8 @@ fn default_class_label() -> String {
     crate::names::LABEL_NODE_CLASS.to_owned()
 }
 fn default_max_cross_zone_jobs() -> u32 {
+    1
+}
+fn default_hfreduce_class() -> u8 {
     1
 }

@@ -58,6 +58,9 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("self.failurePolicy == oldSelf.failurePolicy")
     .message("failurePolicy cannot change once the job exists: delete the job and create it again")
     .field_path(".failurePolicy"))]
+#[x_kube(validation = Rule::new("!has(self.failurePolicy.minNodes) || self.failurePolicy.minNodes <= self.nodes")
+    .message("failurePolicy.minNodes is more than nodes: the gang could never go on after a loss, lower it")
+    .field_path(".failurePolicy.minNodes"))]
 #[x_kube(validation = Rule::new(
     "has(self.procsPerNode) == has(oldSelf.procsPerNode) && (!has(self.procsPerNode) || self.procsPerNode == oldSelf.procsPerNode)"
 )
@@ -223,16 +226,49 @@ pub struct FailurePolicy {
     #[serde(default = "default_max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
+    /// What becomes of the others when a node is lost while they train. `Restart` (the default): the attempt
+    /// ends, another one goes on from the last checkpoint. `Shrink`: the nodes that are left finish what was
+    /// under way and go on, without a restart and without what the lost one had; a program's process that
+    /// fails takes its node out in the same way. A gang never grows again: the next attempt has all nodes.
+    /// Only collectives of HFReduce are carried over a loss.
+    #[serde(default)]
+    pub on_peer_loss: OnPeerLoss,
+    /// Seconds that a silent node is waited for before the others go on without it, 5 to 600; 10 by default.
+    /// One that is known to be dead is not waited for. Only for `onPeerLoss: Shrink`.
+    #[serde(default = "default_peer_loss_seconds")]
+    #[schemars(range(min = 5, max = 600))]
+    pub peer_loss_seconds: u32,
+    /// With fewer nodes than this the gang does not go on: the attempt ends, 1 to `nodes`. 2 by default.
+    /// Only for `onPeerLoss: Shrink`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub min_nodes: Option<u32>,
+}
+
+/// What becomes of the others when a node is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnPeerLoss {
+    /// The attempt ends and another one starts.
+    #[default]
+    Restart,
+    /// They go on.
+    Shrink,
 }
 
 fn default_max_restarts() -> u32 {
     3
+}
+fn default_peer_loss_seconds() -> u32 {
+    10
 }
 
 impl Default for FailurePolicy {
     fn default() -> Self {
         Self {
             max_restarts: default_max_restarts(),
+            on_peer_loss: OnPeerLoss::default(),
+            peer_loss_seconds: default_peer_loss_seconds(),
+            min_nodes: None,
         }
     }
 }
@@ -261,6 +297,9 @@ pub struct TrainingJobStatus {
     /// Nodes whose trainer runs in the current attempt.
     #[serde(default)]
     pub ready: u32,
+    /// Who takes part in an attempt that goes on without lost nodes (`onPeerLoss: Shrink`), since its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<MembershipStatus>,
     /// ConfigMap that lists the current attempt's nodes in rank order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignment: Option<String>,
@@ -284,6 +323,27 @@ pub struct TrainingJobStatus {
     /// Generation of the spec that this status answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// The members of an attempt. Written before they go on, so that of two sides one does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MembershipStatus {
+    /// The attempt.
+    pub attempt: u32,
+    /// Counts the memberships of the attempt.
+    pub epoch: u64,
+    /// How many nodes take part.
+    pub participants: u32,
+    /// Node ranks that were lost, as ranges: `2,5-7`. Empty when all take part.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lost: String,
+    /// The first 16 of the lost nodes by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_nodes: Vec<String>,
+    /// What the members began with: which operations were not run again. For the operator alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
 }
 
 /// A durable checkpoint.

@@ -1,13 +1,16 @@
-//! Serves /live, /ready and /metrics. Probes and scrapes are all that comes in here; nothing
-//! else of the process is reachable over it.
+//! Serves /live, /ready and /metrics, and what else a process has to tell. Probes, scrapes and questions are all that
+//! comes in here: nothing can be changed over it.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -37,7 +40,12 @@ pub struct Endpoints {
     listener: TcpListener,
     registry: Registry,
     readiness: Readiness,
+    more: Router,
 }
+
+/// Why there is no answer now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable(pub String);
 
 impl Endpoints {
     /// Binds the address.
@@ -53,7 +61,37 @@ impl Endpoints {
             listener,
             registry,
             readiness,
+            more: Router::new(),
         })
+    }
+
+    /// Serves one more document: `answer` is asked each time.
+    #[must_use]
+    pub fn with_json<D, F>(
+        self,
+        path: &str,
+        answer: impl Fn() -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        D: Serialize + 'static,
+        F: Future<Output = Result<D, Unavailable>> + Send + 'static,
+    {
+        let handler = async move || {
+            let text = match answer().await {
+                Ok(document) => {
+                    serde_json::to_string_pretty(&document).map_err(|error| error.to_string())
+                }
+                Err(Unavailable(why)) => Err(why),
+            };
+            match text {
+                Ok(text) => Ok(([(CONTENT_TYPE, "application/json")], text + "\n")),
+                Err(why) => Err((StatusCode::SERVICE_UNAVAILABLE, why + "\n")),
+            }
+        };
+        Self {
+            more: self.more.route(path, get(handler)),
+            ..self
+        }
     }
 
     /// The address that was bound, with the port the kernel chose for port 0.
@@ -67,6 +105,7 @@ impl Endpoints {
             listener,
             registry,
             readiness,
+            more,
         } = self;
         if let Ok(address) = listener.local_addr() {
             info!(%address, "serving health and metrics");
@@ -79,7 +118,8 @@ impl Endpoints {
                 Router::new()
                     .route("/metrics", get(metrics))
                     .with_state(registry),
-            );
+            )
+            .merge(more);
         axum::serve(listener, router)
             .with_graceful_shutdown(async move { shutdown.cancelled().await })
             .await
@@ -148,6 +188,37 @@ mod tests {
             get(address, "/metrics")
                 .await
                 .contains("fireflyer_build_info")
+        );
+
+        shutdown.cancel();
+        server.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_a_process_tells_is_json_or_says_why_it_is_not() {
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let registry = Registry::new("1.2.3").unwrap();
+        let endpoints = Endpoints::bind(any_port, registry, Readiness::default())
+            .await
+            .unwrap()
+            .with_json("/fine", || async { Ok([1, 2]) })
+            .with_json("/busy", || async {
+                Err::<(), _>(Unavailable("asleep".into()))
+            });
+        let address = endpoints.address().unwrap();
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(endpoints.serve(shutdown.clone()));
+
+        let fine = get(address, "/fine").await;
+        assert!(
+            fine.starts_with("HTTP/1.1 200") && fine.contains("application/json"),
+            "{fine}"
+        );
+        assert!(fine.contains("[\n  1,\n  2\n]\n"), "{fine}");
+        let busy = get(address, "/busy").await;
+        assert!(
+            busy.starts_with("HTTP/1.1 503") && busy.ends_with("asleep\n"),
+            "{busy}"
         );
 
         shutdown.cancel();

@@ -9,7 +9,7 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use wire::DType;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 
-use crate::meet::Preference;
+use crate::meet::{Checksum, Preference, Rdma};
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
@@ -85,6 +85,51 @@ pub struct Serve {
         default_value_t
     )]
     pub transport: Preference,
+    /// Whether each payload over TCP is followed by a checksum.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_CHECKSUM", value_enum, default_value_t)]
+    pub checksum: Checksum,
+    /// Which RDMA device is used.
+    #[command(flatten)]
+    pub rdma: RdmaFlags,
+    /// The type-of-service byte of data packets, over TCP and RoCE: its upper six bits are the DSCP. By default the
+    /// class selector of HFReduce's traffic class in the Fabric.
+    #[arg(long, env = "FIREFLYER_TRAFFIC_CLASS")]
+    pub traffic_class: Option<u8>,
+}
+
+/// Flags about RDMA.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct RdmaFlags {
+    /// The RDMA device, as the kernel calls it; by default the one that has this node's address, else the first whose
+    /// port is active.
+    #[arg(long, env = "FIREFLYER_RDMA_DEVICE")]
+    pub rdma_device: Option<String>,
+    /// The port of the device; by default the first that is active.
+    #[arg(long, env = "FIREFLYER_RDMA_PORT", value_parser = clap::value_parser!(u8).range(1..))]
+    pub rdma_port: Option<u8>,
+    /// The place in the port's GID table; by default RoCE v2 with this node's address, else with an IPv4 address.
+    #[arg(long, env = "FIREFLYER_RDMA_GID_INDEX")]
+    pub rdma_gid_index: Option<u8>,
+    /// InfiniBand's service level; by default HFReduce's traffic class in the Fabric.
+    #[arg(long, env = "FIREFLYER_RDMA_SERVICE_LEVEL", value_parser = clap::value_parser!(u8).range(..16))]
+    pub rdma_service_level: Option<u8>,
+    /// Another libibverbs than the one that the loader finds.
+    #[arg(long, env = "FIREFLYER_RDMA_LIBRARY")]
+    pub rdma_library: Option<PathBuf>,
+}
+
+impl RdmaFlags {
+    /// For a node that peers reach at this address, in a job of this traffic class.
+    pub fn resolve(&self, near: IpAddr, class: u8) -> Rdma {
+        Rdma {
+            library: self.rdma_library.clone(),
+            device: self.rdma_device.clone(),
+            port: self.rdma_port,
+            gid_index: self.rdma_gid_index,
+            near: Some(near),
+            service_level: self.rdma_service_level.unwrap_or(class),
+        }
+    }
 }
 
 /// Flags of `ready`.
@@ -117,6 +162,9 @@ pub struct Bench {
     /// How the nodes reach each other.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
+    /// Whether each payload over TCP is followed by a checksum.
+    #[arg(long, value_enum, default_value_t)]
+    pub checksum: Checksum,
 }
 
 /// Parts of a bench.

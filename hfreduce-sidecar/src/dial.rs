@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 use wire::handshake::Party;
-use wire::transport::{Transport, tcp};
+use wire::transport::Transport;
 
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
 use crate::join::Joined;
@@ -22,13 +22,6 @@ const DIAL_LIMIT: Duration = Duration::from_secs(2);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// What the door says once it agrees on the epoch.
 pub(crate) const AGREED: [u8; 1] = [1];
-/// Sets what every data connection needs.
-pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
-    if !tcp::tune(stream)? {
-        debug!("neither cubic nor reno may be used; the kernel's default stays");
-    }
-    Ok(())
-}
 
 /// A neighbour that is being dialled.
 pub(crate) struct Dial {
@@ -63,7 +56,7 @@ impl Dial {
 
     fn once(&self) -> Result<Box<dyn Transport>, Error> {
         let mut stream = TcpStream::connect_timeout(&self.address, DIAL_LIMIT)?;
-        tune(&stream)?;
+        self.meeting.tune(&stream)?;
         let theirs = initiate(&mut stream, &self.credentials)?;
         match theirs.party {
             Party::Sidecar { rank } if rank as usize == self.peer => {

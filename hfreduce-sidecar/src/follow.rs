@@ -113,14 +113,28 @@ impl<'a> Follower<'a> {
             } => self.connect(epoch, members, Some(resume))?,
             Order::Go { epoch } => self.go(epoch)?,
             Order::Stop { epoch, members } => self.stop(epoch, members)?,
-            Order::Refused { reason } => {
-                // Also when it waits for its processes and has not reported yet.
-                if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
-                    self.tell(Command::GiveUp(reason));
-                }
-            }
+            Order::Refused { reason } => self.give_up(reason)?,
         }
         Ok(())
+    }
+
+    /// The others will not have this node, which matters to processes that wait for them.
+    fn give_up(&mut self, reason: String) -> Result<(), Error> {
+        if self.engine.is_none() && self.node.has_welcomed() {
+            self.forget(self.asked)?;
+        }
+        // Also when it waits for its processes and has not reported yet.
+        if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
+            self.tell(Command::GiveUp(reason));
+        }
+        Ok(())
+    }
+
+    /// Lets processes come back to this sidecar, which knows nothing of them.
+    fn forget(&mut self, epoch: u64) -> Result<(), Error> {
+        let reporter = self.rendezvous.reporter.clone();
+        let made = self.node.engine_without_memory(epoch, reporter)?;
+        self.run(made)
     }
 
     /// The members stop in an epoch: this node too, unless it has gone on since.
@@ -139,11 +153,7 @@ impl<'a> Follower<'a> {
             }
             Some(_) => {}
             None if self.engine.is_some() => self.tell(Command::Stop),
-            None => {
-                let reporter = self.rendezvous.reporter.clone();
-                let made = self.node.engine_without_memory(epoch, reporter)?;
-                self.run(made)?;
-            }
+            None => self.forget(epoch)?,
         }
         Ok(())
     }

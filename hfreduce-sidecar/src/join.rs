@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
 use wire::transport::Transport;
 
-use crate::dial::{AGREED, Dial, tune};
+use crate::dial::{AGREED, Dial};
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, respond};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
@@ -189,7 +189,7 @@ impl Knock {
                 .is_some_and(|round| round.ranks.contains(&rank)),
         };
         let answered = respond(&mut stream, &self.credentials, wanted)
-            .and_then(|identity| Ok(tune(&stream).map(|()| identity)?))
+            .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
         let linked = answered.and_then(|(rank, sender)| {
@@ -253,7 +253,7 @@ impl Knock {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::path::Path;
+    use std::path::PathBuf;
 
     use wire::handshake::{JobId, Key};
 
@@ -261,6 +261,7 @@ mod tests {
     use crate::dial::propose;
     use crate::introduce::initiate;
     use crate::meet::Preference;
+    use crate::member::Options;
 
     fn door(rank: u32) -> Door {
         let identity = Identity {
@@ -274,7 +275,11 @@ mod tests {
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
-        let meeting = Meeting::open(rank, Preference::Tcp, Path::new("")).unwrap();
+        let options = Options {
+            transport: Preference::Tcp,
+            ..Options::new(PathBuf::new())
+        };
+        let meeting = Meeting::open(rank, &options).unwrap();
         Door::open(listener, credentials, meeting, metrics).unwrap()
     }
 

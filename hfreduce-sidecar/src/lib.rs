@@ -8,6 +8,7 @@ pub mod codec;
 mod dial;
 pub mod engine;
 mod follow;
+pub mod inspect;
 pub mod introduce;
 pub mod join;
 pub mod meet;

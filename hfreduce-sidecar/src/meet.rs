@@ -1,25 +1,32 @@
 //! How two neighbours that are connected and know each other go on: through memory that they share, where both run
-//! on one machine and see the same files, else over the connection itself. Each side says over the connection what
-//! it can; the one that has dialled tries, and both do what came out.
+//! on one machine and see the same files, else over RDMA, where both have it and reach each other by it, else over the
+//! connection itself. Each side says over the connection what it can; they try, and both do what came out.
 //!
 //! That two sidecars are on one machine is shown by one reaching the other's socket with a token that came over
 //! the authenticated connection: paths and even boot ids are alike in pods that share nothing.
+
+mod rdma;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
+use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Listener};
 use wire::transport::shared::Opening;
-use wire::transport::{self, Tcp, Transport};
+use wire::transport::{self, Tcp, Transport, tcp};
 
 use crate::introduce::{HANDSHAKE_LIMIT, limit, nonce};
+use crate::member::Options;
+use rdma::Capability;
+pub use rdma::Rdma;
 
 /// The socket in the run directory where neighbours of the same machine meet.
 const SOCKET: &str = "neighbours.sock";
@@ -31,11 +38,66 @@ const EARLY_LIMIT: usize = 32;
 /// How neighbours are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preference {
-    /// Through shared memory where both run on one machine, else over TCP.
+    /// Through shared memory where both run on one machine, else over RDMA where both have it, else over TCP.
     #[default]
     Auto,
     /// Over TCP always.
     Tcp,
+    /// Through shared memory where both run on one machine, else over TCP.
+    Shared,
+    /// Over RDMA where both have it, even on one machine, else over TCP.
+    Verbs,
+}
+
+impl Preference {
+    const fn shares_memory(self) -> bool {
+        match self {
+            Self::Auto | Self::Shared => true,
+            Self::Tcp | Self::Verbs => false,
+        }
+    }
+
+    const fn uses_rdma(self) -> bool {
+        match self {
+            Self::Auto | Self::Verbs => true,
+            Self::Tcp | Self::Shared => false,
+        }
+    }
+}
+
+/// Whether payload over TCP is followed by a checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Checksum {
+    /// Where packets leave the machine, unless a neighbour has turned it off.
+    #[default]
+    Auto,
+    /// Always: a neighbour that has turned it off is refused.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Checksum {
+    fn wish(self, stream: &TcpStream) -> io::Result<Wish> {
+        Ok(match self {
+            Self::Off => Wish::Off,
+            Self::On => Wish::Wants,
+            // Nothing is damaged between two sockets of one kernel.
+            Self::Auto if stream.local_addr()?.ip() == stream.peer_addr()?.ip() => Wish::Can,
+            Self::Auto => Wish::Wants,
+        })
+    }
+}
+
+/// What a side says about checksums. They are there if one wants them and none has turned them off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Wish {
+    /// Also what a side means that says nothing.
+    #[default]
+    Off,
+    Can,
+    Wants,
 }
 
 /// Why two neighbours could not agree.
@@ -50,12 +112,15 @@ pub enum Error {
     /// An offer that is too long.
     #[error("failed to read a neighbour's offer of transports: it has {0} bytes")]
     Length(usize),
-    /// The shared memory could not be set up.
-    #[error("failed to set up shared memory with a neighbour")]
+    /// Shared memory or RDMA could not be set up.
+    #[error("failed to set up a link with a neighbour")]
     Transport(#[from] transport::Error),
     /// The socket could not be made.
     #[error(transparent)]
     Socket(#[from] attach::Error),
+    /// One side insists on checksums, the other has none.
+    #[error("failed to agree on checksums: this node has --checksum on, the neighbour has it off")]
+    Checksum,
     /// The other side did not finish.
     #[error("failed to set up shared memory with a neighbour: it did not answer in time")]
     Late,
@@ -68,6 +133,12 @@ struct Offer {
     /// Where it listens for neighbours on its machine, and what they have to say there.
     #[serde(default)]
     shared: Option<Spot>,
+    /// What its RDMA device speaks.
+    #[serde(default)]
+    rdma: Option<Capability>,
+    /// Whether it wants checksums of payload over TCP.
+    #[serde(default)]
+    checksum: Wish,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,6 +168,11 @@ pub(crate) enum Side {
 pub struct Meeting {
     rank: u32,
     here: Option<Here>,
+    /// The device, or why there is none.
+    rdma: Result<rdma::Device, String>,
+    /// The traffic class of data packets.
+    traffic_class: u8,
+    checksum: Checksum,
 }
 
 struct Here {
@@ -116,22 +192,46 @@ impl fmt::Debug for Here {
 }
 
 impl Meeting {
-    /// A place for the neighbours of node `rank`, in its run directory.
-    pub fn open(rank: u32, preference: Preference, run_dir: &Path) -> Result<Self, Error> {
-        let here = match preference {
-            Preference::Tcp => None,
-            Preference::Auto => {
-                let path = std::path::absolute(run_dir)?.join(SOCKET);
-                let listener = Listener::bind(&path)?;
-                let token = nonce()?.iter().map(|byte| format!("{byte:02x}")).collect();
-                Some(Here {
-                    spot: Spot { path, token },
-                    listener,
-                    early: Mutex::default(),
-                })
-            }
+    /// Prepares for the neighbours of node `rank`: a place in its run directory, and its RDMA device.
+    pub fn open(rank: u32, options: &Options) -> Result<Self, Error> {
+        let preference = options.transport;
+        let here = if preference.shares_memory() {
+            let path = std::path::absolute(&options.run_dir)?.join(SOCKET);
+            let listener = Listener::bind(&path)?;
+            let token = nonce()?.iter().map(|byte| format!("{byte:02x}")).collect();
+            Some(Here {
+                spot: Spot { path, token },
+                listener,
+                early: Mutex::default(),
+            })
+        } else {
+            None
         };
-        Ok(Self { rank, here })
+        let rdma = if preference.uses_rdma() {
+            rdma::Device::open(options).map_err(|error| error.to_string())
+        } else {
+            Err(format!("the transport is {preference:?}"))
+        };
+        match &rdma {
+            Ok(device) => info!(%device, "RDMA is on"),
+            Err(reason) if preference == Preference::Verbs => warn!(reason, "RDMA is off"),
+            Err(reason) => info!(reason, "RDMA is off"),
+        }
+        Ok(Self {
+            rank,
+            here,
+            rdma,
+            traffic_class: options.traffic_class,
+            checksum: options.checksum,
+        })
+    }
+
+    /// Sets what every data connection needs.
+    pub(crate) fn tune(&self, stream: &TcpStream) -> io::Result<()> {
+        if !tcp::tune(stream, self.traffic_class)? {
+            debug!("neither cubic nor reno may be used; the kernel's default stays");
+        }
+        Ok(())
     }
 
     /// Agrees with the neighbour `peer` at the other end of an authenticated connection.
@@ -145,6 +245,8 @@ impl Meeting {
         let here = self.here.as_ref();
         let ours = Offer {
             shared: here.map(|here| here.spot.clone()),
+            rdma: self.rdma.as_ref().ok().map(rdma::Device::capability),
+            checksum: self.checksum.wish(&stream)?,
         };
         say(&mut stream, &ours)?;
         let theirs = hear(&mut stream)?;
@@ -153,11 +255,38 @@ impl Meeting {
             (Some(here), Some(_), Side::Answered) => here.answer(&mut stream, peer)?,
             (None, _, _) | (_, None, _) => None,
         };
-        limit(&stream, None)?;
-        match channel {
-            Some(channel) => finish(Opening::new(channel)?),
-            None => Ok(Box::new(Tcp::new(stream)?)),
+        if let Some(channel) = channel {
+            limit(&stream, None)?;
+            return finish(Opening::new(channel)?);
         }
+        let opening = match (&self.rdma, theirs.rdma) {
+            (Ok(device), Some(capability)) => device.agree(&mut stream, peer, capability, side)?,
+            (Ok(_), None) => {
+                info!(node = peer, "no RDMA with this neighbour: it has none");
+                None
+            }
+            (Err(_), _) => None,
+        };
+        limit(&stream, None)?;
+        match opening {
+            Some(opening) => Ok(Box::new(opening.finish(stream)?)),
+            None => self.over_tcp(stream, [ours.checksum, theirs.checksum], peer),
+        }
+    }
+
+    fn over_tcp(
+        &self,
+        stream: TcpStream,
+        wishes: [Wish; 2],
+        peer: u32,
+    ) -> Result<Box<dyn Transport>, Error> {
+        let is_off = wishes.contains(&Wish::Off);
+        if is_off && self.checksum == Checksum::On {
+            return Err(Error::Checksum);
+        }
+        let has_sums = !is_off && wishes.contains(&Wish::Wants);
+        info!(node = peer, checksums = has_sums, "TCP with this neighbour");
+        Ok(Box::new(Tcp::new(stream, has_sums)?))
     }
 
     /// Tries to reach the neighbour on this machine, and hears whether it agrees.
@@ -240,71 +369,16 @@ fn finish(mut opening: Opening) -> Result<Box<dyn Transport>, Error> {
         if left.is_zero() {
             return Err(Error::Late);
         }
-        let limit = Timespec::try_from(left.min(Duration::from_secs(1))).ok();
-        let mut fds = [PollFd::new(&opening, PollFlags::IN)];
-        rustix::event::poll(&mut fds, limit.as_ref()).ok();
+        wait(&opening, left);
     }
+}
+
+/// Waits until there may be something to read, for a second at most.
+fn wait(source: &impl AsFd, limit: Duration) {
+    let limit = Timespec::try_from(limit.min(Duration::from_secs(1))).ok();
+    let mut fds = [PollFd::new(source, PollFlags::IN)];
+    rustix::event::poll(&mut fds, limit.as_ref()).ok();
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
-    use std::thread;
-
-    use super::*;
-
-    /// The transports on which two sides agree.
-    fn agreed(one: &Meeting, other: &Meeting) -> [&'static str; 2] {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (answered, _) = listener.accept().unwrap();
-        thread::scope(|scope| {
-            let other = scope.spawn(|| other.agree(answered, one.rank, Side::Answered));
-            let one = one.agree(dialled, other_rank(one), Side::Dialled).unwrap();
-            [one.name(), other.join().unwrap().unwrap().name()]
-        })
-    }
-
-    fn other_rank(one: &Meeting) -> u32 {
-        1 - one.rank
-    }
-
-    fn meetings(preferences: [Preference; 2]) -> ([Meeting; 2], tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let meeting = |rank: usize| {
-            let folder = dir.path().join(rank.to_string());
-            std::fs::create_dir(&folder).unwrap();
-            Meeting::open(rank as u32, preferences[rank], &folder).unwrap()
-        };
-        ([0, 1].map(meeting), dir)
-    }
-
-    #[test]
-    fn neighbours_that_see_each_others_files_share_memory() {
-        let ([one, other], _dir) = meetings([Preference::Auto; 2]);
-        assert_eq!(agreed(&one, &other), ["shared memory"; 2]);
-    }
-
-    #[test]
-    fn one_side_that_wants_tcp_gets_it() {
-        for preferences in [
-            [Preference::Tcp, Preference::Auto],
-            [Preference::Auto, Preference::Tcp],
-        ] {
-            let ([one, other], _dir) = meetings(preferences);
-            assert_eq!(agreed(&one, &other), ["tcp"; 2]);
-        }
-    }
-
-    // Every pod calls its run directory the same.
-    #[test]
-    fn a_socket_of_the_same_name_that_is_somebody_elses_is_not_taken_for_the_neighbours() {
-        let ([mut one, mut other], _dir) = meetings([Preference::Auto; 2]);
-        let mine = one.here.as_mut().unwrap();
-        other.here.as_mut().unwrap().spot.path = mine.spot.path.clone();
-        assert_eq!(agreed(&one, &other), ["tcp"; 2]);
-        let ([one, mut other], _dir) = meetings([Preference::Auto; 2]);
-        other.here.as_mut().unwrap().spot.path = PathBuf::from("/nowhere/at/all");
-        assert_eq!(agreed(&one, &other), ["tcp"; 2]);
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 
 use crate::introduce::Credentials;
-use crate::meet::Preference;
+use crate::meet::{Checksum, Preference, Rdma};
 
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
@@ -83,6 +83,12 @@ pub struct Options {
     pub timing: Timing,
     /// How neighbours are reached.
     pub transport: Preference,
+    /// Which RDMA device is used.
+    pub rdma: Rdma,
+    /// Whether payload over TCP has checksums.
+    pub checksum: Checksum,
+    /// The traffic class of data packets, of which the upper six bits are the DSCP.
+    pub traffic_class: u8,
 }
 
 impl Options {
@@ -95,6 +101,9 @@ impl Options {
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
             transport: Preference::default(),
+            rdma: Rdma::default(),
+            checksum: Checksum::default(),
+            traffic_class: 0,
         }
     }
 }

@@ -1,23 +1,49 @@
 //! What the sidecar counts. Declared once here; the engine and the rendezvous add to it.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use collective::machine::Buffer;
 use daemon::Registry;
 use daemon::metrics::Error;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use wire::OpKind;
+
+/// Sizes of operations are told apart up to these many bytes, and beyond.
+const SIZES: [(usize, &str); 6] = [
+    (4 << 10, "4KiB"),
+    (64 << 10, "64KiB"),
+    (1 << 20, "1MiB"),
+    (16 << 20, "16MiB"),
+    (256 << 20, "256MiB"),
+    (usize::MAX, "more"),
+];
+/// Bounds of an operation's time, in seconds.
+const SECONDS: [f64; 17] = [
+    20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5,
+    1.0, 5.0, 30.0,
+];
+/// Memory by what lies there.
+const BUFFERS: [&str; 4] = ["input", "received", "staged", "result"];
 
 /// The sidecar's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     operations: IntCounterVec,
     operation_bytes: IntCounterVec,
-    operation_microseconds: IntCounterVec,
+    operation_seconds: HistogramVec,
+    /// Those of a kind and a size, looked up once.
+    by_size: Arc<Vec<OnceLock<BySize>>>,
     /// Bytes handed to peers, headers included.
     pub sent_bytes: IntCounter,
     /// Bytes received from peers, headers included.
     pub received_bytes: IntCounter,
-    /// Bytes that reductions read and wrote.
-    pub reduced_bytes: IntCounter,
+    /// What reductions and copies read, by what lies there.
+    read_bytes: [IntCounter; BUFFERS.len()],
+    /// What they wrote.
+    written_bytes: [IntCounter; BUFFERS.len()],
+    waited_for_rank: IntCounterVec,
+    waited_for_node: IntCounterVec,
     /// Links to neighbours that stand.
     pub peers: IntGauge,
     /// Attached processes.
@@ -27,15 +53,33 @@ pub struct Metrics {
     /// Times that a neighbour was silent for too long.
     pub suspects: IntCounter,
     suspect: IntGaugeVec,
+    link: IntGaugeVec,
+    /// Payloads that did not match their checksum.
+    pub damaged: IntCounter,
     /// Connections to the data port that did not authenticate.
     pub refused_connections: IntCounter,
     /// Connections made to the rendezvous service.
     pub rendezvous_connections: IntCounter,
 }
 
+/// What is counted for each operation of a kind and a size that succeeds.
+#[derive(Clone, Debug)]
+struct BySize {
+    done: IntCounter,
+    bytes: IntCounter,
+    seconds: Histogram,
+}
+
 impl Metrics {
     /// Declares everything.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
+        let memory_bytes = registry.counters(
+            "fireflyer_hfreduce_memory_bytes_total",
+            "Bytes that reductions and copies read and wrote, by what lies there.",
+            &["access", "buffer"],
+        )?;
+        let memory =
+            |access| BUFFERS.map(|buffer| memory_bytes.with_label_values(&[access, buffer]));
         Ok(Self {
             operations: registry.counters(
                 "fireflyer_hfreduce_operations_total",
@@ -44,14 +88,16 @@ impl Metrics {
             )?,
             operation_bytes: registry.counters(
                 "fireflyer_hfreduce_operation_bytes_total",
-                "Bytes that local ranks brought to operations that succeeded.",
-                &["kind"],
+                "Bytes that local ranks brought to operations that succeeded, by the largest size of a class.",
+                &["kind", "size"],
             )?,
-            operation_microseconds: registry.counters(
-                "fireflyer_hfreduce_operation_microseconds_total",
+            operation_seconds: registry.histograms(
+                "fireflyer_hfreduce_operation_seconds",
                 "Time from a local rank's call to its outcome, for operations that succeeded.",
-                &["kind"],
+                &["kind", "size"],
+                &SECONDS,
             )?,
+            by_size: Arc::new(vec![OnceLock::new(); OpKind::ALL.len() * SIZES.len()]),
             sent_bytes: registry.counter(
                 "fireflyer_hfreduce_sent_bytes_total",
                 "Bytes sent to peers, headers included.",
@@ -60,9 +106,17 @@ impl Metrics {
                 "fireflyer_hfreduce_received_bytes_total",
                 "Bytes received from peers, headers included.",
             )?,
-            reduced_bytes: registry.counter(
-                "fireflyer_hfreduce_reduced_bytes_total",
-                "Bytes that reductions and copies read and wrote.",
+            read_bytes: memory("read"),
+            written_bytes: memory("write"),
+            waited_for_rank: registry.counters(
+                "fireflyer_hfreduce_waited_for_rank_microseconds_total",
+                "Time that operations waited on this node for a local rank alone: who is slow.",
+                &["local_rank"],
+            )?,
+            waited_for_node: registry.counters(
+                "fireflyer_hfreduce_waited_for_node_microseconds_total",
+                "Time that operations waited on this node for a neighbour below alone, or for nodes below that.",
+                &["node_rank", "node"],
             )?,
             peers: registry.gauge(
                 "fireflyer_hfreduce_peers",
@@ -86,6 +140,15 @@ impl Metrics {
                 "1 while a neighbour in the trees is silent, so a suspect.",
                 &["node_rank", "node"],
             )?,
+            link: registry.gauges(
+                "fireflyer_hfreduce_link",
+                "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
+                &["node_rank", "node", "transport"],
+            )?,
+            damaged: registry.counter(
+                "fireflyer_hfreduce_damaged_payloads_total",
+                "Payloads from peers that did not match their checksum; each ended its link.",
+            )?,
             refused_connections: registry.counter(
                 "fireflyer_hfreduce_refused_connections_total",
                 "Connections to the data port that did not authenticate or were not wanted.",
@@ -104,18 +167,57 @@ impl Metrics {
             .set(i64::from(is_suspect));
     }
 
+    /// Bytes were combined or copied.
+    pub fn moved(&self, from: impl IntoIterator<Item = Buffer>, into: Buffer, bytes: u64) {
+        for buffer in from {
+            self.read_bytes[class(buffer)].inc_by(bytes);
+        }
+        self.written_bytes[class(into)].inc_by(bytes);
+    }
+
+    /// Others waited for a local rank alone.
+    pub fn waited_for_rank(&self, rank: usize, time: Duration) {
+        let counter = &self.waited_for_rank;
+        let counter = counter.with_label_values(&[&rank.to_string()]);
+        counter.inc_by(microseconds(time));
+    }
+
+    /// Others waited for a neighbour alone.
+    pub fn waited_for_node(&self, rank: usize, name: &str, time: Duration) {
+        let counter = &self.waited_for_node;
+        let counter = counter.with_label_values(&[rank.to_string().as_str(), name]);
+        counter.inc_by(microseconds(time));
+    }
+
+    /// Whether a link to a neighbour stands.
+    pub fn link(&self, rank: usize, name: &str, transport: &str, stands: bool) {
+        self.link
+            .with_label_values(&[&rank.to_string(), name, transport])
+            .set(i64::from(stands));
+    }
+
     /// An operation succeeded for a local rank.
     pub fn succeeded(&self, call: &wire::Call, took: Duration) {
-        let kind = [call.kind.name()];
-        self.operations
-            .with_label_values(&[call.kind.name(), "done"])
-            .inc();
-        let bytes = call.input_bytes().unwrap_or(0) as u64;
-        self.operation_bytes.with_label_values(&kind).inc_by(bytes);
-        let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.operation_microseconds
-            .with_label_values(&kind)
-            .inc_by(microseconds);
+        let bytes = call.input_bytes().unwrap_or(0);
+        let size = SIZES.iter().position(|(largest, _)| bytes <= *largest);
+        let kind = OpKind::ALL.iter().position(|kind| *kind == call.kind);
+        let at = kind.unwrap_or(0) * SIZES.len() + size.unwrap_or(0);
+        let Some(one) = self.by_size.get(at) else {
+            return;
+        };
+        let one = one.get_or_init(|| {
+            let (_, size) = SIZES[at % SIZES.len()];
+            let labels = [call.kind.name(), size];
+            let outcome = [call.kind.name(), "done"];
+            BySize {
+                done: self.operations.with_label_values(&outcome),
+                bytes: self.operation_bytes.with_label_values(&labels),
+                seconds: self.operation_seconds.with_label_values(&labels),
+            }
+        });
+        one.done.inc();
+        one.bytes.inc_by(bytes as u64);
+        one.seconds.observe(took.as_secs_f64());
     }
 
     /// An operation failed for a local rank.
@@ -123,5 +225,63 @@ impl Metrics {
         self.operations
             .with_label_values(&[call.kind.name(), "failed"])
             .inc();
+    }
+}
+
+/// Which of [`BUFFERS`] it is.
+const fn class(buffer: Buffer) -> usize {
+    match buffer {
+        Buffer::Input { .. } => 0,
+        Buffer::Receive { .. } => 1,
+        Buffer::Send { .. } => 2,
+        Buffer::Result { .. } => 3,
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{DType, ReduceOp};
+
+    use super::*;
+
+    #[test]
+    fn operations_are_told_apart_by_size() {
+        let registry = Registry::new("test").unwrap();
+        let metrics = Metrics::new(&registry).unwrap();
+        for count in [0, 1024, 1025, 1 << 30] {
+            let call = wire::Call::all_reduce(DType::F32, ReduceOp::Sum, count);
+            metrics.succeeded(&call, Duration::from_millis(3));
+        }
+        let text = registry.text().unwrap();
+        for (name, value) in [
+            ("operations_total{kind=\"allreduce\",outcome=\"done\"}", 4),
+            (
+                "operation_bytes_total{kind=\"allreduce\",size=\"4KiB\"}",
+                4096,
+            ),
+            (
+                "operation_bytes_total{kind=\"allreduce\",size=\"64KiB\"}",
+                4100,
+            ),
+            (
+                "operation_bytes_total{kind=\"allreduce\",size=\"more\"}",
+                4 << 30_u64,
+            ),
+            (
+                "operation_seconds_bucket{kind=\"allreduce\",size=\"4KiB\",le=\"0.002\"}",
+                0,
+            ),
+            (
+                "operation_seconds_bucket{kind=\"allreduce\",size=\"4KiB\",le=\"0.005\"}",
+                2,
+            ),
+        ] {
+            let line = format!("fireflyer_hfreduce_{name} {value}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery, WORLD};
@@ -21,6 +22,7 @@ use wire::transport::Transport;
 
 use crate::engine::{self, Command, Engine, Epoch, Notice};
 use crate::follow::Follower;
+use crate::inspect::{Inspector, Question};
 use crate::join::Door;
 use crate::meet::{self, Meeting};
 use crate::member::{Member, Options, Source};
@@ -88,6 +90,9 @@ pub struct Node {
     welcomed: Option<Welcomed>,
     metrics: Metrics,
     pub(crate) stop: Stop,
+    inspector: Inspector,
+    /// Until the engine has it.
+    questions: Mutex<Option<Receiver<Question>>>,
 }
 
 impl Node {
@@ -123,8 +128,9 @@ impl Node {
                 Some(list)
             }
         };
+        let (inspector, questions) = Inspector::new(stop.clone());
         let credentials = member.credentials();
-        let meeting = Meeting::open(member.rank, options.transport, &options.run_dir)?;
+        let meeting = Meeting::open(member.rank, &options)?;
         let door =
             Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
                 Error::System {
@@ -139,8 +145,16 @@ impl Node {
             joined: readiness.gate("the gang"),
             welcomed,
             metrics,
+            inspector,
+            questions: Mutex::new(Some(questions)),
             stop,
         })
+    }
+
+    /// Asks the engine what it is doing, once it runs.
+    #[must_use]
+    pub fn inspector(&self) -> Inspector {
+        self.inspector.clone()
     }
 
     /// Joins and serves until asked to stop.
@@ -286,6 +300,13 @@ impl Node {
         Ok(made)
     }
 
+    /// Whether a sidecar of this attempt has welcomed processes here that may come back.
+    pub(crate) fn has_welcomed(&self) -> bool {
+        let local = self.member.procs_per_node as usize;
+        let ranks = self.welcomed.as_ref().map(|list| list.ranks(local));
+        ranks.is_some_and(|ranks| ranks.is_ok_and(|ranks| !ranks.is_empty()))
+    }
+
     /// The gang is in an epoch that a sidecar before this one knew: opens the socket, so that processes come back with
     /// what they were told, and waits for those that it had welcomed.
     pub(crate) fn engine_without_memory(
@@ -323,6 +344,11 @@ impl Node {
         reporter: Reporter,
     ) -> Result<(Engine, Running), Error> {
         let names = self.member.nodes.iter();
+        let mut questions = self
+            .questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let questions = questions.take();
         let (commands, orders) = channel();
         let (said, notices) = channel();
         let setup = engine::Setup {
@@ -334,6 +360,8 @@ impl Node {
             awaited,
             commands: orders,
             notices: said,
+            questions: questions.unwrap_or_else(|| Inspector::new(self.stop.clone()).1),
+            flight: self.options.run_dir.join(run_dir::FLIGHT),
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
         Ok((engine, Running { commands, notices }))

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use collective::machine::OnPeerLoss;
-use daemon::endpoints::Endpoints;
+use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
 use tracing::{error, info};
@@ -19,6 +19,7 @@ use wire::rendezvous::Peer;
 use wire::run_dir;
 
 use crate::args::Serve;
+use crate::inspect::{Inspector, Ops};
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -26,6 +27,8 @@ use crate::stop::Stop;
 
 /// The port of health and metrics.
 const METRICS_PORT: u16 = 9402;
+/// A traffic class as a type-of-service byte: the class selector of its number.
+const CLASS_SELECTOR: u8 = 1 << 5;
 /// Largest roster file.
 const ROSTER_LIMIT_BYTES: u64 = run_dir::ROSTER_LIMIT_BYTES;
 /// Largest assignment, packed: what a ConfigMap holds.
@@ -61,7 +64,13 @@ const fn one() -> u32 {
 pub fn run(args: &Serve) -> anyhow::Result<()> {
     logs::init(&args.daemon)?;
     info!(?args, "starting");
-    let (member, source, listen) = match &args.roster {
+    let Start {
+        member,
+        source,
+        listen,
+        address,
+        class,
+    } = match &args.roster {
         Some(roster) => from_roster(args, roster)?,
         None => from_operator(args)?,
     };
@@ -75,6 +84,9 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
+        checksum: args.checksum,
+        rdma: args.rdma.resolve(address, class),
+        traffic_class: args.traffic_class.unwrap_or(class * CLASS_SELECTOR),
         ..Options::new(args.run_dir.clone())
     };
     let readiness = Readiness::default();
@@ -85,7 +97,12 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         .context("failed to start the runtime of the endpoints")?;
     let address = args.daemon.metrics_address(METRICS_PORT);
     runtime.block_on(async {
+        let inspector = node.inspector();
         let endpoints = Endpoints::bind(address, registry, readiness).await?;
+        let endpoints = endpoints.with_json("/ops", move || {
+            let inspector = inspector.clone();
+            async move { ops(inspector).await }
+        });
         serve(node, source, stop, endpoints).await
     })
 }
@@ -121,7 +138,25 @@ async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> 
     Ok(())
 }
 
-type Start = (Member, Source, SocketAddr);
+/// What the engine is doing, or why it does not say.
+async fn ops(inspector: Inspector) -> Result<Ops, Unavailable> {
+    let asked = tokio::task::spawn_blocking(move || inspector.ask());
+    let answered = asked
+        .await
+        .map_err(|error| Unavailable(error.to_string()))?;
+    answered.map_err(Unavailable)
+}
+
+/// What the operator, or a file, says of this node.
+struct Start {
+    member: Member,
+    source: Source,
+    listen: SocketAddr,
+    /// Where peers reach it.
+    address: IpAddr,
+    /// The traffic class of its data.
+    class: u8,
+}
 
 fn from_operator(args: &Serve) -> anyhow::Result<Start> {
     let service = args.rendezvous.clone().context(
@@ -161,8 +196,13 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
         },
     };
-    let source = Source::Operator { service, address };
-    Ok((member, source, args.listen(address)))
+    Ok(Start {
+        member,
+        source: Source::Operator { service, address },
+        listen: args.listen(address),
+        address,
+        class: assignment.traffic_class,
+    })
 }
 
 fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
@@ -205,7 +245,13 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         master_port: 29_400,
         on_peer_loss: OnPeerLoss::Fail,
     };
-    Ok((member, source, listen))
+    Ok(Start {
+        member,
+        source,
+        listen,
+        address: listen.ip(),
+        class: 0,
+    })
 }
 
 fn key(path: &Path) -> anyhow::Result<Key> {

@@ -370,6 +370,11 @@ impl Session {
         }))
     }
 
+    /// How many calls wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// The call whose turn is next.
     pub fn first_waiting(&self) -> Option<&Waiting> {
         self.waiting.front()

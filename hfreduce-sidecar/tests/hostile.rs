@@ -1,26 +1,31 @@
 //! Who is not trusted: strangers at the sockets, and processes that break the protocol of their rings. They are
 //! let go or refused, and everybody else goes on.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use collective::membership::Break;
+use gang::restarted::Restarted;
 use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{
+    MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create,
+};
 use wire::Call;
 use wire::attach::{Channel, ToClient, ToSidecar};
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
 use wire::ring::{Bell, Depth, SUBMISSION_WORDS, Sleep};
-use wire::segment::Segment;
+use wire::segment::{Segment, Writers};
 
 /// An answer takes a millisecond; a sidecar that is kept busy or asleep never answers.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -80,27 +85,61 @@ fn a_local_rank_that_is_none_or_taken_is_refused_with_the_reason() {
     assert!(refused.contains("no local rank 2"), "{refused}");
 }
 
+#[test]
+fn a_client_of_another_release_is_refused_with_both_versions() {
+    let gang = Gang::start(1, 1);
+    let ours = wire::attach::VERSION;
+    for theirs in [ours - 1, ours + 1] {
+        // What every release has said so far, and something that a later one might add.
+        let attach =
+            format!(r#"{{"kind":"attach","version":{theirs},"localRank":0,"later":[{{}}]}}"#);
+        let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::send(&channel, attach.as_bytes(), flags).unwrap();
+        let (refused, _) = answer(&channel);
+        let refused = format!("{refused:?}");
+        let versions = format!("version {theirs}, this sidecar {ours}");
+        assert!(refused.contains(&versions), "{refused}");
+    }
+    gang.each(|client| run(&client, Call::barrier(), &[]).map(drop).unwrap());
+}
+
+type ByHand = (Channel, Arc<Segment>, Bell);
+
 /// Attaches by hand: the socket, the control segment, and the process's end of the bell.
-fn attach_by_hand(socket: &std::path::Path, local_rank: u32) -> (Channel, Arc<Segment>, Bell) {
-    let channel = Channel::connect(socket).unwrap();
+fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
+    attach_again(socket, local_rank, None).1.unwrap()
+}
+
+/// The same with what it says it was told; the text of the answer, and none where that is a refusal.
+fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> (String, Option<ByHand>) {
+    let channel = wait_until_some(|| Channel::connect(socket).ok());
     let version = wire::attach::VERSION;
-    channel
-        .send(
-            &ToSidecar::Attach {
-                version,
-                local_rank,
-                again: None,
-            },
-            &[],
-        )
-        .unwrap();
-    let (message, fds) = wait_until_some(|| channel.receive_with_fds::<ToClient>().unwrap());
+    let attach = ToSidecar::Attach {
+        version,
+        local_rank,
+        again,
+    };
+    channel.send(&attach, &[]).unwrap();
+    let (message, fds) = answer(&channel);
+    let text = format!("{message:?}");
     let ToClient::Welcome { control_bytes, .. } = message else {
-        panic!("not welcome: {message:?}")
+        return (text, None);
     };
     let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
     let control = Segment::open(control, control_bytes as usize).unwrap();
-    (channel, Arc::new(control), Bell::from_fd(bell))
+    (
+        text,
+        Some((channel, Arc::new(control), Bell::from_fd(bell))),
+    )
+}
+
+/// The next answer; the members are told unasked.
+fn answer(channel: &Channel) -> (ToClient, Vec<OwnedFd>) {
+    wait_until_some(|| {
+        let answer = channel.receive_with_fds::<ToClient>().unwrap();
+        answer.filter(|(message, _)| !matches!(message, ToClient::Members(_)))
+    })
 }
 
 #[test]
@@ -214,4 +253,142 @@ fn a_process_that_closes_its_bell_is_let_go_when_it_leaves() {
     channel.send(&ToSidecar::Detach, &[]).unwrap();
     drop(channel);
     wait_until(|| Client::attach(&gang.nodes[0].socket(), 0, PATIENCE).is_ok());
+}
+
+const LENT_BYTES: u64 = 1 << 16;
+
+/// A memfd of the right size with these seals.
+fn memfd(seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("lie", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, LENT_BYTES).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+/// Lends descriptors as one segment: nothing if it is taken, otherwise why not.
+fn lend(channel: &Channel, segment: u32, bytes: u64, fds: &[BorrowedFd<'_>]) -> Option<String> {
+    let message = ToSidecar::Lend { segment, bytes };
+    channel.send(&message, fds).unwrap();
+    let answer = answer(channel).0;
+    (answer != ToClient::Taken { segment }).then(|| format!("{answer:?}"))
+}
+
+#[test]
+fn what_a_process_lends_again_is_checked_as_a_strangers() {
+    let mut gang = Restarted::start("auto", (1, 2));
+    let socket = gang.pods.run_dir(0).join(wire::run_dir::SOCKET);
+    gang.pods.kill(0);
+    gang.clients.truncate(1);
+    gang.pods.start_again(0);
+    let (refused, _) = attach_again(&socket, 1, Some(wire::attach::OPERATION_LIMIT));
+    assert!(refused.contains("knows nothing of"), "{refused}");
+    let (refused, _) = attach_again(&socket, 7, Some(1));
+    assert!(refused.contains("no local rank 7"), "{refused}");
+    let (channel, control, bell) = attach_again(&socket, 1, Some(1)).1.unwrap();
+
+    let right = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let (good, open, grows) = (
+        memfd(right),
+        memfd(SealFlags::SEAL),
+        memfd(SealFlags::SHRINK),
+    );
+    let file = tempfile::tempfile().unwrap();
+    let readable = Segment::create("lie", 1, Writers::Creator).unwrap();
+    let (fd, bytes) = (good.as_fd(), LENT_BYTES);
+    let lies: [(&str, &[BorrowedFd<'_>], u64); 11] = [
+        ("0 descriptors", &[], bytes),
+        ("2 descriptors", &[fd, fd], bytes),
+        ("not sealed", &[open.as_fd()], bytes),
+        ("not sealed", &[grows.as_fd()], bytes),
+        ("not", &[file.as_fd()], bytes),
+        ("not a memfd", &[channel.as_fd()], bytes),
+        ("not a memfd", &[bell.as_fd()], bytes),
+        ("failed to map", &[readable.fd()], bytes),
+        ("another size", &[fd], 2 * bytes),
+        ("no segment has this size", &[fd], 0),
+        ("may use for inputs", &[fd], u64::MAX),
+    ];
+    for (reason, fds, bytes) in lies {
+        let refused = lend(&channel, 3, bytes, fds).unwrap();
+        assert!(refused.contains(reason), "{refused}");
+    }
+    assert!(lend(&channel, u32::MAX, bytes, &[fd]).is_some());
+    assert_eq!(lend(&channel, 3, bytes, &[fd]), None);
+    let twice = lend(&channel, 3, bytes, &[fd]).unwrap();
+    assert!(twice.contains("a segment 3 already"), "{twice}");
+
+    // What it lends in good order is used, and nobody else was harmed.
+    let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+    let input = Place {
+        segment: 3,
+        offset: 0,
+    };
+    let call = Submission::Call {
+        ticket: 2,
+        call: sum(10),
+        input,
+    };
+    calls.push(&call.encode()).unwrap();
+    bell.ring();
+    let honest = &gang.clients[0];
+    let output = run(honest, sum(10), &f32s(&[1.0; 10])).unwrap();
+    assert_eq!(
+        output.result[..],
+        f32s(&[1.0; 10]),
+        "the other has lent zeros"
+    );
+    wait_until_some(|| outcomes.pop().unwrap());
+    // Once it has called, it lends nothing any more.
+    let segment = 4;
+    channel
+        .send(&ToSidecar::Lend { segment, bytes }, &[fd])
+        .unwrap();
+    wait_until(|| is_closed(&channel));
+}
+
+fn is_closed(channel: &Channel) -> bool {
+    matches!(
+        channel.receive::<ToClient>(),
+        Err(wire::attach::Error::Closed)
+    )
+}
+
+#[test]
+fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past() {
+    let gang = Gang::start(1, 2);
+    let socket = gang.nodes[0].socket();
+    let (refused, _) = attach_again(&socket, 1, Some(0));
+    assert!(refused.contains("knows nothing of"), "{refused}");
+    let (channel, _control, _bell) = attach_by_hand(&socket, 1);
+    let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
+    let (segment, bytes) = (0, LENT_BYTES);
+    let fd = memfd(SealFlags::SHRINK | SealFlags::GROW);
+    channel
+        .send(&ToSidecar::Lend { segment, bytes }, &[fd.as_fd()])
+        .unwrap();
+    let (_, text) = failure(run(&honest, Call::barrier(), &[]));
+    assert!(text.contains("rank 1"), "{text}");
+}
+
+#[test]
+fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
+    let mut gang = Restarted::start("auto", (2, 1));
+    let socket = gang.pods.run_dir(1).join(wire::run_dir::SOCKET);
+    gang.pods.kill(1);
+    gang.clients.truncate(1);
+    gang.pods.start_again(1);
+    // It was told one, like the other.
+    let _liar = attach_again(&socket, 0, Some(1000)).1.unwrap();
+    let broken = || {
+        gang.leader
+            .view
+            .lock()
+            .unwrap()
+            .as_ref()
+            .and_then(|view| view.broken)
+    };
+    wait_until(|| matches!(broken(), Some(Break::Forgotten { op: 1 })));
+    for sidecar in &mut gang.pods.children {
+        assert!(sidecar.try_wait().unwrap().is_none(), "it has ended");
+    }
 }

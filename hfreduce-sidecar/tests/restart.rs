@@ -1,6 +1,5 @@
 //! A sidecar is killed and started again, as the kubelet does it, at every moment of an operation. Its processes attach to
 //! the new one by themselves; the operation ends with the contributions of all, and nobody is put out.
-#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
@@ -8,8 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gang::PATIENCE;
+use gang::processes::get;
 use gang::restarted::{Restarted, submit, whole};
-use wire::client::Ticket;
+use rustix::process::Signal;
+use wire::client::{Error, Ticket};
 
 /// Ten times the 3 s that a restart may cost beyond the absence (REC-7).
 const WITHIN: Duration = Duration::from_secs(30);
@@ -98,4 +99,48 @@ fn a_sidecar_that_is_killed_again_before_the_others_go_on_holds_nobody_up_for_go
             gang.check(tickets, elements);
         }
     });
+}
+
+/// Bytes that the sidecar of a node has sent to its neighbours.
+fn sent(gang: &Restarted, node: u32) -> u64 {
+    let metrics = get(gang.pods.metrics_address(node), "/metrics");
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix("fireflyer_hfreduce_sent_bytes_total "));
+    value.map_or(0, |value| value.parse().unwrap_or(0))
+}
+
+// Otherwise the sidecar that told it might take it along.
+#[test]
+fn nobody_is_told_an_end_before_every_node_has_the_result() {
+    let elements = 10_000;
+    let gang = Restarted::start("tcp", (2, 1));
+    let mut shown = false;
+    for (first, second) in [(0, 1), (1, 0)] {
+        let before = sent(&gang, first);
+        let one = submit(&gang.clients[first as usize], elements);
+        let since = Instant::now();
+        let mut went_up = false;
+        while !went_up && since.elapsed() < Duration::from_secs(2) {
+            thread::sleep(Duration::from_millis(20));
+            went_up = sent(&gang, first) > before + 2 * elements as u64;
+        }
+        // The contribution of a leaf is at the root. Now the root has all it needs, and the leaf hears of nothing.
+        if went_up {
+            gang.pods.signal(first as usize, Signal::STOP);
+        }
+        let other = submit(&gang.clients[second as usize], elements);
+        if went_up {
+            let early = gang.clients[second as usize].wait(other, Duration::from_millis(500));
+            assert!(matches!(early, Err(Error::Timeout { .. })), "it was told");
+            gang.pods.signal(first as usize, Signal::CONT);
+            shown = true;
+        }
+        for (rank, ticket) in [(first, one), (second, other)] {
+            whole(
+                &gang.clients[rank as usize].wait(ticket, PATIENCE).unwrap(),
+                elements,
+            );
+        }
+    }
+    assert!(shown, "no node was a leaf");
 }

@@ -137,6 +137,24 @@ fn losses_one_after_the_other_leave_one_that_goes_on() {
 }
 
 #[test]
+fn a_sidecar_that_comes_back_too_late_tells_its_processes_that_the_others_went_on() {
+    let (leader, mut pods, clients) = start(3);
+    pods.kill(2);
+    let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 10)).collect();
+    for (client, ticket) in clients[..2].iter().zip(&tickets) {
+        assert_eq!(result(client, *ticket), 3.0);
+    }
+    let view = leader.view.lock().unwrap().clone().unwrap();
+    assert_eq!(view.members, [0, 1]);
+    pods.start_again(2);
+    let since = Instant::now();
+    let (kind, text) = failure(clients[2].wait(tickets[2], PATIENCE));
+    assert_eq!(kind, FailureKind::Broken);
+    assert!(text.contains("gone on without it"), "{text}");
+    assert!(since.elapsed() < WITHIN, "{:?}", since.elapsed());
+}
+
+#[test]
 fn the_other_processes_of_a_node_that_is_out_get_an_error() {
     let (_leader, pods, mut clients) = start(3);
     let ticket = submit(&clients[2], 10);

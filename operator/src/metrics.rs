@@ -33,6 +33,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Handshakes that failed.
     pub refused: IntCounter,
+    /// Nodes that gangs have gone on without.
+    pub nodes_lost: IntCounter,
     /// Training step of each running job.
     pub job_step: IntGaugeVec,
     /// Loss of each running job.
@@ -89,6 +91,10 @@ impl Metrics {
             refused: registry.counter(
                 "fireflyer_rendezvous_refused_total",
                 "Connections to the rendezvous service that did not authenticate.",
+            )?,
+            nodes_lost: registry.counter(
+                "fireflyer_nodes_lost_total",
+                "Nodes that gangs have gone on without (failurePolicy.onPeerLoss: Shrink).",
             )?,
             job_step: registry.gauges(
                 "fireflyer_job_step",

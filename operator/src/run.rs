@@ -121,13 +121,29 @@ async fn operate(
 
     let (role_sender, role) = watch::channel(Role::Standby { leader: None });
     let (reports_sender, reports) = watch::channel(Reports::default());
-    let directory = ClusterDirectory::new(Arc::clone(&cluster), Arc::clone(&master));
+    let (gone_sender, gone) = watch::channel(Vec::new());
+    let settings = Settings {
+        sidecar_image,
+        rendezvous,
+        dedicated_taints,
+    };
+    let applier = Arc::new(Applier {
+        writer,
+        cluster: Arc::clone(&cluster),
+        settings,
+        master: Arc::clone(&master),
+        instance: pod_name.clone(),
+    });
+    let directory = ClusterDirectory::new(Arc::clone(&cluster), master);
     let serving = tokio::spawn(rendezvous::serve(
         listener,
         Arc::new(directory),
-        Arc::new(rendezvous::InMemory::default()),
+        Arc::new(rendezvous::InStatus(Arc::clone(&applier))),
         role.clone(),
-        reports_sender,
+        rendezvous::Planner {
+            reports: reports_sender,
+            gone,
+        },
         metrics.clone(),
         shutdown.clone(),
     ));
@@ -136,19 +152,14 @@ async fn operate(
     let elected = CancellationToken::new();
     let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
 
-    let settings = Settings {
-        sidecar_image,
-        rendezvous,
-        dedicated_taints,
-    };
-    let applier = Applier {
-        writer,
-        cluster: Arc::clone(&cluster),
-        settings,
-        master,
-        instance: pod_name,
-    };
-    let reconciler = Reconciler::new(cluster, applier, default_fabric, reports, metrics.clone());
+    let reconciler = Reconciler::new(
+        cluster,
+        applier,
+        default_fabric,
+        reports,
+        gone_sender,
+        metrics.clone(),
+    );
     lead(reconciler, role, &metrics, &shutdown).await;
 
     // In this order: nothing is planned any more, so another replica may begin.
@@ -180,6 +191,7 @@ pub(crate) async fn lead(
             () = reconciler.lead(&leading) => {}
             _ = role.wait_for(|role| *role != Role::Leading) => {}
         }
+        reconciler.rest();
         // They say what the leader sees; a replica that does not plan would show it for ever.
         metrics.jobs.reset();
         metrics.nodes.reset();

@@ -23,10 +23,25 @@ from .errors import CheckpointError, HFReduceError
 if TYPE_CHECKING:
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
+    from .membership import Members, members
 
-__all__ = ["Arena", "Checkpoint", "CheckpointError", "HFReduceError", "should_stop"]
+__all__ = [
+    "Arena",
+    "Checkpoint",
+    "CheckpointError",
+    "HFReduceError",
+    "Members",
+    "members",
+    "should_stop",
+]
 
-_HOMES = {"Arena": ".arena", "Checkpoint": ".checkpoint", "should_stop": ".checkpoint"}
+_HOMES = {
+    "Arena": ".arena",
+    "Checkpoint": ".checkpoint",
+    "Members": ".membership",
+    "members": ".membership",
+    "should_stop": ".checkpoint",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from . import naming, process
 from .errors import HFReduceError
 from .gpu import Courier
+from .membership import Members
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
@@ -101,6 +102,13 @@ class HFReduceGroup(dist.ProcessGroup):
         """Whether this group talks to the sidecar."""
         return self._client is not None
 
+    def members(self) -> Members | None:
+        """Who takes part at present, if this group talks to the sidecar."""
+        if self._client is None:
+            return None
+        epoch, ranks, nodes = self._client.members(timeout=self._timeout)
+        return Members(epoch, ranks, tuple(nodes))
+
     @property
     def sidecar(self) -> Client | None:
         """The connection to the sidecar, if this group talks to it."""
@@ -135,7 +143,7 @@ class HFReduceGroup(dist.ProcessGroup):
                 timeout=self._timeout,
             )
 
-    def complete(self, work: HFReduceWork, finish: Callable[[], None]) -> None:
+    def complete(self, work: HFReduceWork, finish: Callable[[], int | None]) -> None:
         """Completes `work` when `finish`, which waits for what `call_at` has called, has returned or raised."""
         assert self._completer is not None
         self._completer.add(work, finish)
@@ -360,17 +368,20 @@ class HFReduceGroup(dist.ProcessGroup):
         assert client is not None and completer is not None
         tickets: list[Ticket] = []
 
-        def finish() -> None:
-            first = None
+        def finish() -> int | None:
+            first, participants = None, None
             for ticket, output in zip(tickets, outputs):
                 try:
-                    _receive(client, ticket, output, timeout)
+                    ranks = _receive(client, ticket, output, timeout)
+                    # A rank that was lost between two of several tensors is in some of them only.
+                    participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
                     first = first or HFReduceError(naming.explain(str(error)))
             if first is not None:
                 raise first
             if after is not None:
                 after()
+            return participants
 
         told = [one for one in (results or outputs) if one is not None]
         with self._turn():
@@ -388,15 +399,16 @@ class HFReduceGroup(dist.ProcessGroup):
         return work
 
 
-def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> None:
+def _receive(client: Client, ticket: Ticket, output: torch.Tensor | None, timeout: float) -> int:
+    """Gets a result. How many ranks took part."""
     if output is None or output.numel() == 0:
-        client.wait(ticket, None, timeout=timeout)
-    elif output.is_contiguous():
-        client.wait(ticket, _bytes(output), timeout=timeout)
-    else:
-        dense = torch.empty(output.shape, dtype=output.dtype)
-        client.wait(ticket, _bytes(dense), timeout=timeout)
-        output.detach().copy_(dense)
+        return client.wait(ticket, None, timeout=timeout)
+    if output.is_contiguous():
+        return client.wait(ticket, _bytes(output), timeout=timeout)
+    dense = torch.empty(output.shape, dtype=output.dtype)
+    ranks = client.wait(ticket, _bytes(dense), timeout=timeout)
+    output.detach().copy_(dense)
+    return ranks
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

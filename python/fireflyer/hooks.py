@@ -158,12 +158,13 @@ def _call(
     _convert(buffer, memory.tensor(0, count, dtype), scale)
     ticket = group.call_at("avg", dtype, count, memory.arena, 0, naming.of_bucket(index, 0))
 
-    def finish() -> None:
+    def finish() -> int:
         try:
             result = client.take(ticket, timeout=timeout)
         except HFReduceError as error:
             raise HFReduceError(naming.explain(str(error))) from None
         _convert(of_result(result, dtype), buffer, 1.0 / scale)
+        return result.ranks
 
     group.complete(work, finish)
 

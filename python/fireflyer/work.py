@@ -45,15 +45,17 @@ class HFReduceWork(dist.Work):
         self._latch = threading.Lock()
         self._latch.acquire()
         self._error: HFReduceError | None = None
+        self._participants: int | None = None
         #: Of tensors on a GPU: makes the current stream wait for them.
         self.gate: Callable[[], None] | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
-    def complete(self, error: HFReduceError | None) -> None:
+    def complete(self, error: HFReduceError | None, participants: int | None = None) -> None:
         """The operation is over. Called once."""
         with self._lock:
             self._error = error
+            self._participants = participants
             self._is_over = True
             source = self._source
         self._latch.release()
@@ -99,6 +101,11 @@ class HFReduceWork(dist.Work):
     def is_success(self) -> bool:
         """Whether the tensors hold the result."""
         return self._is_over and self._error is None
+
+    def participants(self) -> int | None:
+        """How many ranks took part, which is what an average was divided by; none before it has succeeded, and of
+        what goes over gloo."""
+        return self._participants
 
     def exception(self) -> HFReduceError | None:
         """Why it failed, if it did."""
@@ -148,20 +155,20 @@ class Completer:
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
         self._thread.start()
 
-    def add(self, work: HFReduceWork, finish: Callable[[], None]) -> HFReduceWork:
-        """Completes `work` when `finish` has returned or raised."""
+    def add(self, work: HFReduceWork, finish: Callable[[], int | None]) -> HFReduceWork:
+        """Completes `work` when `finish` has returned how many ranks took part, or raised."""
         self._kept.append(work)
 
         def complete() -> None:
-            error = None
+            error, participants = None, None
             try:
-                finish()
+                participants = finish()
             except HFReduceError as raised:
                 error = raised
             except Exception as raised:  # A bug of ours must not leave the waiting rank waiting.
                 error = HFReduceError(f"failed to finish {work._what}: {raised!r}")
                 error.__cause__ = raised
-            work.complete(error)
+            work.complete(error, participants)
 
         self._queue.put(complete)
         return work

@@ -147,7 +147,7 @@ impl Client {
             .map(Ticket)
     }
 
-    /// Waits for an operation and copies its result to `output`, if that is given.
+    /// Waits for an operation and copies its result to `output`, if that is given. Returns how many ranks took part.
     #[pyo3(signature = (ticket, output, *, timeout))]
     fn wait(
         &self,
@@ -155,16 +155,23 @@ impl Client {
         ticket: &Ticket,
         output: Option<PyBuffer<u8>>,
         timeout: f64,
-    ) -> PyResult<()> {
+    ) -> PyResult<u32> {
         let finished = self.finish(py, ticket, timeout)?;
-        match output {
-            Some(output) => {
-                let bytes = finished.result.len() as u64;
-                self.copied_out.fetch_add(bytes, Ordering::Relaxed);
-                output.copy_from_slice(py, &finished.result)
-            }
-            None => Ok(()),
+        if let Some(output) = output {
+            let bytes = finished.result.len() as u64;
+            self.copied_out.fetch_add(bytes, Ordering::Relaxed);
+            output.copy_from_slice(py, &finished.result)?;
         }
+        Ok(finished.members.ranks)
+    }
+
+    /// The members at present: the epoch, how many ranks they have, and the ranks of their nodes.
+    #[pyo3(signature = (*, timeout))]
+    fn members(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u32, Vec<u32>)> {
+        let timeout = seconds(timeout)?;
+        py.detach(|| self.inner.members(timeout))
+            .map(|members| (members.epoch, members.ranks, members.nodes().collect()))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Memory of at least `bytes` for inputs, which stays lent.
@@ -211,7 +218,7 @@ impl Client {
     #[pyo3(signature = (ticket, *, timeout))]
     fn take(&self, py: Python<'_>, ticket: &Ticket, timeout: f64) -> PyResult<memory::Result> {
         let output = self.finish(py, ticket, timeout)?;
-        memory::Result::new(output.result, &self.results_written)
+        memory::Result::new(output, &self.results_written)
     }
 
     /// Waits for an operation and begins to copy its result to the GPU's memory at `target`. What lies from `offset` of

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wire::client::ResultView;
+use wire::client::{Output, ResultView};
 
 /// Memory for inputs that stays lent to the sidecar. Do not write where an operation in flight reads.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -33,18 +33,21 @@ pub(crate) struct Result {
     view: Mutex<ResultView>,
     start: usize,
     bytes: usize,
+    ranks: u32,
     /// Counts results that had been written to when they were let go.
     written: Arc<AtomicU64>,
 }
 
 impl Result {
-    pub(crate) fn new(mut view: ResultView, written: &Arc<AtomicU64>) -> PyResult<Self> {
+    pub(crate) fn new(output: Output, written: &Arc<AtomicU64>) -> PyResult<Self> {
+        let mut view = output.result;
         let draft = view.draft().map_err(|error| {
             PyMemoryError::new_err(format!("failed to map a result to be written to: {error}"))
         })?;
         Ok(Self {
             start: draft.map_or(0, |start| start.as_ptr() as usize),
             bytes: view.len(),
+            ranks: output.members.ranks,
             view: Mutex::new(view),
             written: Arc::clone(written),
         })
@@ -60,6 +63,12 @@ impl Result {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         interface(py, self.start, self.bytes)
+    }
+
+    /// How many ranks took part.
+    #[getter]
+    fn ranks(&self) -> u32 {
+        self.ranks
     }
 
     /// Lets the sidecar use the memory again, so that any content may appear in it; it stays mapped. Otherwise

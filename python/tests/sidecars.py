@@ -47,17 +47,11 @@ class Sidecars:
             }
             for rank in range(self.nodes)
         ]
-        roster = self.folder / "roster.json"
-        roster.write_text(json.dumps({"procsPerNode": self.procs, "nodes": members}))
+        roster = json.dumps({"procsPerNode": self.procs, "nodes": members})
+        (self.folder / "roster.json").write_text(roster)
         for rank in range(self.nodes):
             self.run_dir(rank).mkdir()
-            command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--roster={roster}"]
-            command += [f"--rank={rank}", "--metrics-listen=127.0.0.1:0"]
-            command += self.flags
-            with open(self.log(rank), "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-                )
+            self.start(rank)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -70,6 +64,18 @@ class Sidecars:
             process.kill()
             process.wait()
         self._folder.cleanup()
+
+    def command(self, rank: int) -> list[str]:
+        """Starts the sidecar of a node."""
+        command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--rank={rank}"]
+        command += [f"--roster={self.folder}/roster.json", "--metrics-listen=127.0.0.1:0"]
+        return [*command, *self.flags]
+
+    def start(self, rank: int) -> None:
+        """Starts the sidecar of a node, in place of the one before if there was one."""
+        with open(self.log(rank), "ab") as log:
+            process = subprocess.Popen(self.command(rank), stdout=log, stderr=subprocess.STDOUT)
+        self.processes[rank : rank + 1] = [process]
 
     def run_dir(self, node: int) -> Path:
         """The run directory of a node."""

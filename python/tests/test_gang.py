@@ -191,15 +191,24 @@ def exchange():
 def gather_beside_a_long_one():
     """Rank 0's value is long, the others' are short; returns how many bytes each rank brought."""
     brought = []
-    real = dist.gather
+    real = dist.reduce
 
-    def gather(tensor, *others, **named):
+    def reduce(tensor, *others, **named):
         brought.append(tensor.numel())
         return real(tensor, *others, **named)
 
     mine = "x" * 1_000_000 if dist.get_rank() == 0 else dist.get_rank()
-    dist.gather = gather
+    dist.reduce = reduce
     return agreement.to_first(mine), brought
+
+
+def gather_from_those_who_are_left():
+    """Rank 1 was lost before the exchange, and rank 2 in the midst of it: they add nothing."""
+    rank = dist.get_rank()
+    if rank in (1, 2):
+        agreement._encode = lambda _: torch.zeros(0 if rank == 1 else 5, dtype=torch.uint8)
+    agreement._SUM_BYTES = 7
+    return agreement.to_first("value of rank %d" % rank)
 
 
 class GangTest(unittest.TestCase):
@@ -293,8 +302,12 @@ class GangTest(unittest.TestCase):
         results = gang.successes(gang.run(gather_beside_a_long_one, 3))
         self.assertEqual(results[0][0], ["x" * 1_000_000, 1, 2])
         for gathered, brought in results:
-            self.assertEqual(brought, [1])
+            self.assertEqual(brought, [2])
         self.assertIsNone(results[2][0])
+
+    def test_the_values_of_lost_ranks_are_left_out(self):
+        results = gang.successes(gang.run(gather_from_those_who_are_left, 4))
+        self.assertEqual(results, [["value of rank 0", "value of rank 3"], None, None, None])
 
     def test_manifest_lists_one_shard_for_each_rank(self):
         gang.successes(gang.run(save_and_resume, 3, self.root, False))

@@ -10,6 +10,7 @@ import threading
 import time
 import unittest
 
+import fireflyer
 import gang
 import torch
 import torch.distributed as dist
@@ -91,6 +92,23 @@ def many_in_flight():
     assert all(work.is_success() and work.exception() is None for work in works)
     assert works[7].result()[0] is tensors[7]
     return works[0].get_future().value()[0] is tensors[0]
+
+
+def who_took_part():
+    """Handles and the module say how many ranks an average is of, and which nodes they are on."""
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    several = dist.group.WORLD.allreduce_coalesced([torch.ones(2), torch.ones(4)])
+    several.wait()
+    over_gloo = dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT, async_op=True)
+    over_gloo.wait()
+    return (
+        tuple(fireflyer.members()),
+        work.participants(),
+        several.participants(),
+        over_gloo.participants(),
+    )
 
 
 def large(megabytes):
@@ -298,6 +316,10 @@ class HFReduceTest(unittest.TestCase):
 
     def test_more_operations_than_the_ring_holds_are_in_flight(self):
         self.assertEqual(gang.successes(self.gang().run(many_in_flight)), [True] * 4)
+
+    def test_a_handle_says_how_many_took_part_and_the_module_who_does(self):
+        wanted = ((1, 4, (0, 1)), 4, 4, None)
+        self.assertEqual(gang.successes(self.gang().run(who_took_part)), [wanted] * 4)
 
     def test_a_large_tensor_is_summed_in_every_place(self):
         self.assertEqual(gang.successes(self.gang().run(large, 48)), [True] * 4)

@@ -20,6 +20,8 @@ pub const ALGORITHM: u32 = 1;
 pub const MAX_NODES: usize = 16_384;
 /// Most processes on a node.
 pub const MAX_PROCS_PER_NODE: u32 = 64;
+/// Highest traffic class: IP packets have three bits for it.
+pub const MAX_TRAFFIC_CLASS: u8 = 7;
 /// Largest file when unpacked: 10,000 nodes at some 400 bytes each.
 pub const LIMIT_BYTES: u64 = 8 << 20;
 /// Longest name of anything in Kubernetes.
@@ -71,6 +73,10 @@ pub struct Assignment {
     /// How long a node may be gone before it is lost, in seconds.
     #[serde(default = "peer_loss_seconds")]
     pub peer_loss_seconds: u32,
+    /// The class of the job's data on the network, 0 to 7: InfiniBand's service level, and the class selector of IP
+    /// packets.
+    #[serde(default)]
+    pub traffic_class: u8,
     /// Where checkpoints go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPlace>,
@@ -159,6 +165,12 @@ impl Assignment {
                 self.procs_per_node
             ));
         }
+        if self.traffic_class > MAX_TRAFFIC_CLASS {
+            return refuse(format!(
+                "traffic class {}, not 0 to {MAX_TRAFFIC_CLASS}",
+                self.traffic_class
+            ));
+        }
         for text in [&self.job.namespace, &self.job.name, &self.job.uid] {
             name("the job's namespace, name or uid", text)?;
         }
@@ -244,6 +256,7 @@ mod tests {
             master_port: 29_400,
             on_peer_loss: OnPeerLoss::Restart,
             peer_loss_seconds: PEER_LOSS_SECONDS,
+            traffic_class: 1,
             checkpoint: None,
             resume: None,
         }
@@ -270,6 +283,7 @@ mod tests {
         assert!(refused(|a| a.procs_per_node = 65).contains("65 processes"));
         assert!(refused(|a| a.nodes[1].name = "node-0".to_owned()).contains("twice"));
         assert!(refused(|a| a.attempt = 0).contains("counted from 1"));
+        assert!(refused(|a| a.traffic_class = 8).contains("class 8, not 0 to 7"));
     }
 
     #[test]

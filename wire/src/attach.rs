@@ -335,14 +335,18 @@ impl Channel {
         packet: &mut [u8],
         control: &mut RecvAncillaryBuffer<'_>,
     ) -> Result<Option<usize>, Error> {
-        let received = rustix::io::retry_on_intr(|| {
-            rustix::net::recvmsg(
-                &self.0,
-                &mut [IoSliceMut::new(packet)],
-                control,
-                RecvFlags::CMSG_CLOEXEC,
-            )
-        });
+        let mut receive = || {
+            rustix::io::retry_on_intr(|| {
+                let into = &mut [IoSliceMut::new(packet)];
+                rustix::net::recvmsg(&self.0, into, control, RecvFlags::CMSG_CLOEXEC)
+            })
+        };
+        let received = match receive() {
+            // The other side has ended with something of ours unread. Before what it has said itself the kernel tells
+            // that, once.
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
         match received {
             // No message of ours is empty, so nothing means the end.
             Ok(message) if message.bytes == 0 => Err(Error::Closed),
@@ -416,6 +420,18 @@ mod tests {
         assert_eq!(members.runs, [(0, 2), (5, 5), (7, 8)]);
         assert_eq!((members.epoch, members.ranks), (4, 48));
         assert!(members.nodes().eq(nodes));
+    }
+
+    #[test]
+    fn last_words_are_heard_also_from_who_has_not_read_everything() {
+        let (server, client, _dir) = pair();
+        let members = Members::new(1, &[0], 1);
+        server.send(&ToClient::Members(members), &[]).unwrap();
+        client.send(&ToSidecar::Detach, &[]).unwrap();
+        drop(client);
+        assert_eq!(server.receive().unwrap(), Some(ToSidecar::Detach));
+        let end = server.receive::<ToSidecar>();
+        assert!(matches!(end, Err(Error::Closed)), "{end:?}");
     }
 
     #[test]

@@ -173,8 +173,9 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// Entries that still fit.
     pub fn room(&self) -> Result<usize, Corrupt> {
         let consumed = self.word(CONSUMED).load(Ordering::SeqCst);
+        // Not more wait than there were: 64 bits never go round.
         let waiting = self.produced.wrapping_sub(consumed);
-        if waiting > CAPACITY as u64 {
+        if waiting > self.produced.min(CAPACITY as u64) {
             return Err(Corrupt {
                 produced: self.produced,
                 consumed,
@@ -377,6 +378,20 @@ mod tests {
             }
             assert_eq!(consumer.pop().unwrap(), None);
         }
+    }
+
+    #[test]
+    fn nobody_consumes_what_was_not_produced() {
+        let (control, (mut producer, _)) = ends();
+        producer.push(&[1; SUBMISSION_WORDS]).unwrap();
+        // Behind by a few if indices went round, which they never do.
+        control.words()[CONSUMED].store(u64::MAX, Ordering::SeqCst);
+        let corrupt = Corrupt {
+            produced: 1,
+            consumed: u64::MAX,
+        };
+        assert_eq!(producer.consumed(), Err(corrupt));
+        assert_eq!(producer.sleep(0, Sleep::Word), Err(corrupt));
     }
 
     #[test]

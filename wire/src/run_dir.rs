@@ -20,6 +20,8 @@ pub const LAUNCHER: &str = "launcher";
 pub const ROSTER: &str = "roster.json";
 /// A folder with a file for each local rank that a sidecar has welcomed, made by it for the one in its place.
 pub const WELCOMED: &str = "welcomed";
+/// What the sidecar's engine did last, written by it when something has failed.
+pub const FLIGHT: &str = "hfreduce-flight.json";
 /// Exists when the pod was asked to stop; made by the launcher.
 pub const STOP: &str = "stop";
 /// The checkpoint saved because of the stop; written by global rank 0.

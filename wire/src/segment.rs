@@ -379,6 +379,40 @@ mod tests {
 
     use super::*;
 
+    /// A field of the mapping of a memfd in this process, in KiB.
+    fn kib(name: &str, field: &str) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (_, mapping) = maps.split_once(&format!("/memfd:{name}")).unwrap();
+        let mut lines = mapping.lines();
+        let line = lines.find_map(|line| line.strip_prefix(&format!("{field}:")));
+        let number = line.unwrap().trim().trim_end_matches(" kB");
+        number.parse().unwrap()
+    }
+
+    // Trap T8: the first operation must not wait for page faults. Trap T1: huge pages, where the kernel gives any.
+    #[test]
+    fn a_segment_is_in_memory_before_anybody_uses_it() {
+        const BYTES: usize = 4 * HUGE_BYTES;
+        let (one, other) = ("touched-by-its-creator", "touched-by-its-user");
+        let segment = Segment::create(one, BYTES, Writers::Creator).unwrap();
+        assert!(kib(one, "Rss") as usize * 1024 >= BYTES);
+        let lent = Segment::create(other, BYTES, Writers::Creator).unwrap();
+        let fd = lent.fd().try_clone_to_owned().unwrap();
+        let bytes = lent.len();
+        drop(lent);
+        let view = View::open(&fd, bytes).unwrap();
+        assert!(kib(other, "Rss") as usize * 1024 >= BYTES);
+        let setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+        let setting = std::fs::read_to_string(setting).unwrap_or_default();
+        if ["[advise]", "[always]"]
+            .iter()
+            .any(|given| setting.contains(given))
+        {
+            assert!(kib(one, "ShmemPmdMapped") > 0);
+        }
+        drop((segment, view));
+    }
+
     #[test]
     fn both_sides_see_the_same_bytes() {
         let mut ours = Segment::create("test", 100_000, Writers::Everybody).unwrap();

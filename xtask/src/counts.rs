@@ -52,7 +52,7 @@ pub(crate) fn run_and_add(command: &mut Command, suite: &str, code: &[&str]) -> 
     }
     fs::write(root().join(TABLE), text(&counts))
         .with_context(|| format!("failed to write {TABLE}"))?;
-    println!("added to {TABLE}; `cargo xtask gen` makes the page of it");
+    println!("added to {TABLE}");
     Ok(true)
 }
 

@@ -3,6 +3,7 @@
 
 mod binaries;
 mod containerfile;
+pub(crate) mod libraries;
 mod table;
 pub(crate) mod trainer;
 
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
-use ::cluster::image::{self, Image, release_folder};
+use ::cluster::image::{self, release_folder};
 use ::cluster::{Cluster, Name, Outcome, prerequisites};
 use anyhow::{Context, bail};
 
@@ -23,6 +24,7 @@ use crate::{Verb, cluster, packages, report};
 
 pub(crate) use containerfile::write_all as containerfiles;
 use table::IMAGES;
+pub(crate) use table::VERBS_PACKAGES;
 
 pub(crate) const VERB: Verb = Verb {
     name: "images",
@@ -35,7 +37,7 @@ const USAGE: &str = "
 Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
        cargo xtask images --containerfiles [--check]
 
-Builds release binaries that need no libraries, packs each into an image archive, and prints the
+Builds release binaries, packs each with the libraries it needs into an image archive, and prints the
 archives' sizes. An image whose content is in the cache is not built again. busybox and pause, for
 smoke jobs and the cluster itself, are built too.
 
@@ -120,7 +122,14 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
         let base = base.map(|base| base.join().unwrap_or_else(|panic| resume_unwind(panic)));
         anyhow::Ok((folder?, base.transpose()?))
     })?;
-    let mut images: Vec<Image> = recipes.iter().map(|recipe| recipe.image(&folder)).collect();
+    let mut images = Vec::new();
+    for recipe in recipes {
+        let libraries = match recipe.dynamic() {
+            Some(binary) => libraries::of(&folder.join(binary.package))?,
+            None => Vec::new(),
+        };
+        images.push(recipe.image(&folder, &libraries));
+    }
     if wanted("busybox") {
         images.push(image::busybox()?);
     }

@@ -16,6 +16,7 @@ mod cluster;
 mod counts;
 mod demo;
 mod faults;
+mod fuzz;
 mod r#gen;
 mod images;
 mod lint;
@@ -51,6 +52,7 @@ const VERBS: &[Verb] = &[
     test::VERB,
     bench::VERB,
     sim::VERB,
+    fuzz::VERB,
     cluster::VERB,
     images::VERB,
     python::VERB,

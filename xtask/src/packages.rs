@@ -2,7 +2,8 @@
 //! not.
 
 use std::fmt;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -77,13 +78,32 @@ pub(crate) fn dependency(package: &str, prefix: &str) -> anyhow::Result<String> 
 }
 
 /// Downloads packages into a folder, without installing them.
-pub(crate) fn download(packages: &[&str], folder: &Path) -> anyhow::Result<()> {
+fn download(packages: &[&str], folder: &Path) -> anyhow::Result<()> {
     with_fresh_lists(|| {
         let mut apt = Command::new("apt-get");
         command::run(apt.current_dir(folder).arg("download").args(packages))
     })
     .map(|_| ())
     .with_context(|| format!("failed to download {}", packages.join(" ")))
+}
+
+/// Downloads packages into one folder and unpacks them into another, without installing them.
+pub(crate) fn unpack(packages: &[&str], archives: &Path, into: &Path) -> anyhow::Result<()> {
+    download(packages, archives)?;
+    for archive in list(archives)? {
+        let mut extract = Command::new("dpkg-deb");
+        command::run(extract.arg("--extract").arg(archive).arg(into))?;
+    }
+    Ok(())
+}
+
+/// What is in a folder, in the order of the names.
+pub(crate) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 fn apt_get(packages: &[&str]) -> anyhow::Result<()> {

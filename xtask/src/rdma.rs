@@ -20,7 +20,7 @@ use guest::Verdict;
 
 /// The integration tests that run in the guest, by name, whatever package they are in. Only their tests marked
 /// `#[ignore]` do: those need devices. To add a program, add its name.
-const PROGRAMS: [&str; 1] = ["rdma"];
+const PROGRAMS: [&str; 2] = ["rdma", "soft_roce"];
 
 /// Runs the tests whose names contain `filter`.
 pub(crate) fn run(filter: &str) -> Result<ExitCode> {
@@ -47,7 +47,7 @@ pub(crate) fn run(filter: &str) -> Result<ExitCode> {
 /// A folder of this run only: its name keeps two runs apart. Those of runs that were ended go.
 fn run_folder() -> Result<PathBuf> {
     let base = paths::cache()?.join("rdma");
-    for old in parts::list(&base)? {
+    for old in packages::list(&base)? {
         let name = old.file_name().unwrap_or_default().to_string_lossy();
         if let Some(process) = name.strip_prefix("run-")
             && !Path::new("/proc").join(process).exists()

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child, counts, mutants};
+use crate::{Verb, child, counts, faults, mutants};
 
 pub(crate) const VERB: Verb = Verb {
     name: "sim",
@@ -20,7 +20,7 @@ Suites:
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
-               docs/measurements/runs.csv
+               docs/measurements/runs.csv and its page, docs/protocol/faults.md
   --seed SEED  run this seed alone, as a failing run printed it
   mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice
   --only WORDS only the mutants whose first line contains WORDS",
@@ -73,7 +73,9 @@ fn run(mut args: Args) -> Result<ExitCode> {
         }
         None => {
             command.env("SIM_SECONDS", (minutes * 60).to_string());
-            counts::run_and_add(&mut command, name, &["core"])?
+            let succeeded = counts::run_and_add(&mut command, name, &["core"])?;
+            faults::page(false)?;
+            succeeded
         }
     };
     Ok(if succeeded {

@@ -8,6 +8,7 @@ mod licences;
 mod map;
 mod markdown;
 mod text;
+mod traps;
 
 use crate::Verb;
 use crate::args::Args;
@@ -30,6 +31,7 @@ Checks every file that git tracks or would track:
   - manifests carry the licence and take the workspace's lints; the chart's version is ours
   - dependencies have a licence of deny.toml's list, and none is banned there
   - each invariant of ARCHITECTURE.md has a test that names it, each folder a row of its map
+  - each trap of docs/protocol/traps.md names tests that exist, or says why it is not run
 Files over 600 lines are listed; that alone is no error.",
     run,
 };
@@ -88,6 +90,7 @@ fn check() -> anyhow::Result<Findings> {
     }
     markdown::check(&files, &mut findings);
     invariants::check(&files, &mut findings);
+    traps::check(&files, &mut findings);
     map::check(&files, &mut findings);
     edges::check(&edges::packages()?, &mut findings);
     let deny = fs::read_to_string(root().join("deny.toml")).context("failed to read deny.toml")?;

@@ -336,6 +336,15 @@ mod tests {
         }
     }
 
+    // Trap T15.
+    #[test]
+    fn offsets_go_beyond_four_gigabytes() {
+        let sum = OpKind::AllReduce { op: ReduceOp::Sum };
+        let plan = plan(sum, 3 << 30, &[1, 1]);
+        let last = plan.chunk(plan.chunks() - 1);
+        assert_eq!(last.offset + last.bytes, 12 << 30);
+    }
+
     #[test]
     fn a_result_that_is_kept_or_served_goes_to_everybody() {
         let sum = OpKind::Reduce {

@@ -146,10 +146,10 @@ impl<'l, 'a> Market<'l, 'a> {
         let Some(attempt) = draft.view.holding() else {
             return false;
         };
-        let own: Vec<&Node> = attempt
-            .nodes
-            .iter()
-            .filter_map(|name| self.ledger.node(name))
+        let own: Vec<&Node> = draft
+            .view
+            .places(attempt)
+            .filter_map(|(_, name)| self.ledger.node(name))
             .filter(|node| self.ledger.is_healthy(node))
             .collect();
         let pool = self.free.entry(&draft.job.class).or_default();

@@ -148,7 +148,10 @@ impl<'a> World<'a> {
                 .is_some_and(|job| holds(job, attempt))
             {
                 crossing += u32::from(attempt.crossing);
-                taken.extend(&attempt.nodes);
+                let status = &jobs[&attempt.job].status;
+                let keeps = |rank: &u32| !is_out(status, attempt.number, *rank);
+                let nodes = (0..).zip(&attempt.nodes);
+                taken.extend(nodes.filter(|(rank, _)| keeps(rank)).map(|(_, node)| node));
                 held.insert(&attempt.job, attempt);
             }
         }
@@ -259,6 +262,12 @@ impl<'a> World<'a> {
         self.gang(job, attempt)
             .any(|pod| pod.state == PodState::Running)
     }
+}
+
+/// Whether the others have gone on without a rank.
+fn is_out(status: &Status, attempt: u32, rank: u32) -> bool {
+    let committed = status.membership.as_ref();
+    committed.is_some_and(|members| members.attempt == attempt && members.lost.contains(&rank))
 }
 
 fn holds(job: &Job, attempt: &Attempt) -> bool {

@@ -86,6 +86,7 @@ impl<'a> Draft<'a> {
         self.status.phase = Phase::Assigned;
         self.status.attempt = number;
         self.status.retry_at = None;
+        self.status.membership = None;
         self.status.zone = zones;
         self.set(Assigned, true, "Placed", &text);
         self.set(Running, false, "Joining", "Waiting for the gang to join");
@@ -159,13 +160,14 @@ impl<'a> Draft<'a> {
             self.set(Running, true, "AllRanksRun", "Every rank trains");
             self.tell("Running", "Every rank trains".to_owned());
         }
+        self.tell_lost();
         // The first one is a transition; later ones wait for the next transition.
         if !self.status.is(CheckpointDurable) {
             self.learn_report();
         }
     }
 
-    fn set(&mut self, kind: ConditionKind, holds: bool, reason: &str, message: &str) {
+    pub(crate) fn set(&mut self, kind: ConditionKind, holds: bool, reason: &str, message: &str) {
         self.status.set(kind, holds, reason, message, self.now);
     }
 
@@ -177,7 +179,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    fn warn(&mut self, reason: &'static str, message: String) {
+    pub(crate) fn warn(&mut self, reason: &'static str, message: String) {
         self.event = Some(Event {
             warning: true,
             reason,

@@ -4,6 +4,7 @@
 use topology::NodeName;
 
 use crate::ledger::{JobView, Ledger};
+use crate::shrink::{goes_on, outlook, stuck};
 use crate::snapshot::{Attempt, Exit, Pod, PodState, Problem};
 use crate::status::Phase;
 use crate::time::Timestamp;
@@ -40,9 +41,9 @@ pub(crate) fn judge<'a>(
     ledger: &Ledger<'a>,
     wake: &mut Wake,
 ) -> Verdict<'a> {
-    let pods: Vec<&'a Pod> = view.gang(attempt.number).collect();
-    let whole = pods.len() == attempt.nodes.len();
-    if whole && pods.iter().all(|pod| pod.state == PodState::Succeeded) {
+    let pods: Vec<&'a Pod> = view.members(attempt.number).collect();
+    let whole = pods.len() == view.places(attempt).count();
+    if view.has_ended_well(attempt.number) {
         return Verdict::Done;
     }
     if ledger.is_beaten(&attempt.job) {
@@ -52,10 +53,14 @@ pub(crate) fn judge<'a>(
             message,
         };
     }
+    if goes_on(view, attempt, &pods, ledger) {
+        return outlook(&pods, whole, attempt, ledger, wake);
+    }
     lost(view, attempt, &pods, ledger)
         .or_else(|| failed(&pods, attempt, view, ledger, wake))
         .or_else(|| leaving(&pods))
         .or_else(|| missing(view, attempt, phase, whole))
+        .or_else(|| stuck(view, attempt, ledger, wake))
         .or_else(|| overdue(&pods, attempt, ledger, wake))
         .unwrap_or_else(|| {
             let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
@@ -79,8 +84,8 @@ fn lost<'a>(
             .get(&(attempt.number, rank))
             .is_some_and(|pod| pod.state == PodState::Succeeded)
     };
-    let dead = (0..)
-        .zip(&attempt.nodes)
+    let dead = view
+        .places(attempt)
         .find(|(rank, node)| ledger.is_lost(node) && !ended_well(*rank));
     if let Some((_, node)) = dead {
         return Some(Verdict::Lost {
@@ -116,7 +121,7 @@ fn failed<'a>(
         .iter()
         .filter_map(|pod| exit_of(pod).map(|exit| (*pod, exit)))
         .min_by_key(|(pod, exit)| (exit.finished.is_none(), exit.finished, pod.rank))?;
-    let silent = (0..).zip(&attempt.nodes).find(|(rank, name)| {
+    let silent = view.places(attempt).find(|(rank, name)| {
         let suspect = ledger
             .node(name)
             .is_some_and(|node| ledger.is_suspect(node));
@@ -157,7 +162,7 @@ fn exit_of(pod: &Pod) -> Option<&Exit> {
 }
 
 /// A pod that somebody else deletes or has stopped, such as a drain.
-fn leaving<'a>(pods: &[&'a Pod]) -> Option<Verdict<'a>> {
+pub(crate) fn leaving<'a>(pods: &[&'a Pod]) -> Option<Verdict<'a>> {
     pods.iter()
         .find(|pod| {
             let stopped = matches!(pod.state, PodState::Interrupted { .. });
@@ -186,7 +191,7 @@ fn missing<'a>(
         | PodState::Refused(_) => true,
     };
     let absent = |(rank, _): &(u32, &NodeName)| !view.pods.contains_key(&(attempt.number, *rank));
-    let mut ranks = (0_u32..).zip(&attempt.nodes).filter(absent);
+    let mut ranks = view.places(attempt).filter(absent);
     if phase == Phase::Assigned && !view.gang(attempt.number).any(started) {
         return Some(Verdict::Incomplete(ranks.map(|(rank, _)| rank).collect()));
     }
@@ -199,7 +204,7 @@ fn missing<'a>(
 }
 
 /// Pods that wait for something for too long.
-fn overdue<'a>(
+pub(crate) fn overdue<'a>(
     pods: &[&'a Pod],
     attempt: &'a Attempt,
     ledger: &Ledger<'a>,

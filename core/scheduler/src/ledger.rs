@@ -7,7 +7,7 @@ use topology::NodeName;
 
 use crate::plan::JobPlan;
 use crate::policy::Policy;
-use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, Snapshot};
+use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, Snapshot, Stuck};
 use crate::status::{Checkpoint, Phase};
 use crate::time::Timestamp;
 
@@ -19,6 +19,8 @@ pub(crate) struct JobView<'a> {
     /// By attempt, then rank.
     pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
     pub(crate) report: Option<&'a Checkpoint>,
+    /// Of the newest attempt that is.
+    pub(crate) stuck: Option<&'a Stuck>,
 }
 
 impl<'a> JobView<'a> {
@@ -80,6 +82,13 @@ impl<'a> Ledger<'a> {
                 view.report = view.report.max(Some(&report.checkpoint));
             }
         }
+        for stuck in &snapshot.stuck {
+            if let Some(view) = views.get_mut(&stuck.job)
+                && view.stuck.is_none_or(|old| old.attempt < stuck.attempt)
+            {
+                view.stuck = Some(stuck);
+            }
+        }
         let mut occupied = BTreeSet::new();
         for pod in &snapshot.pods {
             views
@@ -121,19 +130,20 @@ impl<'a> Ledger<'a> {
             .filter_map(|(key, view)| {
                 let phase = view.job?.status.phase;
                 let settled = matches!(phase, Phase::Running | Phase::Interrupting);
-                view.holding()
-                    .map(|attempt| (!settled, attempt.created, *key, attempt))
+                let attempt = view.holding()?;
+                let nodes: Vec<_> = view.places(attempt).map(|(_, node)| node).collect();
+                Some((!settled, attempt.created, *key, attempt, nodes))
             })
             .collect();
-        claims.sort_by_key(|(unsettled, created, key, _)| (*unsettled, *created, *key));
-        for (unsettled, _, key, attempt) in claims {
+        claims.sort_by_key(|(unsettled, created, key, ..)| (*unsettled, *created, *key));
+        for (unsettled, _, key, attempt, nodes) in claims {
             let too_many = attempt.crossing && self.crossing >= self.policy.max_cross_zone_jobs;
-            let collides = attempt.nodes.iter().any(|node| self.owned.contains(node));
+            let collides = nodes.iter().any(|node| self.owned.contains(node));
             if unsettled && (too_many || collides) {
                 self.beaten.insert(key);
             }
             self.crossing += u32::from(attempt.crossing);
-            self.owned.extend(&attempt.nodes);
+            self.owned.extend(nodes);
         }
     }
 

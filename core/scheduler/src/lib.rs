@@ -15,16 +15,17 @@ mod planner;
 mod policy;
 mod queue;
 mod release;
+mod shrink;
 mod snapshot;
 mod status;
 mod time;
 
 pub use check::{Violation, check, vet};
-pub use plan::{Action, Event, JobPlan, NewAttempt, Place, Plan};
+pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use snapshot::{
-    Attempt, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot, ZonePolicy,
+    Attempt, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot, Stuck, ZonePolicy,
 };
-pub use status::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status};
+pub use status::{Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status};
 pub use time::Timestamp;

@@ -30,10 +30,10 @@ impl<'a> Draft<'a> {
         let cordoned = |name| ledger.node(name).is_some_and(|node| node.cordoned);
         settled
             && self.actions.is_empty()
-            && self
-                .view
-                .holding()
-                .is_some_and(|attempt| attempt.nodes.iter().any(cordoned))
+            && self.view.holding().is_some_and(|attempt| {
+                let mut places = self.view.places(attempt);
+                places.any(|(_, node)| cordoned(node))
+            })
     }
 
     /// Whether it is leaving its nodes to go elsewhere.
@@ -155,8 +155,7 @@ impl<'a> Draft<'a> {
     /// Saves and releases.
     fn leave(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         let gang: Vec<&Pod> = self.view.gang(self.status.attempt).collect();
-        let ended_well = |pod: &&Pod| pod.state == PodState::Succeeded;
-        if gang.len() == self.job.nodes as usize && gang.iter().all(ended_well) {
+        if self.view.has_ended_well(self.status.attempt) {
             self.succeed();
             return;
         }

@@ -25,6 +25,19 @@ pub struct Plan {
     pub jobs: Vec<JobPlan>,
     /// When the passing of time alone will change the plan.
     pub wake_at: Option<Timestamp>,
+    /// What gangs that may go on without lost nodes have to know. Stays until they have.
+    pub gone: Vec<Gone>,
+}
+
+/// Members of a gang that are known to be gone: the others need not wait for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The job.
+    pub job: JobKey,
+    /// The attempt.
+    pub attempt: u32,
+    /// Their node ranks, ascending.
+    pub ranks: Vec<u32>,
 }
 
 /// The writes for one job, in order.

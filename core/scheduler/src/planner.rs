@@ -9,6 +9,7 @@ use crate::ledger::Ledger;
 use crate::plan::{Action, JobPlan, Plan};
 use crate::policy::Policy;
 use crate::release::orphans;
+use crate::shrink::gone;
 use crate::snapshot::{JobKey, Snapshot};
 use crate::time::Timestamp;
 
@@ -54,6 +55,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     Plan {
         jobs,
         wake_at: wake.get(),
+        gone: gone(&ledger),
     }
 }
 

@@ -20,6 +20,9 @@ pub struct Policy {
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
     /// long: it tells a program that crashed (charged) from a node that died (not charged).
     pub settle: Duration,
+    /// A gang that cannot go on, although none of its pods says why, is ended after so long: a rank that
+    /// failed is known to its peers before its launcher and kubelet have told how (charged).
+    pub stuck_patience: Duration,
     /// What pods that cannot save get between SIGTERM and SIGKILL. Survivors of a failure are gone
     /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which its
     /// launcher ends the other ranks of its pod and takes their last output (`MERCY` and `DRAIN`
@@ -42,6 +45,7 @@ impl Default for Policy {
             blocked_patience: Duration::from_secs(600),
             start_patience: Duration::from_secs(1800),
             settle: Duration::from_secs(1),
+            stuck_patience: Duration::from_secs(5),
             survivor_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),
             failure_backoff: Backoff {

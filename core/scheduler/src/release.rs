@@ -18,10 +18,12 @@ impl<'a> Draft<'a> {
         let known = self.job.status.attempt;
         for pod in self.view.pods.values().filter(|pod| pod.attempt <= known) {
             let is_current = pod.attempt == current;
-            if is_current && phase.holds_nodes() {
+            let Pod { attempt, rank, .. } = **pod;
+            let holds = is_current && phase.holds_nodes();
+            // Who is out may still run, on a node that was only unheard.
+            if holds && (!self.view.is_out(attempt, rank) || pod.has_ended()) {
                 continue;
             }
-            let Pod { attempt, rank, .. } = **pod;
             let kept_for_its_log = is_current && self.is_kept(pod, ledger, wake);
             if pod.delete_by.is_none() && !kept_for_its_log {
                 let grace = ledger.policy().survivor_grace;

@@ -28,6 +28,8 @@ pub struct Snapshot {
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
     pub reports: Vec<Report>,
+    /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
+    pub stuck: Vec<Stuck>,
     /// Plans that are being written at this moment. Nothing more is planned for their jobs, and the
     /// nodes that they name are taken, until they are written to the end or have failed.
     pub under_way: Vec<Arc<JobPlan>>,
@@ -116,6 +118,8 @@ pub struct Job {
     pub grace: Duration,
     /// Failures of the program that are forgiven.
     pub max_restarts: u32,
+    /// Whether its gang, once it runs, goes on without nodes that are lost.
+    pub shrinks: bool,
     /// How long it is kept after its end; for ever if absent.
     pub ttl: Option<Duration>,
     /// Whether it has a deletionTimestamp.
@@ -237,6 +241,19 @@ pub struct Exit {
     pub log: Option<String>,
     /// When it ended: the first failure of a gang is the cause, the others follow from it.
     pub finished: Option<Timestamp>,
+}
+
+/// A gang that waits to be ended: those who are left cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The job.
+    pub job: JobKey,
+    /// The attempt.
+    pub attempt: u32,
+    /// When that was found.
+    pub since: Timestamp,
+    /// Why, in one sentence.
+    pub message: String,
 }
 
 /// What a gang reported over the rendezvous stream.

@@ -1,6 +1,7 @@
 //! What is recorded about a job: the only memory the planner has. A new leader continues from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use topology::NodeName;
 
@@ -112,6 +113,23 @@ pub struct Checkpoint {
     pub digest: String,
 }
 
+/// The members of an attempt, as they were committed last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The attempt.
+    pub attempt: u32,
+    /// Counts the memberships of the attempt.
+    pub epoch: u64,
+    /// How many nodes take part.
+    pub participants: u32,
+    /// Node ranks that were lost.
+    pub lost: BTreeSet<u32>,
+    /// The first of them by name, for people.
+    pub lost_nodes: Vec<String>,
+    /// What the members began with; means something to the rendezvous service alone.
+    pub resume: Option<Arc<str>>,
+}
+
 /// The failure that ended an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -143,6 +161,9 @@ pub struct Status {
     pub replans: u32,
     /// Nodes whose trainer runs: all or none, since it is written on transitions only.
     pub ready: u32,
+    /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service writes
+    /// it, before anybody goes on; the planner drops it when the next attempt begins.
+    pub membership: Option<Membership>,
     /// Zone of the attempt that holds nodes, or both joined by `+` when it crosses.
     pub zone: Option<String>,
     /// Last checkpoint known to be durable.

@@ -363,6 +363,20 @@ pub async fn leader(client: &Client) -> Result<(String, String)> {
     Ok((pod.to_owned(), address.to_owned()))
 }
 
+/// Node of the operator pod that holds the lease.
+pub async fn leader_node(context: &Context) -> Result<String> {
+    let (pod, _) = leader(&context.client).await?;
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+    let object = pods
+        .get(&pod)
+        .await
+        .with_context(|| format!("leader {pod} has no pod"))?;
+    object
+        .spec
+        .and_then(|spec| spec.node_name)
+        .context("the leader has no node")
+}
+
 /// Whether all that ran in the pod is over.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod

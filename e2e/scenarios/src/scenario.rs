@@ -10,6 +10,7 @@ pub mod devices;
 pub mod faults;
 pub mod lifecycle;
 pub mod scale;
+pub mod shrink;
 pub mod training;
 pub mod upgrade;
 
@@ -86,6 +87,14 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Everything,
         faults::killed_leader_is_followed_without_a_restart
+    ),
+    scenario!(
+        Needs::Everything,
+        shrink::node_dies_and_the_others_go_on_without_a_restart
+    ),
+    scenario!(
+        Needs::Everything,
+        shrink::of_a_partition_one_side_goes_on_and_the_other_takes_no_step
     ),
     scenario!(Needs::Everything, upgrade::chart_upgrade_interrupts_no_job),
     scenario!(

@@ -144,6 +144,7 @@ impl Gang {
             let options = Options {
                 chunk_bytes: args.chunk_bytes,
                 transport: args.transport,
+                checksum: args.checksum,
                 ..Options::new(folder.clone())
             };
             let stop = Stop::new()?;

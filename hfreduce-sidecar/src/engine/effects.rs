@@ -109,6 +109,7 @@ impl Engine {
         {
             self.memory.borrow(peer, tree, slot, lent);
         }
+        self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
         Ok(())
     }
@@ -154,13 +155,21 @@ impl Engine {
             let mut left = Vec::new();
             link.abandon(&mut left);
             self.metrics.peers.set(self.links.len() as i64);
+            let (rank, name) = (self.rank_of(peer), self.name(peer));
+            self.metrics.link(rank, name, link.name(), false);
             self.done(left);
         }
     }
 
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
         if self.links.contains_key(&peer) {
-            info!(node = self.rank_of(peer), name = self.name(peer), %error, "link ended");
+            let (node, name) = (self.rank_of(peer), self.name(peer));
+            if let link::Error::Damaged { .. } = error {
+                self.metrics.damaged.inc();
+                warn!(node, name, %error, "link ended");
+            } else {
+                info!(node, name, %error, "link ended");
+            }
             self.drop_link(peer);
             self.handle(Input::PeerLost { peer });
         }
@@ -236,7 +245,9 @@ impl Engine {
                 let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
                 kernels::reduce(dtype, op, &mut into, &slices, scale, Store::Cached);
                 drop((into, from));
-                self.moved(&destination, sources.len());
+                let read = sources.iter().map(|source| source.buffer);
+                self.metrics
+                    .moved(read, destination.buffer, destination.bytes);
                 self.handle(Input::Done { ticket });
             }
             Effect::Copy {
@@ -251,7 +262,8 @@ impl Engine {
                 }
                 into.copy_from_slice(&from);
                 drop((into, from));
-                self.moved(&destination, 1);
+                let (from, into) = (source.buffer, destination.buffer);
+                self.metrics.moved([from], into, destination.bytes);
                 self.handle(Input::Done { ticket });
             }
             Effect::End { op, rank, outcome } => self.end(op, rank, outcome),
@@ -341,12 +353,6 @@ impl Engine {
         Ok(())
     }
 
-    fn moved(&self, destination: &Region, sources: usize) {
-        self.metrics
-            .reduced_bytes
-            .inc_by(destination.bytes * (sources as u64 + 1));
-    }
-
     fn end(&mut self, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         // Others have farther to go.
         self.flush_pushed();
@@ -387,6 +393,7 @@ impl Engine {
     fn broken(&mut self, broken: Broken) {
         let detail = self.text(&Cause::Broken(broken));
         error!(cause = detail, "the epoch is over");
+        self.record_flight();
         let reason = match broken {
             Broken::NodeLost { .. } => SuspectReason::Dead,
             Broken::NodeSilent { .. } => SuspectReason::Silent,

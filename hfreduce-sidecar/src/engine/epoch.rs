@@ -67,11 +67,11 @@ pub(super) fn sizes(
     config: &Config,
     links: &BTreeMap<usize, Box<dyn Transport>>,
 ) -> Sizes {
-    let is_polled = |peer: &usize| links.get(peer).is_some_and(|link| link.is_polled());
+    let lends = |peer: &usize| links.get(peer).is_some_and(|link| link.lends());
     let (borrows, receives) = machine
         .receives()
         .into_iter()
-        .partition(|(peer, _)| is_polled(peer));
+        .partition(|(peer, _)| lends(peer));
     Sizes {
         receives,
         borrows,
@@ -197,6 +197,10 @@ impl Engine {
         self.links = links;
         self.members = members;
         self.config = config;
+        let now = self.now();
+        self.journal
+            .enter(now, self.config.fence.epoch, &self.members);
+        self.waits.forget();
         if self.awaited.take().is_some() {
             self.choose_bed()?;
         }

@@ -9,6 +9,7 @@ use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 use wire::entry::FailureKind;
 use wire::ring;
 
+use super::waits::Who;
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
@@ -288,6 +289,7 @@ impl Engine {
             };
             refused = Some((reason, error.to_string()));
         }
+        self.came(Who::Rank(rank), op);
         let reason = refused.as_ref().map(|(reason, _)| *reason);
         let session = self.sessions.get_mut(&rank);
         let Some(waiting) = session.and_then(|session| session.accept(reason)) else {

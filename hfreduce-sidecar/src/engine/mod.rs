@@ -4,13 +4,17 @@
 
 mod effects;
 mod epoch;
+mod journal;
 mod local;
+mod ops;
 mod park;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -24,6 +28,7 @@ use wire::ring::Bed;
 use wire::segment;
 use wire::transport::Transport;
 
+use crate::inspect::Question;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::rendezvous::Reporter;
@@ -32,7 +37,9 @@ use crate::stop::Stop;
 use crate::welcomed::Welcomed;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
+use journal::Journal;
 use park::Park;
+use waits::Waits;
 
 /// How long farewells may take before the sidecar leaves without.
 pub const FAREWELL: Duration = Duration::from_millis(500);
@@ -85,6 +92,10 @@ pub struct Setup {
     pub commands: Receiver<Command>,
     /// What it has to tell.
     pub notices: Sender<Notice>,
+    /// Where it is asked what it is doing; the bell of `stop` wakes it for that too.
+    pub questions: Receiver<Question>,
+    /// The file for the flight recorder.
+    pub flight: PathBuf,
 }
 
 /// Whether a local rank may attach.
@@ -149,6 +160,10 @@ pub struct Engine {
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
+    questions: Receiver<Question>,
+    flight: PathBuf,
+    journal: Journal,
+    waits: Waits,
 }
 
 impl Engine {
@@ -168,6 +183,8 @@ impl Engine {
             awaited,
             commands,
             notices,
+            questions,
+            flight,
         } = setup;
         let Epoch {
             config,
@@ -230,6 +247,10 @@ impl Engine {
             left: None,
             metrics,
             reporter,
+            questions,
+            flight,
+            journal: Journal::default(),
+            waits: Waits::default(),
             config,
         };
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
@@ -254,6 +275,7 @@ impl Engine {
             busy |= self.look_at_links();
             busy |= self.carry_out();
             self.obey()?;
+            self.answer();
             self.forget_gone();
             if self.has_left() {
                 return Ok(());
@@ -283,7 +305,13 @@ impl Engine {
 
     /// Sleeps on words from here on, where all neighbours ring them.
     fn choose_bed(&mut self) -> Result<(), Error> {
-        if self.links.values().all(|link| link.is_polled()) {
+        let mut beds = Vec::new();
+        let are_beds = self.links.values().all(|link| {
+            beds.clear();
+            link.beds(&mut beds);
+            !beds.is_empty()
+        });
+        if are_beds {
             self.park.use_words().map_err(Error::Poll)?;
         }
         Ok(())
@@ -293,8 +321,9 @@ impl Engine {
     fn watch_links(&self) -> rustix::io::Result<()> {
         for (peer, link) in &self.links {
             self.watch(&link.socket(), LINK | *peer as u64)?;
-            self.metrics
-                .suspect(self.rank_of(*peer), self.name(*peer), false);
+            let (rank, name) = (self.rank_of(*peer), self.name(*peer));
+            self.metrics.suspect(rank, name, false);
+            self.metrics.link(rank, name, link.name(), true);
         }
         self.metrics.peers.set(self.links.len() as i64);
         Ok(())
@@ -302,8 +331,11 @@ impl Engine {
 
     fn handle(&mut self, input: Input) {
         let now = self.now();
+        let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
+        self.journal.take(now, &input, node);
         self.machine.handle(now, input, &mut self.scratch);
         for effect in self.scratch.drain(..) {
+            self.journal.give(now, &effect, node);
             if matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. }) {
                 self.work.push_back(effect);
             } else {

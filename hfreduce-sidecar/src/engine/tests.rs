@@ -35,7 +35,7 @@ fn setup() -> (Setup, TcpStream) {
         timing: Timing::default(),
         recovery: Recovery::default(),
     };
-    let link: Box<dyn Transport> = Box::new(Tcp::new(ours).unwrap());
+    let link: Box<dyn Transport> = Box::new(Tcp::new(ours, false).unwrap());
     let setup = Setup {
         epoch: Epoch {
             config,
@@ -50,6 +50,8 @@ fn setup() -> (Setup, TcpStream) {
         awaited: None,
         commands: channel().1,
         notices: channel().0,
+        questions: channel().1,
+        flight: dir.path().join("flight.json"),
     };
     (setup, theirs)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use collective::membership::{
     Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
-    Reason,
+    Reason, View,
 };
 use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
 
@@ -19,8 +19,8 @@ use super::pods::Streams;
 /// Leads one attempt, as the operator does.
 pub(crate) struct Leader {
     pub(crate) address: SocketAddr,
-    /// The members of the epoch at hand.
-    pub(crate) members: Arc<Mutex<Vec<u32>>>,
+    /// What it knows.
+    pub(crate) view: Arc<Mutex<Option<View>>>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -31,12 +31,12 @@ impl Leader {
         let streams = Streams::start();
         let address = streams.address;
         let over = Arc::new(AtomicBool::new(false));
-        let members = Arc::new(Mutex::new((0..nodes as u32).collect()));
-        let (ours, told) = (Arc::clone(&over), Arc::clone(&members));
+        let view = Arc::default();
+        let (ours, told) = (Arc::clone(&over), Arc::clone(&view));
         let thread = thread::spawn(move || lead(&streams, nodes, peer_loss, &ours, &told));
         Self {
             address,
-            members,
+            view,
             over,
             thread: Some(thread),
         }
@@ -58,7 +58,7 @@ fn lead(
     nodes: usize,
     peer_loss: Duration,
     over: &AtomicBool,
-    members: &Mutex<Vec<u32>>,
+    view: &Mutex<Option<View>>,
 ) {
     let start = Instant::now();
     let policy = Policy {
@@ -102,7 +102,7 @@ fn lead(
                     Effect::Commit { commit, .. } => events.push(Event::Committed {
                         epoch: commit.epoch,
                     }),
-                    Effect::Changed => *members.lock().unwrap() = membership.view().members,
+                    Effect::Changed => *view.lock().unwrap() = Some(membership.view()),
                 }
             }
         }

@@ -78,14 +78,25 @@ impl Gang {
     }
 
     pub(crate) fn with(nodes: usize, procs: u32, options: impl Fn(Options) -> Options) -> Self {
+        Self::over(nodes, procs, |own, _| options(own), |_| {})
+    }
+
+    /// With options for each rank, and with changes to where the nodes believe the others to be.
+    pub(crate) fn over(
+        nodes: usize,
+        procs: u32,
+        options: impl Fn(Options, u32) -> Options,
+        mut changes: impl FnMut(&mut [Peer]),
+    ) -> Self {
         let listeners: Vec<TcpListener> = (0..nodes)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
             .collect();
-        let peers: Vec<Peer> = listeners
+        let mut peers: Vec<Peer> = listeners
             .iter()
             .zip(0..)
             .map(|(l, rank)| peer(l, rank))
             .collect();
+        changes(&mut peers);
         let nodes: Vec<Running> = listeners
             .into_iter()
             .zip(0..)
@@ -96,7 +107,7 @@ impl Gang {
                 let registry = daemon::Registry::new("test").unwrap();
                 let node = Node::new(
                     member(rank, nodes, procs),
-                    options(Options::new(dir.path().to_owned())),
+                    options(Options::new(dir.path().to_owned()), rank),
                     listener,
                     &daemon::Readiness::default(),
                     Metrics::new(&registry).unwrap(),

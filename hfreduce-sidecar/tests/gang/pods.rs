@@ -20,7 +20,7 @@ use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
 use wire::rendezvous::{Decoder, ToOperator};
 use wire::{Call, DType, ReduceOp};
 
-use super::processes::{METRICS_PORT, Seat, loopback};
+use super::processes::{METRICS_PORT, Seat, device, loopback};
 use super::{PATIENCE, f32s, run};
 
 pub(crate) const UID: &str = "2c1f2a6e-test";
@@ -184,6 +184,7 @@ impl Pods {
             master_port: 29_400,
             on_peer_loss,
             peer_loss_seconds: PEER_LOSS_SECONDS,
+            traffic_class: 1,
             checkpoint: None,
             resume: None,
         };
@@ -222,6 +223,7 @@ impl Pods {
             .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .env("FIREFLYER_HFREDUCE_TRANSPORT", &self.transport)
+            .env("FIREFLYER_RDMA_DEVICE", device(rank as usize))
             .args([
                 "--assignment",
                 "assignment.json.gz",

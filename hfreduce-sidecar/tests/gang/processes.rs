@@ -1,6 +1,7 @@
 //! Sidecars as processes of their own, which can be killed and frozen. A file tells them the members.
 #![expect(clippy::print_stderr, reason = "the logs of a test that failed")]
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -48,15 +49,28 @@ pub(crate) fn loopback(nodes: u8) -> Vec<Seat> {
 pub(crate) struct Sidecars {
     dir: tempfile::TempDir,
     seats: Vec<Seat>,
+    transport: &'static str,
     children: Vec<Child>,
 }
 
+/// The RDMA device of a node, where the test has one for each.
+pub(crate) fn device(rank: usize) -> String {
+    format!("rxe{rank}")
+}
+
 impl Sidecars {
-    /// Starts one on each seat, for `procs` processes each, and waits until they joined.
+    /// Starts one on each seat, for `procs` processes each, and waits until they joined. They share files, and are
+    /// machines of their own all the same.
     pub(crate) fn start(seats: Vec<Seat>, procs: u32) -> Self {
+        Self::start_over("tcp", seats, procs)
+    }
+
+    /// The same, over this transport.
+    pub(crate) fn start_over(transport: &'static str, seats: Vec<Seat>, procs: u32) -> Self {
         let mut sidecars = Self {
             dir: tempfile::tempdir().unwrap(),
             seats,
+            transport,
             children: Vec::new(),
         };
         let nodes: Vec<_> = (0..)
@@ -101,8 +115,8 @@ impl Sidecars {
             None => Command::new(PROGRAM),
         };
         command
-            // Nodes that share files, and are machines of their own all the same.
-            .args(["serve", "--transport", "tcp"])
+            .args(["serve", "--transport", self.transport])
+            .args(["--rdma-device", &device(rank)])
             .args(["--rank", &rank.to_string(), "--metrics-listen"])
             .arg(SocketAddr::from((seat.address, METRICS_PORT)).to_string())
             .arg("--roster")
@@ -115,7 +129,7 @@ impl Sidecars {
             .unwrap()
     }
 
-    fn run_dir(&self, rank: usize) -> PathBuf {
+    pub(crate) fn run_dir(&self, rank: usize) -> PathBuf {
         self.dir.path().join(rank.to_string())
     }
 
@@ -180,6 +194,17 @@ impl Drop for Sidecars {
             }
         }
     }
+}
+
+/// The transports of a sidecar's links, by the neighbours' ranks.
+pub(crate) fn transports(metrics: &str) -> BTreeMap<String, String> {
+    let links = metrics.lines().filter_map(|line| {
+        let labels = line.strip_prefix("fireflyer_hfreduce_link{")?;
+        let mut values = labels.strip_suffix("} 1")?.split('"').skip(1).step_by(2);
+        let (_, rank, transport) = (values.next()?, values.next()?, values.next()?);
+        Some((rank.to_owned(), transport.to_owned()))
+    });
+    links.collect()
 }
 
 /// What a sidecar answers at its address for health and metrics.

@@ -15,7 +15,7 @@ const PEER_LOSS: Duration = Duration::from_secs(60);
 
 /// Nodes whose processes call sums, and check them.
 pub(crate) struct Restarted {
-    leader: Leader,
+    pub(crate) leader: Leader,
     pub(crate) pods: Pods,
     pub(crate) clients: Vec<Client>,
 }
@@ -47,15 +47,11 @@ impl Restarted {
                 scope.spawn(move || whole(&client.wait(ticket, PATIENCE).unwrap(), elements));
             }
         });
-        let nodes = self.pods.children.len() as u32;
+        let view = self.leader.view.lock().unwrap().clone().unwrap();
         assert!(
-            self.leader
-                .members
-                .lock()
-                .unwrap()
-                .iter()
-                .copied()
-                .eq(0..nodes)
+            view.members
+                .into_iter()
+                .eq(0..self.pods.children.len() as u32)
         );
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use collective::membership::Policy;
-use crds::training_job::{Phase, TrainingJob};
+use collective::membership::{OnPeerLoss, Policy};
+use crds::training_job::{FailurePolicy, Phase, TrainingJob};
 use scheduler::JobKey;
 use topology::NodeName;
 use wire::handshake::{JobId, Key};
@@ -98,13 +99,24 @@ impl Directory for ClusterDirectory {
                 nodes: kept.attempt.nodes.clone(),
                 attempt,
                 job: key,
-                // Going on without lost nodes needs pods that may go missing.
-                policy: Policy::default(),
+                policy: policy(&job.spec.failure_policy),
             }),
             None => Err(format!(
                 "the assignment of attempt {attempt} is not known yet"
             )),
         }
+    }
+}
+
+fn policy(spec: &FailurePolicy) -> Policy {
+    let unless_told = Policy::default();
+    Policy {
+        on_peer_loss: match spec.on_peer_loss {
+            crds::training_job::OnPeerLoss::Restart => OnPeerLoss::Restart,
+            crds::training_job::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
+        },
+        peer_loss: Duration::from_secs(spec.peer_loss_seconds.into()),
+        least: spec.min_nodes.unwrap_or(unless_told.least),
     }
 }
 

@@ -1,5 +1,5 @@
 //! All gangs of this leader: one task owns their membership machines, feeds them what the sidecars
-//! say, sends what they answer, and publishes what the planner must know.
+//! say and what the planner sees, sends what they answer, and publishes what the planner must know.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use collective::membership::{
-    Checkpoint, Commit, Connection, Effect, Endpoint, Event, Membership, Message, Progress, View,
+    Checkpoint, Commit, Connection, Effect, Event, OnPeerLoss, Progress, View,
 };
-use scheduler::{JobKey, Report, Timestamp};
+use scheduler::{Gone, JobKey, Report, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use topology::NodeName;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use wire::handshake::JobId;
-use wire::rendezvous::{Peer, ToSidecar};
+use wire::rendezvous::ToSidecar;
 
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::meeting::Meeting;
 use crate::rendezvous::store::Store;
 use crate::training_job::observe::Reports;
 
@@ -30,6 +31,8 @@ const INPUTS: usize = 16_384;
 const SUSPICION: Duration = Duration::from_secs(60);
 /// How often the gangs look at who has fallen silent.
 const TICK: Duration = Duration::from_millis(250);
+/// Before another try to learn what was committed.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,19 @@ pub(super) enum Input {
         gang: Gang,
         progress: wire::run_dir::Progress,
     },
+    /// What the store holds of a gang that may go on without lost nodes.
+    Learned { gang: Gang, last: Option<Commit> },
+}
+
+impl Input {
+    fn gang(&self) -> &Gang {
+        match self {
+            Self::Connected { gang, .. }
+            | Self::Event { gang, .. }
+            | Self::Progress { gang, .. }
+            | Self::Learned { gang, .. } => gang,
+        }
+    }
 }
 
 /// Hands inputs to the gangs. Cheap to clone.
@@ -78,6 +94,22 @@ impl Handle {
         });
     }
 
+    /// Learns what the store holds of a gang, however long that takes.
+    fn learn(&self, store: &Arc<dyn Store>, gang: Gang) {
+        let (handle, store) = (self.clone(), Arc::clone(store));
+        tokio::spawn(async move {
+            while !handle.inputs.is_closed() {
+                match store.last(gang.clone()).await {
+                    Ok(last) => return handle.send(Input::Learned { gang, last }).await,
+                    Err(error) => {
+                        warn!(job = %gang.job, %error, "who takes part is not known yet");
+                        tokio::time::sleep(ASK_AGAIN).await;
+                    }
+                }
+            }
+        });
+    }
+
     /// Passes an input on. When the gangs are gone the process is ending.
     pub(super) async fn send(&self, input: Input) {
         let _ending = self.inputs.send(input).await;
@@ -101,7 +133,7 @@ pub(super) fn start(
     directory: Arc<dyn Directory>,
     store: Arc<dyn Store>,
     role: watch::Receiver<Role>,
-    reports: watch::Sender<Reports>,
+    planner: Planner,
     metrics: Metrics,
 ) -> (Handle, impl Future<Output = ()> + Send) {
     let (sender, inputs) = mpsc::channel(INPUTS);
@@ -113,19 +145,23 @@ pub(super) fn start(
         directory,
         store,
         handle: handle.clone(),
-        reports,
+        planner,
         metrics,
         started: Instant::now(),
         gangs: BTreeMap::new(),
+        learning: BTreeMap::new(),
         suspects: BTreeMap::new(),
     };
     (handle, gangs.run(inputs, role))
 }
 
-struct Meeting {
-    gang: Gang,
-    membership: Membership,
-    outboxes: BTreeMap<Connection, mpsc::Sender<ToSidecar>>,
+/// What goes to the planner's loop, and comes from it.
+#[derive(Debug)]
+pub struct Planner {
+    /// What gangs report.
+    pub reports: watch::Sender<Reports>,
+    /// Members that are known to be gone.
+    pub gone: watch::Receiver<Vec<Gone>>,
 }
 
 struct Gangs {
@@ -133,10 +169,13 @@ struct Gangs {
     store: Arc<dyn Store>,
     /// For what the store answers.
     handle: Handle,
-    reports: watch::Sender<Reports>,
+    planner: Planner,
     metrics: Metrics,
     started: Instant,
     gangs: BTreeMap<(JobKey, u32), Meeting>,
+    /// What was said by gangs of which the store is being asked, in order. What has to be said again on each
+    /// connection, and no heartbeats: so it is bounded by the connections that are made meanwhile.
+    learning: BTreeMap<(JobKey, u32), Vec<Input>>,
     suspects: BTreeMap<NodeName, Timestamp>,
 }
 
@@ -153,6 +192,7 @@ impl Gangs {
                 // Inputs last, because there may always be one.
                 biased;
                 Ok(()) = role.changed() => self.forget(),
+                Ok(()) = self.planner.gone.changed() => self.tell_gone(),
                 _ = tick.tick() => self.tick(),
                 _ = sweep.tick() => self.sweep(),
                 input = inputs.recv() => match input {
@@ -167,6 +207,7 @@ impl Gangs {
     /// everything from sidecars that dial again.
     fn forget(&mut self) {
         self.gangs.clear();
+        self.learning.clear();
         self.suspects.clear();
         self.metrics.job_step.reset();
         self.metrics.job_loss.reset();
@@ -174,22 +215,46 @@ impl Gangs {
     }
 
     fn take(&mut self, input: Input) {
+        let gang = input.gang();
+        let key = (gang.job.clone(), gang.attempt);
+        if let Some(held) = self.learning.get_mut(&key) {
+            match input {
+                Input::Learned { gang, last } => self.learned(&gang, last),
+                Input::Event {
+                    event: Event::Heartbeat { .. },
+                    ..
+                }
+                | Input::Progress { .. } => {}
+                Input::Connected { .. } | Input::Event { .. } => held.push(input),
+            }
+            return;
+        }
         match input {
+            Input::Learned { .. } => {} // For a leader that we were before.
+            Input::Connected { ref gang, .. } if !self.gangs.contains_key(&key) => {
+                match gang.policy.on_peer_loss {
+                    OnPeerLoss::Restart => self.begin(gang, None),
+                    OnPeerLoss::Shrink => {
+                        self.handle.learn(&self.store, gang.clone());
+                        self.learning.insert(key, vec![input]);
+                        return;
+                    }
+                }
+                self.take(input);
+            }
             Input::Connected {
                 gang,
                 connection,
                 outbox,
                 hello,
             } => {
-                let (now, store) = (self.started.elapsed(), &self.store);
-                let meeting = self
-                    .gangs
-                    .entry((gang.job.clone(), gang.attempt))
-                    .or_insert_with(|| Meeting::new(&gang, store.last(&gang), now));
-                meeting.outboxes.insert(connection, outbox);
-                self.handle(&(gang.job, gang.attempt), hello);
+                drop(gang);
+                if let Some(meeting) = self.gangs.get_mut(&key) {
+                    meeting.outboxes.insert(connection, outbox);
+                }
+                self.handle(&key, hello);
             }
-            Input::Event { gang, event } => {
+            Input::Event { gang: _, event } => {
                 let left = match event {
                     Event::Disconnected { connection } => Some(connection),
                     Event::Hello { .. }
@@ -205,13 +270,43 @@ impl Gangs {
                     | Event::Bye { .. }
                     | Event::Tick => None,
                 };
-                let key = (gang.job, gang.attempt);
                 self.handle(&key, event);
                 if let (Some(connection), Some(meeting)) = (left, self.gangs.get_mut(&key)) {
                     meeting.outboxes.remove(&connection);
                 }
             }
             Input::Progress { gang, progress } => self.show(&gang, &progress),
+        }
+    }
+
+    fn begin(&mut self, gang: &Gang, last: Option<Commit>) {
+        let meeting = Meeting::new(gang, last, self.started.elapsed());
+        self.gangs.insert((gang.job.clone(), gang.attempt), meeting);
+    }
+
+    /// What the store holds is known: what was said meanwhile is heard.
+    fn learned(&mut self, gang: &Gang, last: Option<Commit>) {
+        let held = self.learning.remove(&(gang.job.clone(), gang.attempt));
+        self.begin(gang, last);
+        for input in held.into_iter().flatten() {
+            self.take(input);
+        }
+        self.tell_gone();
+    }
+
+    /// Tells gangs who of them is gone: they need not wait for it.
+    fn tell_gone(&mut self) {
+        let gone = self.planner.gone.borrow_and_update().clone();
+        for Gone {
+            job,
+            attempt,
+            ranks,
+        } in gone
+        {
+            let key = (job, attempt);
+            for rank in ranks {
+                self.handle(&key, Event::Gone { rank });
+            }
         }
     }
 
@@ -244,7 +339,12 @@ impl Gangs {
             return;
         };
         let mut effects = Vec::new();
+        let before = matches!(event, Event::Committed { .. }).then(|| meeting.members());
         meeting.membership.handle(now, event, &mut effects);
+        if let Some(before) = before {
+            let lost = before.saturating_sub(meeting.members());
+            self.metrics.nodes_lost.inc_by(lost as u64);
+        }
         let mut changed = false;
         for effect in effects {
             match effect {
@@ -266,6 +366,7 @@ impl Gangs {
         if changed {
             let view = meeting.membership.view();
             debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
+            meeting.note_end(&view, wall_clock(Duration::ZERO));
             let nodes = meeting.gang.nodes.clone();
             self.note_suspects(&view, &nodes);
             self.publish();
@@ -326,75 +427,22 @@ impl Gangs {
                 checkpoint,
             })
         });
+        let stuck = self
+            .gangs
+            .values()
+            .filter_map(|meeting| meeting.stuck.clone());
         let reports = Reports {
             checkpoints: checkpoints.collect(),
             suspects: self.suspects.clone(),
+            stuck: stuck.collect(),
         };
-        self.reports.send_if_modified(|known| {
+        self.planner.reports.send_if_modified(|known| {
             let news = *known != reports;
             if news {
                 *known = reports;
             }
             news
         });
-    }
-}
-
-impl Meeting {
-    fn new(gang: &Gang, last: Option<Commit>, now: Duration) -> Self {
-        let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
-        Self {
-            membership: Membership::resume(nodes, gang.policy, last, now),
-            outboxes: BTreeMap::new(),
-            gang: gang.clone(),
-        }
-    }
-
-    fn send(&mut self, connection: Connection, message: Message) {
-        let refused = matches!(message, Message::Refused(_));
-        let message = match message {
-            Message::Roster { epoch, endpoints } => {
-                let nodes = endpoints.into_iter().zip(0..);
-                let nodes = nodes.map(|(endpoint, rank)| peer(&(rank, endpoint)));
-                ToSidecar::Roster {
-                    epoch,
-                    nodes: nodes.collect(),
-                }
-            }
-            Message::Go { epoch } => ToSidecar::Go { epoch },
-            Message::Revoke { epoch, members } => ToSidecar::Revoke {
-                epoch,
-                members: members.iter().map(peer).collect(),
-            },
-            Message::Next {
-                epoch,
-                members,
-                resume,
-            } => ToSidecar::Next {
-                epoch,
-                members: members.iter().map(peer).collect(),
-                resume: serde_json::to_value(resume).unwrap_or_default(),
-            },
-            Message::Refused(refusal) => ToSidecar::Refused {
-                reason: refusal.to_string(),
-            },
-        };
-        let sent = self
-            .outboxes
-            .get(&connection)
-            .is_some_and(|outbox| outbox.try_send(message).is_ok());
-        if refused || !sent {
-            // Without its outbox the session ends: the sidecar was told, or does not read.
-            self.outboxes.remove(&connection);
-        }
-    }
-}
-
-fn peer((rank, endpoint): &(u32, Endpoint)) -> Peer {
-    Peer {
-        rank: *rank,
-        address: endpoint.address,
-        port: endpoint.port,
     }
 }
 

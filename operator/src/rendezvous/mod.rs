@@ -5,6 +5,7 @@
 
 mod directory;
 mod gangs;
+mod meeting;
 mod session;
 mod standalone;
 mod store;
@@ -20,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use directory::{ClusterDirectory, Directory, Gang};
+pub use gangs::Planner;
 pub use standalone::{Error as StandaloneError, serve as serve_standalone};
-pub use store::{InMemory, Store};
+pub use store::{InMemory, InStatus, Store};
 
 use crate::leader::Role;
 use crate::metrics::Metrics;
-use crate::training_job::observe::Reports;
 
 /// Sidecars connected at once: 10,000 nodes, each once more while it dials again, and strangers.
 const CONNECTIONS: usize = 32_768;
@@ -39,13 +40,13 @@ pub(crate) struct Service {
     metrics: Metrics,
 }
 
-/// Serves until the token is cancelled. What gangs report goes to `reports`.
+/// Serves until the token is cancelled.
 pub async fn serve(
     listener: TcpListener,
     directory: Arc<dyn Directory>,
     store: Arc<dyn Store>,
     role: watch::Receiver<Role>,
-    reports: watch::Sender<Reports>,
+    planner: Planner,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
@@ -56,7 +57,7 @@ pub async fn serve(
         Arc::clone(&directory),
         store,
         role.clone(),
-        reports,
+        planner,
         metrics.clone(),
     );
     let service = Service {

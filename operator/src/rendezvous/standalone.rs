@@ -18,6 +18,7 @@ use crate::args::StandaloneArgs;
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang};
+use crate::rendezvous::gangs::Planner;
 use crate::rendezvous::store::InMemory;
 use crate::training_job::observe::Reports;
 
@@ -127,7 +128,9 @@ pub async fn serve(
         .map_err(|source| Error::Listen { address, source })?;
     let (_leading, role) = watch::channel(Role::Leading);
     let (reports, _nobody_plans) = watch::channel(Reports::default());
+    let (_nobody_looks, gone) = watch::channel(Vec::new());
+    let planner = Planner { reports, gone };
     let store = Arc::new(InMemory::default());
-    super::serve(listener, directory, store, role, reports, metrics, shutdown).await;
+    super::serve(listener, directory, store, role, planner, metrics, shutdown).await;
     Ok(())
 }

@@ -1,19 +1,22 @@
 //! Where committed epochs are kept: the one thing of an attempt's rendezvous that a new leader cannot learn from the
-//! sidecars. Of two leaders, or of a leader and what it does not know of itself, one commit wins.
+//! sidecars. Of two leaders, or of a leader and what it does not know of itself, one commit wins. In a cluster that is
+//! the job's status. Gangs that restart after a loss commit nothing, and nothing is read for them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use collective::membership::Commit;
 use futures::future::BoxFuture;
 use scheduler::JobKey;
 
 use crate::rendezvous::directory::Gang;
+use crate::training_job::apply::Applier;
+use crate::training_job::write;
 
 /// Keeps the last commit of each attempt.
 pub trait Store: Send + Sync + 'static {
-    /// The last commit, as far as it is known without asking.
-    fn last(&self, gang: &Gang) -> Option<Commit>;
+    /// The last commit. An error when that cannot be known now.
+    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>>;
     /// Keeps a commit, if the last one is that of epoch `after`. Else what the store holds, if that is known.
     fn commit(
         &self,
@@ -23,14 +26,53 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<(), Option<Commit>>>;
 }
 
+/// What the store holds is not known.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Unknown(#[from] write::Error);
+
+/// The statuses of jobs.
+#[derive(Clone, Debug)]
+pub struct InStatus(pub Arc<Applier>);
+
+impl Store for InStatus {
+    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
+        let applier = Arc::clone(&self.0);
+        Box::pin(async move {
+            let nodes = gang.nodes.len();
+            let read = applier.committed(&gang.job, gang.attempt, nodes);
+            Ok(read.await?)
+        })
+    }
+
+    fn commit(
+        &self,
+        gang: Gang,
+        commit: Commit,
+        after: Option<u64>,
+    ) -> BoxFuture<'static, Result<(), Option<Commit>>> {
+        let applier = Arc::clone(&self.0);
+        Box::pin(async move {
+            let Gang {
+                job,
+                attempt,
+                nodes,
+                policy: _,
+            } = gang;
+            applier.commit(&job, attempt, &nodes, &commit, after).await
+        })
+    }
+}
+
 /// A store that lasts as long as its process: for benches and tests without a cluster.
 #[derive(Debug, Default)]
 pub struct InMemory(Mutex<BTreeMap<(JobKey, u32), Commit>>);
 
 impl Store for InMemory {
-    fn last(&self, gang: &Gang) -> Option<Commit> {
+    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
         let commits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        commits.get(&(gang.job.clone(), gang.attempt)).cloned()
+        let last = commits.get(&(gang.job, gang.attempt)).cloned();
+        Box::pin(std::future::ready(Ok(last)))
     }
 
     fn commit(
@@ -84,11 +126,11 @@ mod tests {
         assert_eq!(store.commit(gang(), commit(3), Some(1)).await, Ok(()));
         let refused = store.commit(gang(), commit(2), Some(1)).await;
         assert_eq!(refused, Err(Some(commit(3))));
-        assert_eq!(store.last(&gang()), Some(commit(3)));
+        assert_eq!(store.last(gang()).await.unwrap(), Some(commit(3)));
         let other = Gang {
             attempt: 2,
             ..gang()
         };
-        assert_eq!(store.last(&other), None);
+        assert_eq!(store.last(other).await.unwrap(), None);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
-use crds::training_job::{TrainingJob, ZonePolicy};
-use scheduler::{Job, JobKey, Policy, Problem, Report, Snapshot, Timestamp};
+use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
+use scheduler::{Job, JobKey, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
@@ -19,6 +19,8 @@ pub struct Reports {
     pub checkpoints: Vec<Report>,
     /// Nodes that peers gave up, and until when that counts.
     pub suspects: BTreeMap<NodeName, Timestamp>,
+    /// Gangs that were to go on without lost nodes and cannot.
+    pub stuck: Vec<Stuck>,
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
@@ -43,6 +45,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
             .collect(),
         pods: mirrors.pods.values().map(|kept| kept.pod.clone()).collect(),
         reports: reports.checkpoints.clone(),
+        stuck: reports.stuck.clone(),
         under_way: Vec::new(),
     })
 }
@@ -110,6 +113,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
         suspend: spec.suspend,
         grace: Duration::from_secs(pod::grace_seconds(job).into()),
         max_restarts: spec.failure_policy.max_restarts,
+        shrinks: spec.failure_policy.on_peer_loss == OnPeerLoss::Shrink,
         ttl: spec
             .ttl_seconds_after_finished
             .map(|ttl| Duration::from_secs(ttl.into())),

@@ -14,7 +14,7 @@ use crds::fabric::FabricSpec;
 use crds::training_job::TrainingJob;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use scheduler::{JobKey, JobPlan, Plan, Policy, Snapshot, Timestamp, Violation};
+use scheduler::{Gone, JobKey, JobPlan, Plan, Policy, Snapshot, Timestamp, Violation};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ pub struct Reconciler {
     applier: Arc<Applier>,
     default_fabric: FabricSpec,
     reports: watch::Receiver<Reports>,
+    /// What gangs have to know.
+    gone: watch::Sender<Vec<Gone>>,
     metrics: Metrics,
     pauses: Pauses,
 }
@@ -70,16 +72,18 @@ impl Reconciler {
     /// A loop that has not started.
     pub fn new(
         cluster: Arc<Cluster>,
-        applier: Applier,
+        applier: Arc<Applier>,
         default_fabric: FabricSpec,
         reports: watch::Receiver<Reports>,
+        gone: watch::Sender<Vec<Gone>>,
         metrics: Metrics,
     ) -> Self {
         Self {
             cluster,
-            applier: Arc::new(applier),
+            applier,
             default_fabric,
             reports,
+            gone,
             metrics,
             pauses: Pauses::default(),
         }
@@ -107,6 +111,11 @@ impl Reconciler {
         }
     }
 
+    /// Does not lead any more: what was seen then is not for gangs that meet when it leads again.
+    pub fn rest(&self) {
+        self.gone.send_replace(Vec::new());
+    }
+
     /// Makes one plan and begins to write it. Returns when to make the next if nothing changes.
     async fn cycle(&mut self, under_way: &mut UnderWay) -> Instant {
         let Some(observed) = self.observe(under_way) else {
@@ -123,6 +132,13 @@ impl Reconciler {
             .observe(started.elapsed().as_secs_f64());
         gauges::show(&self.metrics, &observed.snapshot, now);
 
+        self.gone.send_if_modified(|known| {
+            let news = *known != plan.gone;
+            if news {
+                known.clone_from(&plan.gone);
+            }
+            news
+        });
         let wake_at = plan.wake_at;
         for plan in self.pauses.allowed(plan.jobs, Instant::now()) {
             self.begin(plan, &observed, under_way);

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, 
 use k8s_openapi::jiff;
 use scheduler::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status, Timestamp};
 
+use crate::training_job::members;
 use crate::training_job::translate::timestamp;
 
 /// The planner's status as the API shows it.
@@ -31,6 +32,7 @@ pub fn to_api(status: &Status, job: &str, generation: Option<i64>) -> TrainingJo
         restarts: status.restarts,
         replans: status.replans,
         ready: status.ready,
+        membership: status.membership.as_ref().map(members::to_api),
         assignment: status
             .phase
             .holds_nodes()
@@ -67,6 +69,7 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
         restarts: status.restarts,
         replans: status.replans,
         ready: status.ready,
+        membership: status.membership.as_ref().and_then(members::from_api),
         zone: status.zone.clone(),
         last_checkpoint: status
             .last_checkpoint
@@ -153,6 +156,10 @@ fn phase_from_api(phase: ApiPhase) -> Phase {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use scheduler::Membership;
+
     use super::*;
 
     #[test]
@@ -164,6 +171,14 @@ mod tests {
             restarts: 1,
             replans: 2,
             ready: 4,
+            membership: Some(Membership {
+                attempt: 3,
+                epoch: 5,
+                participants: 2,
+                lost: BTreeSet::from([1, 4, 5, 6]),
+                lost_nodes: vec!["n1".to_owned()],
+                resume: Some("[]".into()),
+            }),
             zone: Some("a+b".to_owned()),
             last_checkpoint: Some(Checkpoint {
                 attempt: 2,

@@ -14,6 +14,10 @@ import torch
 import torch.distributed as dist
 
 
+#: Bytes of all ranks together that are added up at once: bounds what each rank holds for the others.
+_SUM_BYTES = 16 << 20
+
+
 def standing() -> tuple[int, int]:
     """This process's rank and the number of ranks."""
     if _together():
@@ -44,25 +48,35 @@ def from_first(value: Any) -> Any:
 
 
 def to_first(value: Any) -> list[Any] | None:
-    """All ranks' values in rank order, on rank 0; none on the others."""
+    """All ranks' values in rank order, on rank 0; none on the others. Those of lost ranks are left out.
+
+    Sums, in which each rank has a place of its own: unlike a gathering they are carried over a loss.
+    """
     rank, world_size = standing()
     if world_size == 1:
         return [value]
-    # All are padded to the longest: rank 0's own, which may be long, is here already.
+    # Rank 0's own, which may be long, is here already.
     payload = _encode(value) if rank > 0 else torch.empty(0, dtype=torch.uint8, device=_device())
     lengths = torch.zeros(world_size, dtype=torch.int64, device=_device())
     lengths[rank] = payload.numel()
     dist.all_reduce(lengths, op=dist.ReduceOp.MAX)
-    padded = torch.zeros(int(lengths.max().item()), dtype=torch.uint8, device=_device())
-    padded[: payload.numel()] = payload
-    received = None
-    if rank == 0:
-        received = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.gather(padded, received, dst=0)
-    if received is None:
+    ends = lengths.cumsum(0).tolist()
+    begin = ends[rank] - payload.numel()
+    received = []
+    for start in range(0, ends[-1], _SUM_BYTES):
+        end = min(start + _SUM_BYTES, ends[-1])
+        part = torch.zeros(end - start, dtype=torch.uint8, device=_device())
+        first, last = max(begin, start), min(begin + payload.numel(), end)
+        if first < last:
+            part[first - start : last - start] = payload[first - begin : last - begin]
+        dist.reduce(part, dst=0, op=dist.ReduceOp.SUM)
+        received.append(part)
+    if rank > 0:
         return None
-    others = zip(received[1:], lengths.tolist()[1:])
-    return [value, *(_decode(one[:length]) for one, length in others)]
+    joined = torch.cat(received) if received else payload
+    others = [joined[end - length : end] for length, end in zip(lengths.tolist(), ends)]
+    # A rank that was lost has left its place empty.
+    return [value, *(_decode(other) for other in others if other.any())]
 
 
 def _together() -> bool:

@@ -293,7 +293,6 @@ impl State {
                     }
                 }
                 Err(attach::Error::Closed) => {
-                    self.hear_last_words(&link);
                     self.part();
                 }
                 Err(error) => {
@@ -303,15 +302,6 @@ impl State {
         }
         // A request that nobody waits for any more leaves at most one answer.
         self.drop_answers(1);
-    }
-
-    /// The kernel says that the other side is gone with something of ours unread, before what it has said itself.
-    fn hear_last_words(&mut self, link: &Link) {
-        while let Ok(Some((message, fds))) = link.channel.receive_with_fds::<ToClient>() {
-            if let Err(error) = self.take(message, fds) {
-                self.lose(error.to_string());
-            }
-        }
     }
 
     /// Keeps at most so many answers; what they have lent serves later requests.

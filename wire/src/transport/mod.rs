@@ -4,6 +4,7 @@
 
 pub mod shared;
 pub mod tcp;
+pub mod verbs;
 
 use std::fmt;
 use std::io;
@@ -12,12 +13,14 @@ use std::os::fd::BorrowedFd;
 use crate::attach;
 use crate::block::{Denied, Reading, Writing};
 use crate::doorbell::{Depth, Sleep};
-use crate::frame::{self, Header};
+use crate::frame::{self, Body, Header};
 use crate::ring::{Bed, Corrupt};
 use crate::segment;
+use crate::verbs::channel;
 
 pub use shared::Shared;
 pub use tcp::Tcp;
+pub use verbs::Verbs;
 
 /// Frames that may wait: each operation in flight sends less than this per neighbour at once, because
 /// payload is bounded by slots. A machine that queues more has a bug.
@@ -47,6 +50,16 @@ pub enum Error {
     /// The other side broke the ring between the two.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A payload is not what was sent.
+    #[error(
+        "chunk {chunk} of operation {operation} was damaged on the way: it does not match its checksum"
+    )]
+    Damaged {
+        /// The operation.
+        operation: u64,
+        /// The chunk.
+        chunk: u32,
+    },
     /// What came with a frame cannot be read.
     #[error("a frame speaks of {0}")]
     Payload(&'static str),
@@ -56,6 +69,9 @@ pub enum Error {
     /// A segment that the other side shares cannot be mapped, or none can be made.
     #[error(transparent)]
     Segment(#[from] segment::Error),
+    /// The device failed, the peer's does not answer, or one of the two breaks the rules.
+    #[error(transparent)]
+    Verbs(#[from] channel::Error),
 }
 
 /// Payload that is sent: lent to the link until it hands the token back.
@@ -136,6 +152,11 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
+    /// Whether it lends what goes up, so that its receiver needs no memory for it.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Whether something was read ahead: look again, the socket does not tell.
     fn has_more(&self) -> bool {
         false
@@ -151,10 +172,15 @@ pub trait Transport: fmt::Debug + Send {
     /// The owner looks again.
     fn awake(&self) {}
 
-    /// Where its owner, once prepared, may sleep in place of the socket.
+    /// Where its owner, once prepared, may sleep in place of the socket; nowhere if only the socket tells.
     fn beds(&self, into: &mut Vec<Bed>) {
         let _ = into;
     }
+}
+
+/// Whether a receiver reads payload where it lies until it returns the slot; else it copies it at once.
+const fn is_read_in_place(body: &Body) -> bool {
+    matches!(body, Body::Up { .. })
 }
 
 /// A peer that died looks like one of these, depending on what was under way.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport};
+use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
 use crate::attach::{self, Channel};
 use crate::block::{Block, Reading};
 use crate::doorbell::{Depth, Sleep};
@@ -357,6 +357,10 @@ impl Transport for Shared {
         true
     }
 
+    fn lends(&self) -> bool {
+        true
+    }
+
     fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
         if !self.inbox.sleep(how, depth)? {
             return Ok(false);
@@ -380,11 +384,6 @@ impl Transport for Shared {
             into.push(self.outbox.bed());
         }
     }
-}
-
-/// Whether the receiver reads the payload where it lies until it returns the slot; else it copies it at once.
-const fn is_read_in_place(body: &Body) -> bool {
-    matches!(body, Body::Up { .. })
 }
 
 fn length(bytes: u64) -> usize {

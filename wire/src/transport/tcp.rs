@@ -1,11 +1,15 @@
-//! Frames over TCP: header and payload in one stream. Owns order and partial reads and writes, and how a data
+//! Frames over TCP: header and payload in one stream, and behind each payload its CRC-32C where both sides want that:
+//! TCP's own sum misses what happens in between, in switches and adapters. Owns order and partial reads and writes, and how a data
 //! connection is set up. Buffer sizes are left to the kernel: setting them turns its tuning off, which costs a
 //! fifth of the rate.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+
+use crc32c::{crc32c, crc32c_append};
+use rustix::net::sockopt::{set_ip_tos, set_ipv6_tclass, set_tcp_congestion};
 
 use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, gone};
 use crate::block::Writing;
@@ -13,19 +17,30 @@ use crate::frame::{HEADER_BYTES, Header};
 
 /// Payload that nobody wants is read in pieces of this size.
 const DISCARD_BYTES: usize = 64 << 10;
+/// Parts of a frame: its header, its payload, and the payload's checksum.
+const PARTS: usize = 3;
 /// Frames that leave in one call of the kernel.
 const FRAMES_AT_ONCE: usize = 8;
 /// What is read ahead where a header is expected: small frames come whole and several at once, and of a large
 /// one next to nothing is copied twice.
 const AHEAD_BYTES: usize = 8 << 10;
+/// A checksum behind a payload.
+const SUM_BYTES: usize = 4;
 /// Congestion controls that neither pace nor probe, in order of preference. BBR, a usual default, reaches
 /// 6.9 GB/s where cubic reaches 11.6 (loopback, measured).
 const CONGESTION: [&str; 2] = ["cubic", "reno"];
 
-/// Sets what every data connection needs. False: neither cubic nor reno may be used; the kernel's default stays.
-pub fn tune(stream: &TcpStream) -> io::Result<bool> {
+/// Sets what every data connection needs; packets get the traffic class, of which the upper six bits are the DSCP.
+/// False: neither cubic nor reno may be used; the kernel's default stays.
+pub fn tune(stream: &TcpStream, traffic_class: u8) -> io::Result<bool> {
     stream.set_nodelay(true)?;
-    let set = |name: &&str| rustix::net::sockopt::set_tcp_congestion(stream, name).is_ok();
+    if traffic_class != 0 {
+        match stream.local_addr()? {
+            SocketAddr::V4(_) => set_ip_tos(stream, traffic_class)?,
+            SocketAddr::V6(_) => set_ipv6_tclass(stream, traffic_class.into())?,
+        }
+    }
+    let set = |name: &&str| set_tcp_congestion(stream, name).is_ok();
     Ok(CONGESTION.iter().any(set))
 }
 
@@ -33,6 +48,8 @@ pub fn tune(stream: &TcpStream) -> io::Result<bool> {
 struct Queued {
     header: [u8; HEADER_BYTES],
     payload: Option<Outgoing>,
+    /// Of the payload, where one is sent.
+    sum: Option<[u8; SUM_BYTES]>,
     sent: usize,
 }
 
@@ -42,15 +59,23 @@ impl Queued {
     }
 
     /// What is still to be sent.
-    fn rest(&self) -> [IoSlice<'_>; 2] {
-        let header = self.header.get(self.sent..).unwrap_or_default();
-        let payload = self.payload();
-        let payload = &payload[self.sent.saturating_sub(HEADER_BYTES)..];
-        [IoSlice::new(header), IoSlice::new(payload)]
+    fn rest(&self) -> [IoSlice<'_>; PARTS] {
+        let mut sent = self.sent;
+        self.parts().map(|part| {
+            let before = sent.min(part.len());
+            sent -= before;
+            IoSlice::new(&part[before..])
+        })
     }
 
     fn left(&self) -> usize {
-        HEADER_BYTES + self.payload().len() - self.sent
+        let all: usize = self.parts().iter().map(|part| part.len()).sum();
+        all - self.sent
+    }
+
+    fn parts(&self) -> [&[u8]; PARTS] {
+        let sum = self.sum.as_ref();
+        [&self.header, self.payload(), sum.map_or(&[], |sum| sum)]
     }
 }
 
@@ -61,10 +86,17 @@ enum Incoming {
         header: Header,
         into: Writing,
         filled: usize,
+        sum: u32,
     },
     Discard {
         header: Header,
         left: usize,
+        sum: u32,
+    },
+    /// The payload is there, and has this sum.
+    Sum {
+        header: Header,
+        sum: u32,
     },
 }
 
@@ -119,14 +151,15 @@ pub struct Tcp {
     incoming: Incoming,
     ahead: Ahead,
     scratch: Vec<u8>,
+    has_sums: bool,
     abandoned: bool,
     blocked: bool,
     traffic: (u64, u64),
 }
 
 impl Tcp {
-    /// A link over an authenticated connection.
-    pub fn new(stream: TcpStream) -> io::Result<Self> {
+    /// A link over an authenticated connection. Whether payload has checksums both sides have agreed on.
+    pub fn new(stream: TcpStream, has_sums: bool) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self {
@@ -135,6 +168,7 @@ impl Tcp {
             incoming: Incoming::Header,
             ahead: Ahead::new(),
             scratch: Vec::new(),
+            has_sums,
             abandoned: false,
             blocked: false,
             traffic: (0, 0),
@@ -144,7 +178,9 @@ impl Tcp {
     /// What was read of a payload already goes to its place.
     fn begin(&mut self, header: Header, place: &mut Placing<'_>) -> Result<Incoming, Error> {
         let bytes = header.payload as usize;
+        let has_sums = self.has_sums;
         let ahead = self.ahead.take(bytes);
+        let sum = if has_sums { crc32c(ahead) } else { 0 };
         Ok(match place(&header).map_err(Error::Unplaced)? {
             Place::Into(mut into) if into.len() == bytes => {
                 into[..ahead.len()].copy_from_slice(ahead);
@@ -153,32 +189,54 @@ impl Tcp {
                     header,
                     into,
                     filled,
+                    sum,
                 }
             }
             Place::Into(_) => return Err(Error::Payload("more or less than its place")),
             Place::Discard => {
                 let left = bytes - ahead.len();
-                Incoming::Discard { header, left }
+                Incoming::Discard { header, left, sum }
             }
         })
     }
 
-    /// The frame, if its payload is complete.
-    fn finish(&mut self, header: Header) -> Option<Received> {
-        let left = match &self.incoming {
-            Incoming::Header => 0,
-            Incoming::Payload { into, filled, .. } => into.len() - filled,
-            Incoming::Discard { left, .. } => *left,
+    /// The frame, if its payload is complete and what it should be.
+    fn finish(&mut self) -> Result<Received, Error> {
+        let (header, sum) = match &self.incoming {
+            Incoming::Header => return Ok(Received::Part),
+            Incoming::Payload { into, filled, .. } if *filled < into.len() => {
+                return Ok(Received::Part);
+            }
+            Incoming::Discard { left: 1.., .. } => return Ok(Received::Part),
+            Incoming::Payload { header, sum, .. }
+            | Incoming::Discard { header, sum, .. }
+            | Incoming::Sum { header, sum } => (*header, *sum),
         };
-        (left == 0).then(|| {
-            self.incoming = Incoming::Header;
-            Received::Frame(header, None)
-        })
+        if self.has_sums {
+            self.incoming = Incoming::Sum { header, sum };
+            let Some(sent) = self.next_bytes()? else {
+                return Ok(Received::Nothing);
+            };
+            if u32::from_le_bytes(sent) != sum {
+                return Err(Error::Damaged {
+                    operation: header.operation,
+                    chunk: header.chunk,
+                });
+            }
+        }
+        self.incoming = Incoming::Header;
+        Ok(Received::Frame(header, None))
     }
 
     /// The next header, once all of it has come.
     fn next_header(&mut self) -> Result<Option<Header>, Error> {
-        if self.ahead.len() < HEADER_BYTES {
+        let bytes = self.next_bytes()?;
+        Ok(bytes.as_ref().map(Header::parse).transpose()?)
+    }
+
+    /// The next bytes, once all of them have come.
+    fn next_bytes<const BYTES: usize>(&mut self) -> Result<Option<[u8; BYTES]>, Error> {
+        if self.ahead.len() < BYTES {
             // What had nothing more is not asked again at once: the socket tells. One that is abandoned is read
             // to its end.
             if std::mem::take(&mut self.ahead.is_all) && !self.abandoned {
@@ -186,12 +244,12 @@ impl Tcp {
             }
             self.ahead.fill(&mut self.stream, &mut self.traffic.1)?;
         }
-        if self.ahead.len() < HEADER_BYTES {
+        if self.ahead.len() < BYTES {
             return Ok(None);
         }
-        let mut bytes = [0; HEADER_BYTES];
-        bytes.copy_from_slice(self.ahead.take(HEADER_BYTES));
-        Ok(Some(Header::parse(&bytes)?))
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(self.ahead.take(BYTES));
+        Ok(Some(bytes))
     }
 }
 
@@ -224,9 +282,12 @@ impl Transport for Tcp {
         if self.queue.len() >= QUEUE_LIMIT {
             return Err(Error::Queue(self.queue.len()));
         }
+        let summed = payload.as_ref().filter(|_| self.has_sums);
+        let sum = summed.map(|payload| crc32c(&payload.bytes).to_le_bytes());
         self.queue.push_back(Queued {
             header: header.encode(),
             payload,
+            sum,
             sent: 0,
         });
         Ok(())
@@ -235,7 +296,7 @@ impl Transport for Tcp {
     fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error> {
         self.blocked = false;
         while !self.queue.is_empty() {
-            let mut slices = [IoSlice::new(&[]); 2 * FRAMES_AT_ONCE];
+            let mut slices = [IoSlice::new(&[]); PARTS * FRAMES_AT_ONCE];
             let frames = self.queue.iter().flat_map(Queued::rest);
             let filled = slices.iter_mut().zip(frames);
             let filled = filled.map(|(slice, rest)| *slice = rest).count();
@@ -281,39 +342,45 @@ impl Transport for Tcp {
                 return Ok(Received::Frame(header, None));
             }
             self.incoming = self.begin(header, place)?;
-            return Ok(self.finish(header).unwrap_or(Received::Part));
+            return self.finish();
         }
         let Self {
             stream,
             incoming,
+            ahead,
             scratch,
             traffic,
+            has_sums,
             ..
         } = self;
         let count = &mut traffic.1;
-        let (header, read) = match incoming {
-            Incoming::Header => return Ok(Received::Part),
+        let (came, sum) = match incoming {
+            Incoming::Header | Incoming::Sum { .. } => return self.finish(),
             Incoming::Payload {
-                header,
-                into,
-                filled,
+                into, filled, sum, ..
             } => {
-                let read = read(stream, count, &mut into[*filled..])?;
+                let rest = &mut into[*filled..];
+                let read = read(stream, count, rest)?;
                 *filled += read;
-                (*header, read)
+                (&rest[..read], sum)
             }
-            Incoming::Discard { header, left } => {
+            Incoming::Discard { left, sum, .. } => {
                 scratch.resize(DISCARD_BYTES, 0);
                 let most = DISCARD_BYTES.min(*left);
                 let read = read(stream, count, &mut scratch[..most])?;
                 *left -= read;
-                (*header, read)
+                (&scratch[..read], sum)
             }
         };
-        if read == 0 {
+        if came.is_empty() {
             return Ok(Received::Nothing);
         }
-        Ok(self.finish(header).unwrap_or(Received::Part))
+        ahead.is_all = false;
+        if *has_sums {
+            // While the processor's caches hold it.
+            *sum = crc32c_append(*sum, came);
+        }
+        self.finish()
     }
 
     fn can_send(&self) -> bool {
@@ -344,104 +411,14 @@ impl Transport for Tcp {
     }
 
     fn has_more(&self) -> bool {
-        self.ahead.len() >= HEADER_BYTES
+        match self.incoming {
+            Incoming::Sum { .. } => self.ahead.len() >= SUM_BYTES,
+            Incoming::Header | Incoming::Payload { .. } | Incoming::Discard { .. } => {
+                self.ahead.len() >= HEADER_BYTES
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use super::*;
-    use crate::block::Block;
-    use crate::frame::{Body, Mark};
-    use crate::segment::{Segment, Writers};
-
-    #[test]
-    fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_open() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (ours, _) = listener.accept().unwrap();
-        let bye = Header {
-            operation: 3,
-            ..Header::empty(1, 1, Body::Bye)
-        };
-        theirs.write_all(&bye.encode()).unwrap();
-        while ours.peek(&mut [0; HEADER_BYTES]).unwrap() < HEADER_BYTES {}
-        let mut link = Tcp::new(ours).unwrap();
-        link.abandon(&mut Vec::new());
-        assert!(!link.can_send() && link.is_flushed());
-        let mut receive = || link.receive(&mut |_| Ok(Place::Discard));
-        let said = receive().unwrap();
-        assert!(matches!(said, Received::Frame(header, None) if header == bye));
-        assert!(matches!(receive(), Err(Error::Closed)));
-    }
-
-    /// Two links to each other.
-    fn pair() -> (Tcp, Tcp) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (other, _) = listener.accept().unwrap();
-        (Tcp::new(one).unwrap(), Tcp::new(other).unwrap())
-    }
-
-    fn down(bytes: usize) -> Header {
-        let mark = Mark { done: 0, told: 0 };
-        Header {
-            payload: bytes as u32,
-            ..Header::empty(1, 1, Body::Down { mark })
-        }
-    }
-
-    #[test]
-    fn frames_of_every_size_come_whole_and_in_order_however_they_are_read() {
-        let (mut one, mut other) = pair();
-        // Around what is read ahead, and beyond what one call of the kernel takes.
-        let near = |size: usize| (size - 2)..(size + 2);
-        let mut sizes: Vec<usize> = vec![0; 100];
-        sizes.extend(
-            (1..4)
-                .chain(near(AHEAD_BYTES - HEADER_BYTES))
-                .chain(near(AHEAD_BYTES)),
-        );
-        sizes.extend([0, 1 << 20, 5, 0, 3 << 20]);
-        let content = |at: usize| (at % 251) as u8;
-        for (token, size) in sizes.iter().enumerate() {
-            let payload = (*size > 0).then(|| {
-                let segment = Segment::create("test", *size, Writers::Creator).unwrap();
-                let block = Block::new(segment);
-                block.write(0..*size).unwrap().fill(content(token));
-                let bytes = block.read(0..*size).unwrap();
-                Outgoing {
-                    token: token as u64,
-                    bytes,
-                }
-            });
-            one.push(&down(*size), payload).unwrap();
-        }
-        let into = Block::new(Segment::create("test", 3 << 20, Writers::Creator).unwrap());
-        let (mut left, mut at) = (Vec::new(), 0);
-        while at < sizes.len() {
-            one.flush(&mut left).unwrap();
-            let mut place = |header: &Header| {
-                // Every third is unwanted.
-                if at.is_multiple_of(3) {
-                    return Ok(Place::Discard);
-                }
-                Ok(Place::Into(into.write(0..header.payload as usize).unwrap()))
-            };
-            let received = other.receive(&mut place).unwrap();
-            if let Received::Frame(header, None) = received {
-                assert_eq!(header, down(sizes[at]));
-                if !at.is_multiple_of(3) {
-                    let bytes = into.read(0..sizes[at]).unwrap();
-                    assert!(bytes.iter().all(|byte| *byte == content(at)), "{at}");
-                }
-                at += 1;
-            }
-        }
-        let loaded = (0..sizes.len()).filter(|at| sizes[*at] > 0);
-        assert_eq!(left, loaded.map(|at| at as u64).collect::<Vec<_>>());
-        assert!(!other.has_more());
-    }
-}
+mod tests;

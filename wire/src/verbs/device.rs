@@ -130,20 +130,33 @@ pub fn devices(library: &Arc<Library>) -> Result<Vec<Arc<Context>>, Error> {
 }
 
 /// A device with a port that carries traffic and the GID to use on it: of the devices that have such a port the
-/// first, or the one of this name.
+/// first, or the one of this name; of its ports the first, or the one of this number.
 pub fn find(
     library: &Arc<Library>,
     name: Option<&str>,
+    number: Option<u8>,
     choice: GidChoice,
 ) -> Result<(Arc<Context>, Port, Gid), Error> {
-    let devices = devices(library)?;
-    let known: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
+    let list = List::new(library)?;
+    if list.count == 0 {
+        return Err(Error::NoDevice);
+    }
+    let known: Vec<String> = (0..list.count).map(|index| list.name(index)).collect();
     let mut first_error = None;
-    for device in devices {
-        if name.is_some_and(|name| name != device.name) {
+    for (index, own) in known.iter().enumerate() {
+        if name.is_some_and(|name| name != own) {
             continue;
         }
-        for port in device.ports()?.into_iter().filter(|port| port.active) {
+        // A container is often given the files of some devices only, and sees the names of all.
+        let device = match list.open(index) {
+            Ok(device) => device,
+            Err(error) => {
+                first_error.get_or_insert(error);
+                continue;
+            }
+        };
+        let wanted = |port: &Port| port.active && number.is_none_or(|number| number == port.number);
+        for port in device.ports()?.into_iter().filter(wanted) {
             match port.gid(&device.name, choice) {
                 Ok(gid) => return Ok((device, port, gid)),
                 Err(error) => {
@@ -188,13 +201,23 @@ impl<'a> List<'a> {
         }
     }
 
-    #[expect(unsafe_code, reason = "calls into the library")]
-    fn open(&self, index: usize) -> Result<Arc<Context>, Error> {
+    #[expect(unsafe_code, reason = "an array of the library's")]
+    fn device(&self, index: usize) -> *mut abi::Device {
+        assert!(index < self.count, "there are {} devices", self.count);
         // SAFETY: `index` is below the length of the list, which lives as long as `self`.
-        let device = unsafe { *self.first.as_ptr().add(index) };
+        unsafe { *self.first.as_ptr().add(index) }
+    }
+
+    #[expect(unsafe_code, reason = "a call into the library")]
+    fn name(&self, index: usize) -> String {
         // SAFETY: the device is one of the list; its name is a C string that lives as long as the device.
-        let name = unsafe { CStr::from_ptr((self.library.get_device_name)(device)) };
-        let name = name.to_string_lossy().into_owned();
+        let name = unsafe { CStr::from_ptr((self.library.get_device_name)(self.device(index))) };
+        name.to_string_lossy().into_owned()
+    }
+
+    #[expect(unsafe_code, reason = "a call into the library")]
+    fn open(&self, index: usize) -> Result<Arc<Context>, Error> {
+        let (device, name) = (self.device(index), self.name(index));
         // SAFETY: the device is one of the list.
         let raw = unsafe { (self.library.open_device)(device) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::Open {

@@ -131,8 +131,20 @@ impl CompletionQueue {
 
     /// Makes the descriptor readable at the next completion. One that came before this call does not count: poll
     /// again afterwards, before sleeping.
-    #[expect(unsafe_code, reason = "calls into the library")]
+    #[expect(unsafe_code, reason = "a call into the library")]
     pub fn arm(&self) -> Result<(), Error> {
+        self.quiet();
+        // SAFETY: the queue is live, and its device was opened by a provider that filled in the table.
+        let status = unsafe {
+            let ops = &self.context.raw.as_ref().ops;
+            ops.req_notify_cq.map(|notify| notify(self.raw.as_ptr(), 0))
+        };
+        Error::check("wait for completions", status.unwrap_or(-1))
+    }
+
+    /// Takes the events that make the descriptor readable.
+    #[expect(unsafe_code, reason = "calls into the library")]
+    pub fn quiet(&self) {
         let (mut queue, mut nothing) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mut events = 0;
         // SAFETY: the channel is live, its descriptor does not block, and both pointers are filled in.
@@ -147,12 +159,6 @@ impl CompletionQueue {
             // SAFETY: as many events as were got are acknowledged; destroying the queue would wait for others.
             unsafe { (self.context.library.ack_events)(self.raw.as_ptr(), events) };
         }
-        // SAFETY: the queue is live, and its device was opened by a provider that filled in the table.
-        let status = unsafe {
-            let ops = &self.context.raw.as_ref().ops;
-            ops.req_notify_cq.map(|notify| notify(self.raw.as_ptr(), 0))
-        };
-        Error::check("wait for completions", status.unwrap_or(-1))
     }
 
     /// Takes what has completed.

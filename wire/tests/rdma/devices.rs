@@ -206,6 +206,13 @@ fn frames_cross_between_any_two_devices() {
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask test --rdma"]
+fn links_carry_payload_both_ways_between_two_devices() {
+    let library = Library::load(None).unwrap();
+    crate::links::everything_crosses(&library, ["rxe0", "rxe2"]);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask test --rdma"]
 fn one_queue_serves_channels_to_all_peers() {
     let [hub, rest @ ..] = nodes();
     let queue = CompletionQueue::new(&hub.context, 3 * SMALL.completions()).unwrap();

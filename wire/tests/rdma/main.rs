@@ -1,8 +1,11 @@
-//! Verbs and the channel over them. `stand_in` runs anywhere, on a library of ours that is loaded like the real one;
-//! `devices` needs RDMA devices, and runs in the guest that `cargo xtask test --rdma` boots.
+//! Verbs, the channel over them, and links over that. `stand_in` and `links` run anywhere, on a library of ours that
+//! is loaded like the real one; `devices` needs RDMA devices, and runs in the guest that `cargo xtask test --rdma`
+//! boots.
 
-#![expect(clippy::unwrap_used, reason = "test harness")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
 mod devices;
+mod fake;
+mod links;
 mod nodes;
 mod stand_in;

@@ -1,11 +1,5 @@
 //! On a stand-in for libibverbs: what is said on machines without RDMA, and what happens when devices misbehave.
 
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::SystemTime;
-
 use proptest::prelude::*;
 use wire::segment::{Segment, Writers};
 use wire::verbs::channel::{Destination, Options, Payload, Place};
@@ -14,95 +8,14 @@ use wire::verbs::{
     Region, Write, devices, find,
 };
 
-use crate::nodes::{
-    self, End, Node, WINDOW, channel, connect, exchange, header, wake_a_sleeper, work_until,
+use crate::fake::{
+    DROPPED, Fake, INLINE_REFUSED, NO_DEVICE, OPEN_REFUSED, PORT_DOWN, REGISTER_REFUSED, SHUFFLE,
+    STATUS,
 };
-
-const NO_DEVICE: u32 = 0;
-const OPEN_REFUSED: u32 = 1;
-const REGISTER_REFUSED: u32 = 2;
-const INLINE_REFUSED: u32 = 3;
-const STATUS: u32 = 4;
-const DROPPED: u32 = 5;
-const SHUFFLE: u32 = 6;
-const PORT_DOWN: u32 = 7;
+use crate::nodes::{End, WINDOW, channel, connect, exchange, header, wake_a_sleeper, work_until};
 
 const SMALL: Options = Options { slots: 4, sends: 8 };
 const MEBIBYTE: usize = 1 << 20;
-
-/// A stand-in library of the test's own: a copy of the file, because a file is loaded once.
-struct Fake {
-    library: Arc<Library>,
-    inject: unsafe extern "C" fn(u32, u64),
-    alive: unsafe extern "C" fn() -> u64,
-    _folder: tempfile::TempDir,
-}
-
-impl Fake {
-    #[expect(unsafe_code, reason = "the stand-in's own functions")]
-    fn new() -> Self {
-        let built = built();
-        let folder = tempfile::tempdir().unwrap();
-        let copy: PathBuf = folder.path().join("libfake.so");
-        fs::copy(&built, &copy).unwrap();
-        let library = Library::load(Some(&copy)).unwrap();
-        // SAFETY: loaded before; types and names are those of the file's source.
-        let (inject, alive) = unsafe {
-            let loaded = libloading::Library::new(&copy).unwrap();
-            let functions = (
-                *loaded.get("fake_inject").unwrap(),
-                *loaded.get("fake_alive").unwrap(),
-            );
-            std::mem::forget(loaded);
-            functions
-        };
-        Self {
-            library,
-            inject,
-            alive,
-            _folder: folder,
-        }
-    }
-
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn inject(&self, code: u32, value: u64) {
-        // SAFETY: takes any numbers.
-        unsafe { (self.inject)(code, value) };
-    }
-
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn alive(&self) -> u64 {
-        // SAFETY: takes nothing.
-        unsafe { (self.alive)() }
-    }
-
-    fn nodes(&self) -> [Node; 2] {
-        nodes::nodes(&self.library).try_into().ok().unwrap()
-    }
-}
-
-/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
-fn built() -> PathBuf {
-    let here = env::current_exe().unwrap();
-    // target/debug/deps/rdma-123 and target/debug/examples.
-    let folder = here.ancestors().nth(2).unwrap().join("examples");
-    let built = folder.join("libfake_ibverbs.so");
-    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
-    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
-    let sources = [
-        "tests/fake/lib.rs",
-        "tests/fake/device.rs",
-        "src/verbs/abi.rs",
-    ];
-    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
-        assert!(
-            modified(&source).unwrap() <= age,
-            "{} is missing or old: run cargo build -p wire --examples",
-            built.display()
-        );
-    }
-    built
-}
 
 fn words(result: Result<impl Sized, Error>) -> String {
     result
@@ -160,7 +73,7 @@ fn devices_have_ports_and_addresses() {
 fn a_device_is_found_by_name_by_address_and_by_whether_its_port_is_up() {
     let fake = Fake::new();
     let found = |name: Option<&str>, choice| {
-        find(&fake.library, name, choice).map(|(device, _, gid)| {
+        find(&fake.library, name, None, choice).map(|(device, _, gid)| {
             let name = device.name().to_owned();
             (name, gid.address().to_string())
         })

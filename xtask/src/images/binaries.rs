@@ -1,50 +1,48 @@
-//! Release builds of our programs that need no library at run time: they run in an empty image.
+//! Release builds of our programs, as the images hold them: static ones, that need no library at run time, and those that
+//! load libraries and are dynamic for it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use cluster::Outcome;
 use cluster::image::{host, release_folder};
 
+use super::table::{IMAGES, Linking};
 use crate::r#gen::root;
 use crate::{child, report};
 
 /// Builds packages of the workspace and returns the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
-    let target = host()?;
     let folder = release_folder()?;
     if packages.is_empty() {
         return Ok(folder);
     }
     let start = Instant::now();
     report::begin("release binaries");
-    let variable = format!(
-        "CARGO_TARGET_{}_RUSTFLAGS",
-        target.to_uppercase().replace('-', "_")
-    );
-    let mut cargo = child::command("cargo");
-    // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
-    // flags' reach.
-    cargo
-        .current_dir(root())
-        .env(variable, "-C target-feature=+crt-static");
-    cargo.args(["build", "--release", "--locked", "--target", &target]);
-    for package in packages {
-        cargo.args(["--package", package]);
-    }
-    let changed =
-        |package: &&str| fs::metadata(folder.join(package)).and_then(|file| file.modified());
     let stamps = || {
-        packages
-            .iter()
-            .map(|package| changed(package).ok())
-            .collect::<Vec<_>>()
+        let stamp = |package: &&str| modified(&folder.join(package));
+        packages.iter().map(stamp).collect::<Vec<_>>()
     };
     let before = stamps();
-    if !cargo.status().context("failed to start cargo")?.success() {
-        bail!("failed to build {}", packages.join(", "));
+    let is_dynamic = |package: &&&str| {
+        let mut binaries = IMAGES.iter().flat_map(|image| image.binaries);
+        let known = binaries.find(|binary| binary.package == **package);
+        known.is_some_and(|binary| binary.linking == Linking::Dynamic)
+    };
+    let (dynamic, fixed): (Vec<&str>, Vec<&str>) =
+        packages.iter().partition(|package| is_dynamic(package));
+    cargo(Linking::Static, &fixed)?;
+    cargo(Linking::Dynamic, &dynamic)?;
+    // Cargo keeps programs of the two kinds apart; whoever asks for the images' programs finds them in one place.
+    let host_folder = folder
+        .ancestors()
+        .nth(2)
+        .context("the target folder has no parent")?
+        .join("release");
+    for package in dynamic {
+        take_over(&host_folder.join(package), &folder.join(package))?;
     }
     let outcome = if stamps() == before {
         Outcome::Cached
@@ -53,4 +51,48 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     };
     report::line("release binaries", outcome, start.elapsed());
     Ok(folder)
+}
+
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    fs::metadata(path).and_then(|file| file.modified()).ok()
+}
+
+/// Copies a program that is newer than the copy. Aside first: the old one may be running.
+fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if modified(to) > modified(from) {
+        return Ok(());
+    }
+    let fresh = to.with_extension("new");
+    fs::create_dir_all(to.parent().unwrap_or(to))
+        .and_then(|()| fs::copy(from, &fresh))
+        .and_then(|_| fs::rename(&fresh, to))
+        .with_context(|| format!("failed to copy {}", from.display()))
+}
+
+fn cargo(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let mut cargo = child::command("cargo");
+    cargo
+        .current_dir(root())
+        .args(["build", "--release", "--locked"]);
+    if linking == Linking::Static {
+        let target = host()?;
+        let variable = format!(
+            "CARGO_TARGET_{}_RUSTFLAGS",
+            target.to_uppercase().replace('-', "_")
+        );
+        // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
+        // flags' reach.
+        cargo.env(variable, "-C target-feature=+crt-static");
+        cargo.args(["--target", &target]);
+    }
+    for package in packages {
+        cargo.args(["--package", package]);
+    }
+    if !cargo.status().context("failed to start cargo")?.success() {
+        bail!("failed to build {}", packages.join(", "));
+    }
+    Ok(())
 }

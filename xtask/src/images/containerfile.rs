@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::table::{
-    IMAGES, MATURIN, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES,
-    TRAINER_SITE, TRAINER_SUITE, TRAINER_TRIMMED,
+    IMAGES, Linking, MATURIN, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES,
+    TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE, TRAINER_TRIMMED, VERBS_PACKAGES,
 };
 use crate::r#gen::root;
 
@@ -57,15 +57,33 @@ pub(crate) fn write_all(check: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn of_recipe(recipe: &Recipe, rust: &str) -> String {
-    let packages: Vec<_> = recipe
-        .binaries
-        .iter()
-        .map(|binary| binary.package)
-        .collect();
-    let programs: Vec<_> = packages
-        .iter()
-        .map(|package| format!("target/image/release/{package}"))
-        .collect();
+    let linked = |linking| {
+        let binaries = recipe.binaries.iter();
+        let binaries = binaries.filter(move |binary| binary.linking == linking);
+        binaries.map(|binary| binary.package).collect::<Vec<_>>()
+    };
+    let packages = linked(Linking::Static);
+    let programs = recipe.binaries.iter().map(|binary| match binary.linking {
+        Linking::Static => format!("target/image/release/{}", binary.package),
+        Linking::Dynamic => format!("target/release/{}", binary.package),
+    });
+    let programs: Vec<_> = programs.collect();
+    // Linked with the C library that it finds in its own image.
+    let (suite, dynamic, base) = match recipe.dynamic() {
+        None => (String::new(), String::new(), "scratch".to_owned()),
+        Some(_) => (
+            format!("-{TRAINER_SUITE}"),
+            format!(
+                "\n# Dynamic, because they load libraries.\nRUN cargo build --release --locked --package {}",
+                linked(Linking::Dynamic).join(" --package ")
+            ),
+            format!(
+                "debian:{TRAINER_SUITE}-slim\nRUN apt-get update \\\n && apt-get install --yes \
+                 --no-install-recommends {} \\\n && rm -rf /var/lib/apt/lists",
+                VERBS_PACKAGES.join(" ")
+            ),
+        ),
+    };
     let copies: Vec<_> = recipe
         .binaries
         .iter()
@@ -79,18 +97,18 @@ fn of_recipe(recipe: &Recipe, rust: &str) -> String {
     format!(
         "{HEADER}
 # From the root of the clone: docker build --file {name}/Containerfile .
-FROM rust:{rust} AS build
+FROM rust:{rust}{suite} AS build
 # What rust-toolchain.toml asks for besides, a build does not need.
 ENV RUSTUP_TOOLCHAIN={rust}
 WORKDIR /src
-COPY . .
+COPY . .{dynamic}
 # The programs need no library at run time. Naming a target keeps the flag away from build scripts.
 RUN host=\"$(rustc -vV | sed -n 's/^host: //p')\" \\
  && RUSTFLAGS=\"-C target-feature=+crt-static\" cargo build --release --locked --target \"$host\" \\
       --package {packages} \\
  && mkdir /out && ln -s \"$host\" target/image && cp {programs} /out/
 
-FROM scratch
+FROM {base}
 {copies}
 ENV PATH=/usr/bin
 {user}ENTRYPOINT [\"{entrypoint}\"]

@@ -8,14 +8,24 @@ use cluster::image::{Config, Entry, Image, reference};
 /// A user that owns nothing, as in common base images.
 pub(crate) const NOBODY: u32 = 65_532;
 
+/// What a program needs at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linking {
+    /// Nothing: it runs in an empty image, and in anybody's.
+    Static,
+    /// The C library of the machine that built it, so that it can load libraries itself.
+    Dynamic,
+}
+
 /// A program of the workspace: the package it is built from has its name.
 #[derive(Debug)]
 pub(crate) struct Binary {
     pub(crate) package: &'static str,
     pub(crate) path: &'static str,
+    pub(crate) linking: Linking,
 }
 
-/// An image that holds programs of ours and nothing else.
+/// An image that holds programs of ours, and the libraries of those that load any.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     /// The image's name, and the folder where its Containerfile lies.
@@ -32,6 +42,7 @@ pub(crate) const IMAGES: &[Recipe] = &[
         binaries: &[Binary {
             package: "operator",
             path: "/usr/bin/operator",
+            linking: Linking::Static,
         }],
         user: Some(NOBODY),
     },
@@ -43,10 +54,13 @@ pub(crate) const IMAGES: &[Recipe] = &[
             Binary {
                 package: "hfreduce-sidecar",
                 path: "/usr/bin/hfreduce-sidecar",
+                // libibverbs, which loads its providers.
+                linking: Linking::Dynamic,
             },
             Binary {
                 package: "launcher",
                 path: "/usr/bin/launcher",
+                linking: Linking::Static,
             },
         ],
         user: Some(NOBODY),
@@ -57,6 +71,7 @@ pub(crate) const IMAGES: &[Recipe] = &[
         binaries: &[Binary {
             package: "device-plugin",
             path: "/usr/bin/device-plugin",
+            linking: Linking::Static,
         }],
         user: None,
     },
@@ -72,9 +87,15 @@ impl Recipe {
             .collect()
     }
 
-    /// The image, from the programs in `folder`.
-    pub(crate) fn image(&self, folder: &Path) -> Image {
-        let entries = self.binaries.iter().map(|binary| Entry::File {
+    /// The program that loads libraries, if one does.
+    pub(crate) fn dynamic(&self) -> Option<&Binary> {
+        let mut binaries = self.binaries.iter();
+        binaries.find(|binary| binary.linking == Linking::Dynamic)
+    }
+
+    /// The image, from the programs in `folder` and the libraries that they need.
+    pub(crate) fn image(&self, folder: &Path, libraries: &[Entry]) -> Image {
+        let programs = self.binaries.iter().map(|binary| Entry::File {
             path: binary.path.to_owned(),
             source: folder.join(binary.package),
             mode: 0o755,
@@ -87,10 +108,19 @@ impl Recipe {
         };
         Image {
             config,
-            entries: entries.collect(),
+            entries: programs.chain(libraries.iter().cloned()).collect(),
         }
     }
 }
+
+/// What the dynamic programs load where there is RDMA, as Debian calls it: the library of verbs and what it needs, and
+/// what it knows devices by.
+pub(crate) const VERBS_PACKAGES: [&str; 4] = [
+    "libibverbs1",
+    "ibverbs-providers",
+    "libnl-3-200",
+    "libnl-route-3-200",
+];
 
 /// The trainer's base: a Debian with a real PyTorch that needs no GPU. The wheel and the examples
 /// come on top.

@@ -50,6 +50,7 @@ for program in $(cat /tests); do
   for name in $names; do
     case $name in *"$filter"*) ;; *) continue ;; esac
     # A test that was killed may have left a cable unplugged.
+    ip link set dev switch up
     for i in $nodes; do
       ip link set "p$i" up
       until grep -q ACTIVE "/sys/class/infiniband/rxe$i/ports/1/state"; do usleep 10000; done

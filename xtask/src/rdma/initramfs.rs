@@ -12,7 +12,9 @@ use ::cluster::prerequisites::path_of;
 use anyhow::{Context as _, Result};
 
 use super::Program;
-use super::parts::{self, Parts};
+use super::parts::Parts;
+use crate::images::libraries::linked;
+use crate::packages;
 
 const INIT: &str = include_str!("init.sh");
 /// Where the verbs library looks for its providers, beside where the loader looks for libraries.
@@ -49,7 +51,7 @@ pub(super) fn pack(
     for tool in ["ip", "rdma"] {
         let path = path_of(tool).with_context(|| format!("there is no {tool}"))?;
         copy(&path, &root.join("sbin").join(tool))?;
-        needed.extend(libraries(&path)?);
+        needed.extend(linked(&path)?);
     }
     let mut list = String::new();
     for Program { path, is_test } in programs {
@@ -59,7 +61,7 @@ pub(super) fn pack(
         let mut strip = Command::new("strip");
         strip.arg("--strip-debug").arg(path).arg("-o").arg(&place);
         command::run(&mut strip)?;
-        needed.extend(libraries(path)?);
+        needed.extend(linked(path)?);
         if *is_test {
             list.push_str(&format!("{}\n", path.display()));
         }
@@ -70,7 +72,7 @@ pub(super) fn pack(
         make(place.parent().unwrap_or(&root))?;
         copy(library, &place)?;
     }
-    for module in parts::list(&parts.modules)? {
+    for module in packages::list(&parts.modules)? {
         copy(
             &module,
             &root
@@ -78,7 +80,7 @@ pub(super) fn pack(
                 .join(module.file_name().unwrap_or_default()),
         )?;
     }
-    for library in parts::list(&parts.libraries)? {
+    for library in packages::list(&parts.libraries)? {
         let name = library.file_name().unwrap_or_default();
         let is_provider = name.to_string_lossy().starts_with("librxe");
         let place = if is_provider { PROVIDERS } else { LIBRARIES };
@@ -118,31 +120,4 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
-}
-
-/// The libraries that a program is linked with, and its loader.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    Ok(paths_in(&command::run(Command::new("ldd").arg(program))?))
-}
-
-/// `libc.so.6 => /lib/libc.so.6 (0x7f…)`, or for the loader a path alone.
-fn paths_in(ldd: &str) -> Vec<PathBuf> {
-    let words = ldd
-        .lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    words.map(PathBuf::from).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::paths_in;
-
-    #[test]
-    fn libraries_and_the_loader_are_found_and_what_has_no_file_is_not() {
-        let ldd = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n\t/lib64/ld.so.2 (0x00007f)\n";
-        let paths = ["/lib/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from);
-        assert_eq!(paths_in(ldd), paths);
-    }
 }

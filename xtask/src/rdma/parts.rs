@@ -3,24 +3,18 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use ::cluster::image::short_key;
-use ::cluster::{Outcome, command, paths};
+use ::cluster::{Outcome, paths};
 use anyhow::{Context as _, Result};
 
+use crate::images::VERBS_PACKAGES;
+use crate::packages::list;
 use crate::{packages, report};
 
 /// Names the kernel's own package in its dependencies.
 const KERNEL: &str = "linux-image-amd64";
-/// The library that our code loads, and the part of it that knows software devices.
-const LIBRARIES: [&str; 4] = [
-    "libibverbs1",
-    "ibverbs-providers",
-    "libnl-3-200",
-    "libnl-route-3-200",
-];
 /// In this order. Without crc32_generic no rxe device can be made: its driver asks for the checksum by name.
 const MODULES: [&str; 10] = [
     "net/llc/llc",
@@ -61,7 +55,7 @@ pub(super) fn make() -> Result<Parts> {
     // One at a time: another would only make the same.
     let lock = File::open(&base).context("failed to open the guest's cache")?;
     lock.lock().context("failed to lock the guest's cache")?;
-    let recipe = format!("{KERNEL} {LIBRARIES:?} {MODULES:?} {FILES:?}");
+    let recipe = format!("{KERNEL} {VERBS_PACKAGES:?} {MODULES:?} {FILES:?}");
     let folder = base.join(short_key(recipe.as_bytes())?);
     let outcome = if folder.exists() {
         Outcome::Cached
@@ -86,18 +80,13 @@ pub(super) fn make() -> Result<Parts> {
 
 fn fill(folder: &Path) -> Result<()> {
     let kernel = packages::dependency(KERNEL, "linux-image-")?;
-    let packages: Vec<_> = LIBRARIES.into_iter().chain([kernel.as_str()]).collect();
+    let packages: Vec<_> = VERBS_PACKAGES
+        .into_iter()
+        .chain([kernel.as_str()])
+        .collect();
     let (archives, whole) = (folder.join("archives"), folder.join("whole"));
     fs::create_dir(&archives).context("failed to make a folder for packages")?;
-    packages::download(&packages, &archives)?;
-    for archive in list(&archives)? {
-        command::run(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(archive)
-                .arg(&whole),
-        )?;
-    }
+    packages::unpack(&packages, &archives, &whole)?;
     let release = kernel.trim_start_matches("linux-image-");
     keep(
         &whole.join(format!("boot/vmlinuz-{release}")),
@@ -114,7 +103,7 @@ fn fill(folder: &Path) -> Result<()> {
     fs::create_dir(&libraries).context("failed to make a folder for libraries")?;
     for name in FILES {
         let found = find(&whole, name)?
-            .with_context(|| format!("there is no {name}* in {}", LIBRARIES.join(", ")))?;
+            .with_context(|| format!("there is no {name}* in {}", VERBS_PACKAGES.join(", ")))?;
         let own = found.file_name().unwrap_or_default();
         keep(&found, &libraries.join(own))?;
     }
@@ -146,13 +135,4 @@ fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         }
     }
     Ok(None)
-}
-
-/// What is in a folder, in the order of the names.
-pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    Ok(paths)
 }

@@ -43,11 +43,12 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// What tests may use on top.
-const TEST_EDGES: [(&str, &[&str]); 4] = [
+const TEST_EDGES: [(&str, &[&str]); 5] = [
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
+    ("wire", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.

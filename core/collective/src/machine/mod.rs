@@ -33,6 +33,7 @@ mod io;
 mod node;
 mod operation;
 mod receive;
+mod status;
 mod up;
 mod watch;
 
@@ -47,6 +48,8 @@ pub use config::{
 pub use io::{
     Buffer, Effect, Fence, Frame, GroupId, Input, Mark, OpId, Placement, Region, Ticket, WORLD,
 };
+
+pub use status::Status;
 
 use crate::recovery::Report;
 use group::Group;

@@ -147,3 +147,46 @@ fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
         .filter(|effect| matches!(effect, Effect::Release { .. }));
     assert_eq!(released.count() as u64, MAX_IN_FLIGHT);
 }
+
+#[test]
+fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
+    let config = Config {
+        layout: Layout::new(&[2, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        ..config()
+    };
+    let mut machine = Machine::new(config, Duration::ZERO);
+    assert_eq!(machine.in_flight(), []);
+    let call = held(8).call;
+    let mut call_of = |rank, seconds| {
+        let now = Duration::from_secs(seconds);
+        let submit = Input::Submit {
+            rank,
+            call,
+            ready: 0,
+        };
+        machine.handle(now, submit, &mut Vec::new());
+        machine.in_flight()
+    };
+    let status = Status {
+        group: WORLD,
+        op: 0,
+        call: Some(call),
+        age: Duration::ZERO,
+        joined: vec![1],
+        missing: vec![0],
+        waits_for: vec![],
+        settled: 0,
+        chunks: 0,
+    };
+    assert_eq!(call_of(1, 1), std::slice::from_ref(&status));
+    let all = Status {
+        age: Duration::from_secs(2),
+        joined: vec![0, 1],
+        missing: vec![],
+        waits_for: vec![1],
+        chunks: 1,
+        ..status
+    };
+    assert_eq!(call_of(0, 3), [all]);
+}

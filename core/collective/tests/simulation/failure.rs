@@ -148,6 +148,31 @@ fn a_node_that_wakes_up_in_time_is_forgiven_and_the_operation_completes() {
     });
 }
 
+// Trap T29: a clock that jumps, as that of machines that were suspended together, is nobody's silence.
+#[test]
+fn nobody_is_given_up_because_all_stood_still_together() {
+    for_each_seed(6, |rng| {
+        let nodes = 2 + rng.below(7);
+        let mut cluster = Cluster::new(rng, Group::uniform(nodes, 2));
+        cluster.program(&[sum(2000), sum(2000)]);
+        cluster.start();
+        cluster.run_until(Duration::from_nanos(rng.range(0..6_000_000)));
+        cluster.frozen.extend(0..nodes);
+        let later = cluster.queue.now() + rng.range(1..4000) as u32 * 1000 * MS;
+        cluster.run_until(later);
+        // They wake up one after the other, within a second.
+        for node in 0..nodes {
+            let soon = cluster.queue.now() + rng.range(0..100) as u32 * MS;
+            cluster.run_until(soon);
+            cluster.thaw(node);
+        }
+        cluster.run(later + LIMIT);
+        check_results(&cluster);
+        assert!(cluster.all_outcomes().all(Result::is_ok));
+        assert!(cluster.broken.is_empty() && cluster.suspects.is_empty());
+    });
+}
+
 #[test]
 fn a_partition_ends_the_operation_on_both_sides() {
     for_each_seed(4, |rng| {

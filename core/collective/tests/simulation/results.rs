@@ -212,6 +212,7 @@ fn an_average_that_fits_does_not_overflow_on_its_way() {
     });
 }
 
+// Trap T12.
 #[test]
 fn delays_do_not_change_a_single_bit() {
     let run = |seed| {
@@ -223,7 +224,7 @@ fn delays_do_not_change_a_single_bit() {
         cluster.outcomes
     };
     let first = run(0);
-    for seed in 1..20 {
+    for seed in 1..100 {
         assert!(run(seed) == first);
     }
 }

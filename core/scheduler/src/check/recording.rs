@@ -1,6 +1,6 @@
 //! What a record may say, given the one before it.
 
-use super::{NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, World, ensure};
+use super::{NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, World, ensure, is_out};
 use crate::snapshot::PodState;
 use crate::status::{ConditionKind, Phase, Status};
 
@@ -57,14 +57,19 @@ impl<'a> World<'a> {
                 old.phase, old.attempt, new.phase, new.attempt
             )
         })?;
+        // Only the rendezvous says who takes part, and only a new attempt begins with all.
+        let same = new.membership == old.membership || fresh && new.membership.is_none();
+        ensure(same, RECORD_FIRST, || "the members change".to_owned())?;
         if new.phase != Phase::Succeeded {
             return Ok(());
         }
+        let member = |rank: &u32| !is_out(new, new.attempt, *rank);
+        let members = (0..replay.job.nodes).filter(member).count();
         let ended_well = self
             .gang(replay.job, new.attempt)
-            .filter(|pod| pod.state == PodState::Succeeded)
+            .filter(|pod| pod.state == PodState::Succeeded && member(&pod.rank))
             .count();
-        ensure(ended_well == replay.job.nodes as usize, ONE_END, || {
+        ensure(ended_well == members, ONE_END, || {
             format!("Succeeded with {ended_well} pods that did")
         })
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{FINALIZER_WHILE_HELD, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, World, ensure};
+use super::{
+    FINALIZER_WHILE_HELD, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, World, ensure, is_out,
+};
 use crate::status::Phase;
 
 impl<'a> World<'a> {
@@ -17,14 +19,17 @@ impl<'a> World<'a> {
         let trains = replay.status.attempt == attempt
             && replay.status.phase.holds_nodes()
             && !replay.job.deleting;
-        let asked = replay.status.phase == Phase::Interrupting;
+        let asked =
+            replay.status.phase == Phase::Interrupting || is_out(replay.status, attempt, rank);
         ensure(!trains || asked, RECORD_FIRST, || {
             format!(
                 "pod of rank {rank} deleted in phase {:?}",
                 replay.status.phase
             )
         })?;
-        let may_save = (trains || replay.job.deleting) && self.runs(replay.job, attempt);
+        let may_save = (trains || replay.job.deleting)
+            && self.runs(replay.job, attempt)
+            && !is_out(replay.status, attempt, rank);
         ensure(!may_save || grace >= replay.job.grace, NO_LOST_SAVE, || {
             format!("rank {rank} gets {grace:?} to save")
         })
@@ -35,7 +40,9 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let status = replay.status;
-        let over = attempt < status.attempt || !status.phase.holds_nodes();
+        let over = attempt < status.attempt
+            || !status.phase.holds_nodes()
+            || is_out(status, attempt, rank);
         ensure(over, RECORD_FIRST, || {
             format!("attempt {attempt} is stripped while it holds")
         })?;

@@ -53,6 +53,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         suspend: false,
         grace: GRACE,
         max_restarts: 3,
+        shrinks: false,
         ttl: None,
         deleting: false,
         finalizer: false,

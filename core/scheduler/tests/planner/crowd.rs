@@ -12,7 +12,8 @@ use crate::world::{Crash, Deed, Event, Program, World};
 fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
     let mut program = Program::trains(rng.range(1..longest_seconds));
     for _ in 0..rng.range(0..3) {
-        program.faults.push_back((rng.range(0..60_000), 0));
+        let rank = u32::try_from(rng.range(0..3)).unwrap();
+        program.faults.push_back((rng.range(0..60_000), rank));
     }
     program.saves = rng.chance(4, 5);
     program.survivors_hang = rng.chance(1, 4);
@@ -44,6 +45,7 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
         let mut one = job(&name, u32::try_from(rng.range(1..largest + 1)).unwrap());
         one.created = at(index);
         one.max_restarts = 9;
+        one.shrinks = rng.chance(1, 2);
         if u64::from(one.nodes) <= a.max(b) && rng.chance(1, 4) {
             one.zone_policy = ZonePolicy::Single;
         }

@@ -10,14 +10,14 @@ use crate::build::{job, key, nodes};
 use crate::world::{Crash, Deed, Event, Program, Running, World};
 
 /// A life: what happens to a cluster of five nodes, and what must be true at the end.
-struct Life {
-    set_up: fn(&mut World),
-    over: fn(&World) -> bool,
-    verify: fn(&World),
+pub(crate) struct Life {
+    pub(crate) set_up: fn(&mut World),
+    pub(crate) over: fn(&World) -> bool,
+    pub(crate) verify: fn(&World),
 }
 
 /// Lives it undisturbed, then once for each of its writes and each way of losing the operator there.
-fn live(life: &Life) {
+pub(crate) fn live(life: &Life) {
     let writes = once(life, 0, Crash::default());
     let seconds = Duration::from_secs;
     for after in 1..=writes {
@@ -67,7 +67,7 @@ fn phase(world: &World, name: &str) -> Option<Phase> {
         .map(|stored| stored.job.status.phase)
 }
 
-fn is_over(world: &World) -> bool {
+pub(crate) fn is_over(world: &World) -> bool {
     world
         .jobs
         .values()
@@ -91,7 +91,7 @@ fn succeeded(world: &World) {
     }
 }
 
-fn succeeded_uncharged(world: &World) {
+pub(crate) fn succeeded_uncharged(world: &World) {
     succeeded(world);
     assert_eq!(
         world.jobs[&key("train")].job.status.restarts,
@@ -166,7 +166,7 @@ fn a_job_that_is_suspended_while_it_starts_resumes() {
     });
 }
 
-fn lose_node(world: &mut World, name: &str, from: u64, to: u64) {
+pub(crate) fn lose_node(world: &mut World, name: &str, from: u64, to: u64) {
     let name: NodeName = name.into();
     world
         .queue

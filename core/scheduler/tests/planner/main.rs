@@ -15,6 +15,7 @@ mod gangs;
 mod life;
 mod mutations;
 mod properties;
+mod shrunken;
 mod speed;
 mod under_way;
 mod world;

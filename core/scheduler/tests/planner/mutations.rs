@@ -218,6 +218,7 @@ fn only(snapshot: &Snapshot, actions: Vec<Action>) -> Plan {
     Plan {
         jobs: vec![scheduler::JobPlan { job, actions }],
         wake_at: None,
+        gone: Vec::new(),
     }
 }
 

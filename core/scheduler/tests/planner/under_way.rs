@@ -18,6 +18,7 @@ fn begin(snapshot: &mut Snapshot, plan: &JobPlan, writes: usize) {
     let written = Plan {
         jobs: vec![written],
         wake_at: None,
+        gone: Vec::new(),
     };
     apply(snapshot, &written, at(0));
     snapshot.under_way.push(Arc::new(plan.clone()));
@@ -123,6 +124,7 @@ fn the_check_refuses_what_collides_with_what_is_under_way() {
     let again = Plan {
         jobs: vec![plan.clone()],
         wake_at: None,
+        gone: Vec::new(),
     };
     begin(&mut snapshot, &plan, 0);
     assert_eq!(refused(&snapshot, &again), "one-plan-per-job");

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::context::{Context, has_ended, leader};
+use crate::context::{Context, has_ended, leader_node};
 use crate::jobs::{Job, NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE};
 use crate::scenario::{NODE_LOSS, START};
 
@@ -211,18 +211,4 @@ pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Re
     );
     context.delete("steady").await?;
     context.is_gone("steady", START).await
-}
-
-/// Node of the operator pod that holds the lease.
-async fn leader_node(context: &Context) -> Result<String> {
-    let (pod, _) = leader(&context.client).await?;
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
-    let object = pods
-        .get(&pod)
-        .await
-        .with_context(|| format!("leader {pod} has no pod"))?;
-    object
-        .spec
-        .and_then(|spec| spec.node_name)
-        .context("the leader has no node")
 }

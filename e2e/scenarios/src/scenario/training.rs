@@ -107,7 +107,7 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
 /// Waits until the sidecar of each of a job's two nodes has reduced at least one step's gradients; asked while they
 /// live, because a sidecar ends with its trainer.
 async fn reduced_by_sidecars(context: &Context, job: &str, attempt: u32) -> Result<()> {
-    const SERIES: &str = "fireflyer_hfreduce_operation_bytes_total{kind=\"allreduce\"} ";
+    const SERIES: &str = "fireflyer_hfreduce_operation_bytes_total{kind=\"allreduce\",";
     const METRICS_PORT: u16 = 9402;
     context.reaches(job, Phase::Running, TRAINING).await?;
     let pods = Request::new(Pod::url_path(&(), Some(&context.namespace)));
@@ -119,10 +119,11 @@ async fn reduced_by_sidecars(context: &Context, job: &str, attempt: u32) -> Resu
             .eventually(&what, IMPORTS, || async {
                 let request = pods.get_subresource("proxy/metrics", &target)?;
                 let metrics = context.client.request_text(request).await?;
-                let bytes = metrics
-                    .lines()
-                    .find_map(|line| line.strip_prefix(SERIES)?.parse::<u64>().ok());
-                Ok(bytes.filter(|bytes| *bytes >= GRADIENT_BYTES))
+                let sizes = metrics.lines().filter_map(|line| line.strip_prefix(SERIES));
+                let bytes: u64 = sizes
+                    .filter_map(|rest| rest.rsplit(' ').next()?.parse::<u64>().ok())
+                    .sum();
+                Ok((bytes >= GRADIENT_BYTES).then_some(bytes))
             })
             .await?;
         eprintln!("    {bytes} bytes through the sidecar of {pod}");

@@ -5,13 +5,15 @@ use std::time::Instant;
 
 use crds::fabric::FabricSpec;
 use crds::names;
-use crds::training_job::TrainingJob;
+use crds::training_job::{OnPeerLoss, TrainingJob};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
 use scheduler::{JobKey, NewAttempt};
 use serde_json::{Value, json};
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
+use wire::assignment::{
+    self, ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION,
+};
 use wire::handshake::Key;
 use wire::run_dir::CheckpointRef;
 
@@ -36,7 +38,7 @@ impl Applier {
         };
         let key = progress.key;
         let name = names::attempt_name(&key.name, new.number);
-        let assignment = assignment(job, progress.fabric, new)?;
+        let assignment = assignment_of(job, progress.fabric, new)?;
         let packed = ByteString(assignment.to_gz()?);
         let config_map = json!({
             "apiVersion": "v1",
@@ -148,7 +150,7 @@ fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value 
 }
 
 /// What the attempt's ConfigMap says.
-fn assignment(
+fn assignment_of(
     job: &TrainingJob,
     fabric: &FabricSpec,
     new: &NewAttempt,
@@ -174,8 +176,12 @@ fn assignment(
         nodes: nodes.collect(),
         crossing: new.crossing,
         master_port: MASTER_PORT,
-        on_peer_loss: wire::assignment::OnPeerLoss::Restart,
-        peer_loss_seconds: wire::assignment::PEER_LOSS_SECONDS,
+        on_peer_loss: match job.spec.failure_policy.on_peer_loss {
+            OnPeerLoss::Restart => assignment::OnPeerLoss::Restart,
+            OnPeerLoss::Shrink => assignment::OnPeerLoss::Shrink,
+        },
+        peer_loss_seconds: job.spec.failure_policy.peer_loss_seconds,
+        traffic_class: fabric.traffic_classes.hfreduce,
         checkpoint: job
             .spec
             .checkpoint

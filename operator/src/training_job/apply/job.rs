@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crds::names;
-use crds::training_job::TrainingJob;
+use crds::training_job::{TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::events::v1::Event as ApiEvent;
 use k8s_openapi::jiff;
 use kube::api::{DeleteParams, Patch, Preconditions};
@@ -76,17 +76,31 @@ impl Applier {
         let Some(job) = &progress.job else {
             return Err(Error::Stale(format!("job {} is gone", progress.key)));
         };
-        let (namespace, name) = (&progress.key.namespace, &progress.key.name);
+        let shown = status::to_api(status, &progress.key.name, job.metadata.generation);
+        let job = self.write_status(progress.key, job, &shown).await?;
+        info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
+        progress.job = Some(job);
+        Ok(())
+    }
+
+    /// Replaces the status of the job as it was seen; a conflict when it has changed since.
+    pub(super) async fn write_status(
+        &self,
+        key: &JobKey,
+        seen: &TrainingJob,
+        status: &TrainingJobStatus,
+    ) -> Result<Arc<TrainingJob>, write::Error> {
+        let (namespace, name) = (&key.namespace, &key.name);
         let body = json!({
             "apiVersion": format!("{}/v1alpha1", names::GROUP),
             "kind": "TrainingJob",
             "metadata": {
                 "name": &**name,
                 "namespace": &**namespace,
-                "uid": job.metadata.uid,
-                "resourceVersion": job.metadata.resource_version,
+                "uid": seen.metadata.uid,
+                "resourceVersion": seen.metadata.resource_version,
             },
-            "status": status::to_api(status, name, job.metadata.generation),
+            "status": status,
         });
         let patch = Patch::Apply(body);
         let job: TrainingJob = self
@@ -99,9 +113,7 @@ impl Applier {
             .mirrors()
             .jobs
             .changed(key_of(&*job), version, Arc::clone(&job));
-        info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
-        progress.job = Some(job);
-        Ok(())
+        Ok(job)
     }
 
     /// Publishes an Event. It is for people: that one is lost stops nothing.

@@ -1,5 +1,6 @@
 //! The part of `apply` that reads: what became of a write that failed.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crds::names;
@@ -13,21 +14,35 @@ use crate::views::{AttemptView, PodView};
 use crate::watch;
 
 impl Applier {
-    /// After a write that failed or whose outcome is not known: reads what it was about, so that
-    /// the next plan does not rest on a guess.
-    pub(super) async fn look_again(&self, key: &JobKey, action: &Action) {
+    /// Reads the job; none when it is another one by now, or gone.
+    pub(super) async fn look_at_job(
+        &self,
+        key: &JobKey,
+    ) -> Result<Option<Arc<TrainingJob>>, write::Error> {
         let (namespace, name) = (&key.namespace, &key.name);
         match self.writer.get::<TrainingJob>(namespace, name).await {
             Ok(job) => {
                 let job = watch::slim_job(job);
                 let (at, version) = (key_of(&*job), version_of(&*job));
-                self.cluster.mirrors().jobs.changed(at, version, job);
+                let mut mirrors = self.cluster.mirrors();
+                mirrors.jobs.changed(at, version, Arc::clone(&job));
+                let same = job.metadata.uid.as_deref() == Some(&*key.uid);
+                Ok(same.then_some(job))
             }
             Err(write::Error::Missing { .. }) => {
                 self.cluster.mirrors().jobs.missing(namespace, name);
+                Ok(None)
             }
-            Err(_still_unknown) => {}
+            Err(error) => Err(error),
         }
+    }
+
+    /// After a write that failed or whose outcome is not known: reads what it was about, so that
+    /// the next plan does not rest on a guess.
+    pub(super) async fn look_again(&self, key: &JobKey, action: &Action) {
+        let (namespace, name) = (&key.namespace, &key.name);
+        // What is still unknown then is for the next write to find out.
+        self.look_at_job(key).await.ok();
         match action {
             Action::CreateAttempt(new) => {
                 let attempt = names::attempt_name(name, new.number);

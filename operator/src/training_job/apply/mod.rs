@@ -3,6 +3,7 @@
 //! that the next plan contains it.
 
 mod attempts;
+mod commit;
 mod job;
 mod look;
 mod pods;

@@ -55,6 +55,7 @@ mod tests {
             suspend: false,
             grace: Duration::from_secs(80),
             max_restarts: 0,
+            shrinks: false,
             ttl: None,
             deleting: false,
             finalizer: false,

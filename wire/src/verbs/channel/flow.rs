@@ -137,6 +137,8 @@ struct Batch {
 #[derive(Debug)]
 pub(super) struct Flow<S> {
     limits: Limits,
+    /// Go before frames: were both sides' frames to wait for windows, nobody would hear of any.
+    announcements: VecDeque<Content>,
     waiting: VecDeque<Outgoing<S>>,
     /// The payload of the first that waits is posted, its header is not.
     payload_posted: bool,
@@ -159,6 +161,7 @@ impl<S: Clone> Flow<S> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
+            announcements: VecDeque::new(),
             waiting: VecDeque::new(),
             payload_posted: false,
             written: 0,
@@ -183,10 +186,12 @@ impl<S: Clone> Flow<S> {
             Some((_, _, to)) => Place::At(*to),
             None => Place::None,
         };
-        self.queue(Outgoing {
+        self.check_room()?;
+        self.waiting.push_back(Outgoing {
             content: Content::Frame { header, place },
             payload: payload.map(|(ticket, source, _)| (ticket, source)),
-        })
+        });
+        Ok(())
     }
 
     /// Tells the peer where to put payload under this name, before any frame that is queued later. Without a
@@ -207,10 +212,10 @@ impl<S: Clone> Flow<S> {
                 self.announced.remove(&window);
             }
         }
-        self.queue(Outgoing {
-            content: Content::Window { window, remote },
-            payload: None,
-        })
+        self.check_room()?;
+        self.announcements
+            .push_back(Content::Window { window, remote });
+        Ok(())
     }
 
     /// Forgets a name on this side, in both directions: both know by themselves that nothing more comes.
@@ -219,17 +224,26 @@ impl<S: Clone> Flow<S> {
         self.announced.remove(&window);
     }
 
-    fn queue(&mut self, outgoing: Outgoing<S>) -> Result<(), Violation> {
-        if self.waiting.len() >= QUEUE_LIMIT {
-            return Err(Violation::Queue(self.waiting.len()));
+    fn check_room(&self) -> Result<(), Violation> {
+        match self.waiting.len() + self.announcements.len() {
+            queued @ QUEUE_LIMIT.. => Err(Violation::Queue(queued)),
+            _ => Ok(()),
         }
-        self.waiting.push_back(outgoing);
-        Ok(())
     }
 
     /// Whether everything that was queued has been posted.
     pub(super) fn is_flushed(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.announcements.is_empty()
+    }
+
+    /// Whether everything that was queued has arrived: the last slot of a queue always says so.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_flushed() && self.under_way.is_empty()
+    }
+
+    /// Places that the peer has announced and that were not forgotten.
+    pub(super) fn windows(&self) -> usize {
+        self.windows.len()
     }
 
     /// The window that the first waiting frame needs and the peer has not announced.
@@ -255,12 +269,15 @@ impl<S: Clone> Flow<S> {
             let count = self.told;
             return Ok(Some(Post::Credit { count, id }));
         }
-        let Some(front) = self.waiting.front_mut() else {
-            return Ok(None);
-        };
         if self.written - self.read >= self.limits.slots.into() {
             return Ok(None);
         }
+        if let Some(content) = self.announcements.pop_front() {
+            return Ok(Some(self.slot(content, None)));
+        }
+        let Some(front) = self.waiting.front_mut() else {
+            return Ok(None);
+        };
         if let (Content::Frame { header, place }, Some((_, source)), false) =
             (&mut front.content, &front.payload, self.payload_posted)
             && let Place::At(to) = *place
@@ -284,16 +301,19 @@ impl<S: Clone> Flow<S> {
             return Ok(None);
         };
         self.payload_posted = false;
+        Ok(Some(self.slot(content, payload.map(|(ticket, _)| ticket))))
+    }
+
+    fn slot(&mut self, content: Content, ticket: Option<u64>) -> Post<S> {
         let number = self.written;
         self.written += 1;
-        let ticket = payload.map(|(ticket, _)| ticket);
         self.open.tickets.extend(ticket);
-        let id = self.count_write(ticket.is_some());
-        Ok(Some(Post::Slot {
+        let id = self.count_write(ticket.is_some() || self.is_flushed());
+        Post::Slot {
             number,
             content,
             id,
-        }))
+        }
     }
 
     /// Counts a write that ends a message. It says when it has completed if somebody waits for that, or if no
@@ -332,6 +352,7 @@ impl<S: Clone> Flow<S> {
         let open = std::mem::take(&mut self.open);
         left.extend(under_way.into_iter().flat_map(|batch| batch.tickets));
         left.extend(open.tickets);
+        self.announcements.clear();
         left.extend(
             self.waiting
                 .drain(..)

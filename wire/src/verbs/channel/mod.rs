@@ -5,7 +5,7 @@
 //!
 //! One turn of a loop: arm the queue, poll it, give each completion to the channel whose number it names, flush the
 //! channels, sleep on the queue's descriptor. A window must be announced before the frame that lets the peer send to
-//! it: a frame whose window is not announced holds up those behind it. Completions of a channel that is gone may
+//! it: a frame whose window is not announced holds up those behind it, though no announcement. Completions of a channel that is gone may
 //! still be in a queue that outlives it, and numbers are used again: take a new queue with new channels.
 
 mod flow;
@@ -282,6 +282,16 @@ impl Channel {
         self.flow.is_flushed()
     }
 
+    /// Whether everything that was queued has arrived in the peer's memory.
+    pub fn is_idle(&self) -> bool {
+        self.flow.is_idle()
+    }
+
+    /// Windows that the peer has announced and that were not forgotten.
+    pub fn windows(&self) -> usize {
+        self.flow.windows()
+    }
+
     /// The window that the next frame waits for, and all others with it.
     pub fn missing_window(&self) -> Option<u64> {
         self.flow.missing_window()
@@ -341,21 +351,26 @@ impl Channel {
         completion: &Completion,
         left: &mut Vec<u64>,
     ) -> Result<Event, Error> {
-        if self.failed {
-            return Ok(Event::Nothing);
-        }
         if !completion.status.is_success() {
-            return Err(Error::Failed(completion.status));
+            return if self.failed {
+                Ok(Event::Nothing)
+            } else {
+                Err(Error::Failed(completion.status))
+            };
         }
         let number = match completion.done {
             Done::Received(number) => number,
+            // Given up with everything else.
+            Done::Write if self.failed => return Ok(Event::Nothing),
             Done::Write => {
                 self.flow.completed(completion.id, left)?;
                 return Ok(Event::Nothing);
             }
             Done::Other => return Ok(Event::Nothing),
         };
-        self.pair.post_receive(RECEIVE)?;
+        if !self.failed {
+            self.pair.post_receive(RECEIVE)?;
+        }
         match self.flow.arrived(number)? {
             Arrival::Credit => Ok(Event::Nothing),
             Arrival::Slot(number) => {
@@ -388,8 +403,8 @@ impl Channel {
         bytes
     }
 
-    /// Sends nothing more and takes in nothing more. The tickets of all payloads that were queued or under way go
-    /// into `left`; the peer notices at its next write.
+    /// Sends nothing more, and nothing more arrives; what has arrived can still be taken in. The tickets of all
+    /// payloads that were queued or under way go into `left`; the peer notices at its next write.
     pub fn abandon(&mut self, left: &mut Vec<u64>) {
         self.failed = true;
         self.flow.abandon(left);

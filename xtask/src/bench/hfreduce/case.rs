@@ -68,7 +68,10 @@ impl DType {
 /// How data moves between the nodes of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Transport {
+    /// Without checksums, as the rivals.
     Tcp,
+    /// With a checksum of each payload: what sidecars do by themselves between machines.
+    TcpChecked,
     /// Sidecars of one machine, which all nodes are here, share memory.
     Shm,
 }
@@ -94,6 +97,7 @@ impl fmt::Display for Player {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ours(Transport::Tcp) => "hfreduce tcp",
+            Self::Ours(Transport::TcpChecked) => "hfreduce tcp + sums",
             Self::Ours(Transport::Shm) => "hfreduce shm",
             Self::Gloo => "gloo tcp",
             Self::OpenMpi(Path::Tcp) => "open mpi tcp",
@@ -146,6 +150,7 @@ pub(super) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
 pub(super) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
 pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
 pub(super) const TCP: Contender = ours(Transport::Tcp);
+pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked);
 pub(super) const SHM: Contender = ours(Transport::Shm);
 pub(super) const TCP_COPIES: Contender = copying(Transport::Tcp);
 
@@ -200,8 +205,9 @@ const LAYERS: Load = Load {
 };
 const LOADS: [Load; 7] = [kib(4), kib(64), mib(1), mib(16), mib(64), mib(186), LAYERS];
 const SHAPES: [Shape; 4] = [shape(2, 1), shape(2, 4), shape(2, 8), shape(4, 8)];
-const EVERYBODY: [Contender; 9] = [
+const EVERYBODY: [Contender; 10] = [
     TCP,
+    TCP_CHECKED,
     TCP_COPIES,
     SHM,
     copying(Transport::Shm),
@@ -246,7 +252,15 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
             one,
             mib(186),
             f32,
-            &[TCP, SHM, GLOO, INTEL_MPI_TCP, INTEL_MPI_SHM, OPEN_MPI_SHM],
+            &[
+                TCP,
+                TCP_CHECKED,
+                SHM,
+                GLOO,
+                INTEL_MPI_TCP,
+                INTEL_MPI_SHM,
+                OPEN_MPI_SHM,
+            ],
         ),
         case(one, mib(186), DType::F16, &[TCP, SHM]),
         case(one, mib(186), DType::Bf16, &[TCP, SHM]),

@@ -15,8 +15,9 @@ use super::network::Network;
 /// What a sidecar is told, and how its log then calls every link.
 struct Words {
     told: &'static str,
+    checksum: &'static str,
     link: &'static str,
-    /// Gangs of both transports are there at the same time, in the same namespaces.
+    /// Gangs of all transports are there at the same time, in the same namespaces.
     port: u16,
     metrics: &'static str,
 }
@@ -25,13 +26,22 @@ const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
             told: "tcp",
+            checksum: "off",
             link: "tcp",
             port: 9404,
             metrics: "127.0.0.1:9402",
         },
+        Transport::TcpChecked => Words {
+            told: "tcp",
+            checksum: "on",
+            link: "tcp",
+            port: 9424,
+            metrics: "127.0.0.1:9422",
+        },
         // By itself, because all nodes are on this machine.
         Transport::Shm => Words {
             told: "auto",
+            checksum: "auto",
             link: "shared memory",
             port: 9414,
             metrics: "127.0.0.1:9412",
@@ -47,6 +57,7 @@ pub(super) fn start(
 ) -> Result<Gang> {
     let Words {
         told,
+        checksum,
         link,
         port,
         metrics,
@@ -72,7 +83,7 @@ pub(super) fn start(
         serve.arg("serve").arg("--roster").arg(&roster);
         serve.arg("--run-dir").arg(run_dir);
         serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
-        serve.args(["--transport", told]);
+        serve.args(["--transport", told, "--checksum", checksum]);
         sidecars.insert(conductor.start(&serve)?);
     }
     conductor.wait("the sidecars join", || {

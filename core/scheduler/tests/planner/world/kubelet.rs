@@ -19,11 +19,11 @@ impl Running {
 }
 
 impl World {
-    fn is_alive(&self, node: &NodeName) -> bool {
+    pub(super) fn is_alive(&self, node: &NodeName) -> bool {
         self.machines.get(node).is_some_and(|machine| machine.alive)
     }
 
-    fn gang(&self, job: &JobKey, attempt: u32) -> Vec<PodId> {
+    pub(super) fn gang(&self, job: &JobKey, attempt: u32) -> Vec<PodId> {
         let from = (job.clone(), attempt, 0);
         let to = (job.clone(), attempt, u32::MAX);
         self.pods
@@ -32,7 +32,7 @@ impl World {
             .collect()
     }
 
-    fn run(&mut self, id: &PodId) -> &mut Run {
+    pub(super) fn run(&mut self, id: &PodId) -> &mut Run {
         self.runs.entry((id.0.clone(), id.1)).or_default()
     }
 
@@ -111,6 +111,7 @@ impl World {
         });
         if ready.count() == size {
             self.run(&id).joined = true;
+            self.write_down(&job, attempt);
             for id in gang {
                 let delay = self.delay(0, 1000);
                 self.queue.after(delay, Event::Start(id));
@@ -133,13 +134,20 @@ impl World {
             running.pod.state = PodState::Running;
         }
         self.changed();
-        let (job, attempt, _) = id.clone();
-        let gang = self.gang(&job, attempt);
+        let (job, attempt, _) = id;
+        self.train(job, attempt);
+    }
+
+    /// All members' trainers run.
+    pub(super) fn train(&mut self, job: JobKey, attempt: u32) {
+        let members = self.members(&job, attempt);
         let now = self.millis();
-        if !gang.iter().all(|id| self.pods[id].trains()) || self.run(&id).broken {
+        let all = members.iter().all(|id| self.pods[id].trains());
+        let run = self.runs.entry((job.clone(), attempt)).or_default();
+        if !all || run.broken || run.started.is_some() {
             return;
         }
-        self.run(&id).started = Some(now);
+        run.started = Some(now);
         let Some(stored) = self.jobs.get_mut(&job) else {
             return;
         };
@@ -159,11 +167,11 @@ impl World {
 
     fn is_whole(&self, job: &JobKey, attempt: u32) -> bool {
         let run = self.runs.get(&(job.clone(), attempt));
-        let gang = self.gang(job, attempt);
+        let gang = self.members(job, attempt);
         let size = self
             .attempts
             .get(&(job.clone(), attempt))
-            .map(|found| found.nodes.len());
+            .map(|found| found.nodes.len() - self.out(job, attempt).len());
         run.is_some_and(|run| run.started.is_some() && !run.broken)
             && Some(gang.len()) == size
             && gang.iter().all(|id| {
@@ -174,12 +182,13 @@ impl World {
 
     pub(crate) fn finish(&mut self, job: JobKey, attempt: u32) {
         if !self.is_whole(&job, attempt) {
+            self.later(Event::Finish(job.clone(), attempt), &job, attempt);
             return;
         }
         if let Some(stored) = self.jobs.get_mut(&job) {
             stored.saved = stored.program.work;
         }
-        for id in self.gang(&job, attempt) {
+        for id in self.members(&job, attempt) {
             // Ranks end one after the other; some may be asked to stop in between.
             self.end(&id, PodState::Succeeded);
         }
@@ -209,6 +218,12 @@ impl World {
         let run = self.runs.entry((job.clone(), attempt)).or_default();
         // Before it has joined, another pod may take the place.
         if !run.joined || run.broken {
+            return;
+        }
+        if self.jobs.get(job).is_some_and(|stored| stored.job.shrinks) {
+            let delay = self.delay(10, 12_000);
+            let regroup = Event::Regroup(job.clone(), attempt);
+            self.queue.after(delay, regroup);
             return;
         }
         run.broken = true;
@@ -260,6 +275,7 @@ impl World {
     /// Every rank saved the same step and leaves: with Interrupted where SIGTERM arrived, with code 0 elsewhere.
     pub(crate) fn saved(&mut self, job: JobKey, attempt: u32) {
         if !self.is_whole(&job, attempt) {
+            self.later(Event::Saved(job.clone(), attempt), &job, attempt);
             return;
         }
         let now = self.millis();
@@ -273,10 +289,11 @@ impl World {
             step: stored.saved,
             digest: "d".to_owned(),
         };
-        if self.pods[&(job.clone(), attempt, 0)].stopping {
+        let first = self.pods.get(&(job.clone(), attempt, 0));
+        if first.is_some_and(|first| first.stopping && first.trains()) {
             stored.acked = Some((attempt, stored.saved));
         }
-        for id in self.gang(&job, attempt) {
+        for id in self.members(&job, attempt) {
             let ack = (id.2 == 0).then(|| ack.clone());
             let state = match self.pods[&id].stopping {
                 true => PodState::Interrupted { ack },

@@ -5,6 +5,7 @@
 mod api;
 mod kubelet;
 mod operator;
+mod regroup;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub(crate) enum Event {
     Finish(JobKey, u32),
     /// A trainer fails by itself.
     Fail(PodId),
+    /// The rendezvous decides how a gang goes on that has lost members.
+    Regroup(JobKey, u32),
     /// A gang that was asked to stop has saved.
     Saved(JobKey, u32),
     /// The kubelet ends a pod that is being deleted.
@@ -125,6 +128,8 @@ pub(crate) struct Run {
     pub(crate) started: Option<u64>,
     pub(crate) broken: bool,
     pub(crate) saving: bool,
+    /// Since when it is known that nobody goes on.
+    pub(crate) stuck: Option<Timestamp>,
 }
 
 pub(crate) struct World {
@@ -226,6 +231,7 @@ impl World {
                 .map(|running| running.pod.clone())
                 .collect(),
             reports: Vec::new(),
+            stuck: self.stuck(),
             under_way: self.operator.under_way(),
         }
     }
@@ -317,6 +323,7 @@ impl World {
             Event::Start(id) => self.start(id),
             Event::Finish(job, attempt) => self.finish(job, attempt),
             Event::Fail(id) => self.fail(id),
+            Event::Regroup(job, attempt) => self.regroup(job, attempt),
             Event::Saved(job, attempt) => self.saved(job, attempt),
             Event::Kill(id) => self.kill(id),
             Event::Collect => self.collect(),
@@ -353,7 +360,10 @@ impl World {
         let crossing = self.attempts.values().filter(|attempt| {
             let trains = |rank| {
                 let id = (attempt.job.clone(), attempt.number, rank);
-                self.pods.get(&id).is_some_and(|running| running.trains())
+                // On a dead machine nothing trains, whatever its pod says.
+                self.pods
+                    .get(&id)
+                    .is_some_and(|running| running.trains() && self.is_alive(&running.pod.node))
             };
             attempt.crossing && trains(0)
         });

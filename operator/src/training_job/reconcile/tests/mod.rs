@@ -2,6 +2,7 @@
 //! leaves to the next.
 
 mod api;
+mod members;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,7 +64,8 @@ fn submit(api: &Api, job: &str, nodes: usize) {
 struct Leader {
     cluster: Arc<Cluster>,
     leading: tokio::task::JoinHandle<()>,
-    _reports: watch::Sender<Reports>,
+    reports: watch::Sender<Reports>,
+    gone: watch::Receiver<Vec<Gone>>,
 }
 
 /// A loop that has listed everything.
@@ -72,14 +74,14 @@ struct Ready {
     reconciler: Reconciler,
     metrics: Metrics,
     reports: watch::Sender<Reports>,
+    gone: watch::Receiver<Vec<Gone>>,
 }
 
-fn ready(api: &Api) -> Ready {
-    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
-    let cluster = Arc::new(api.listed());
-    let applier = Applier {
+/// What writes, over mirrors that have listed everything.
+fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
+    Arc::new(Applier {
         writer: Writer::new(api.client(), metrics.writes.clone()),
-        cluster: Arc::clone(&cluster),
+        cluster: Arc::new(api.listed()),
         settings: Settings {
             sidecar_image: "sidecar:1".to_owned(),
             rendezvous: "10.0.0.1:9443".to_owned(),
@@ -87,20 +89,29 @@ fn ready(api: &Api) -> Ready {
         },
         master: Arc::from([7; 32]),
         instance: "operator-0".to_owned(),
-    };
+    })
+}
+
+fn ready(api: &Api) -> Ready {
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let applier = applier(api, &metrics);
+    let cluster = Arc::clone(&applier.cluster);
     let fabric = bootstrap::default_fabric(None).unwrap();
     let (sender, reports) = watch::channel(Reports::default());
+    let (gone_sender, gone) = watch::channel(Vec::new());
     Ready {
         reconciler: Reconciler::new(
             Arc::clone(&cluster),
             applier,
             fabric,
             reports,
+            gone_sender,
             metrics.clone(),
         ),
         cluster,
         metrics,
         reports: sender,
+        gone,
     }
 }
 
@@ -110,12 +121,14 @@ fn lead(api: &Api) -> Leader {
         mut reconciler,
         metrics: _,
         reports,
+        gone,
     } = ready(api);
     let leading = tokio::spawn(async move { reconciler.lead(&CancellationToken::new()).await });
     Leader {
         cluster,
         leading,
-        _reports: reports,
+        reports,
+        gone,
     }
 }
 
@@ -268,6 +281,7 @@ async fn a_replica_that_lost_the_lead_shows_no_jobs_and_no_nodes() {
         reconciler,
         metrics,
         reports: _open,
+        gone: _,
     } = ready(&api);
     let (role, follows) = watch::channel(Role::Leading);
     let shutdown = CancellationToken::new();

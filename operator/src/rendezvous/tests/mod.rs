@@ -1,5 +1,7 @@
 //! The rendezvous service over loopback, with clients that speak as sidecars do.
 
+mod shrink;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use wire::run_dir::{CheckpointRef, Progress};
 
 use super::standalone::OneGang;
 use super::*;
+use crate::training_job::observe::Reports;
 
 const UID: &str = "u-1";
 const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
@@ -59,25 +62,36 @@ struct Running {
     directory: Arc<Changing>,
     role: watch::Sender<Role>,
     reports: watch::Receiver<Reports>,
+    gone: watch::Sender<Vec<scheduler::Gone>>,
+    metrics: Metrics,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 async fn start(role: Role, address: Option<SocketAddr>) -> Running {
+    start_with(gang(1, 2), role, address).await
+}
+
+async fn start_with(gang: OneGang, role: Role, address: Option<SocketAddr>) -> Running {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listener = TcpListener::bind(address.unwrap_or(any)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let directory = Arc::new(Changing(Mutex::new(gang(1, 2))));
+    let directory = Arc::new(Changing(Mutex::new(gang)));
     let (role, role_receiver) = watch::channel(role);
     let (reports_sender, reports) = watch::channel(Reports::default());
+    let (gone_sender, gone) = watch::channel(Vec::new());
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve(
         listener,
         Arc::clone(&directory) as Arc<dyn Directory>,
         Arc::new(InMemory::default()),
         role_receiver,
-        reports_sender,
-        Metrics::new(&Registry::new("0").unwrap()).unwrap(),
+        Planner {
+            reports: reports_sender,
+            gone,
+        },
+        metrics.clone(),
         shutdown.clone(),
     ));
     Running {
@@ -85,6 +99,8 @@ async fn start(role: Role, address: Option<SocketAddr>) -> Running {
         directory,
         role,
         reports,
+        gone: gone_sender,
+        metrics,
         shutdown,
         task,
     }

@@ -1,0 +1,175 @@
+//! Gangs that go on without lost nodes: who takes part, who is known to be gone, and whether the others can do without.
+//! Who goes on is decided by the rendezvous service and read from the status.
+
+use topology::NodeName;
+
+use crate::draft::Draft;
+use crate::gang::{Verdict, Wake, leaving, overdue};
+use crate::ledger::{JobView, Ledger};
+use crate::plan::Gone;
+use crate::snapshot::{Attempt, Pod, PodState};
+use crate::status::ConditionKind::Running;
+use crate::status::{Membership, Phase};
+
+impl<'a> JobView<'a> {
+    /// The members of an attempt that was started and may go on without some of them.
+    pub(crate) fn membership(&self, attempt: u32) -> Option<&'a Membership> {
+        let job = self.job.filter(|job| job.shrinks)?;
+        let members = job.status.membership.as_ref()?;
+        (members.attempt == attempt).then_some(members)
+    }
+
+    /// Whether the others go on without a rank.
+    pub(crate) fn is_out(&self, attempt: u32, rank: u32) -> bool {
+        let members = self.membership(attempt);
+        members.is_some_and(|members| members.lost.contains(&rank))
+    }
+
+    /// Ranks and nodes of those who take part.
+    pub(crate) fn places<'v>(
+        &'v self,
+        attempt: &'a Attempt,
+    ) -> impl Iterator<Item = (u32, &'a NodeName)> + 'v {
+        let places = (0_u32..).zip(&attempt.nodes);
+        places.filter(|(rank, _)| !self.is_out(attempt.number, *rank))
+    }
+
+    /// The pods of those who take part, by rank.
+    pub(crate) fn members(&self, attempt: u32) -> impl Iterator<Item = &'a Pod> {
+        self.gang(attempt)
+            .filter(move |pod| !self.is_out(attempt, pod.rank))
+    }
+
+    /// Whether all who take part have ended well.
+    pub(crate) fn has_ended_well(&self, attempt: u32) -> bool {
+        let Some(&found) = self.attempts.get(&attempt) else {
+            return false;
+        };
+        let well = self.members(attempt);
+        let well = well.filter(|pod| pod.state == PodState::Succeeded).count();
+        well == self.places(found).count()
+    }
+
+    fn is_stuck(&self, attempt: u32) -> bool {
+        self.stuck.is_some_and(|stuck| stuck.attempt == attempt)
+    }
+}
+
+/// Whether a member can be done without: its node is dead, or its pod has gone.
+fn is_gone(pod: Option<&Pod>, node: &NodeName, ledger: &Ledger<'_>) -> bool {
+    let Some(pod) = pod else {
+        return true;
+    };
+    match pod.state {
+        PodState::Failed(_) | PodState::Refused(_) => true,
+        // It has done its part, whatever becomes of its node.
+        PodState::Succeeded | PodState::Interrupted { .. } => false,
+        PodState::Unbound | PodState::Starting | PodState::Blocked(_) | PodState::Running => {
+            ledger.is_lost(node)
+        }
+    }
+}
+
+/// Whether losses are the gang's own business: it has started, somebody is left, and it is not known to be at its end.
+pub(crate) fn goes_on(
+    view: &JobView<'_>,
+    attempt: &Attempt,
+    pods: &[&Pod],
+    ledger: &Ledger<'_>,
+) -> bool {
+    let lives = |pod: &&Pod| !pod.has_ended() && !ledger.is_lost(&pod.node);
+    view.membership(attempt.number).is_some()
+        && !view.is_stuck(attempt.number)
+        && pods.iter().any(lives)
+}
+
+/// How a gang is whose losses are its own business: those who are gone count for nothing until it has gone on without.
+pub(crate) fn outlook<'a>(
+    pods: &[&'a Pod],
+    whole: bool,
+    attempt: &'a Attempt,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Verdict<'a> {
+    let mut left = pods.to_vec();
+    left.retain(|pod| !is_gone(Some(pod), &pod.node, ledger));
+    let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
+    leaving(&left)
+        .or_else(|| overdue(&left, attempt, ledger, wake))
+        .unwrap_or_else(|| {
+            if whole && left.len() == pods.len() && left.iter().all(up) {
+                Verdict::Up
+            } else {
+                Verdict::Joining
+            }
+        })
+}
+
+/// Those who are left cannot go on. If a program's failure is why, its pod will say so in a moment.
+pub(crate) fn stuck<'a>(
+    view: &JobView<'a>,
+    attempt: &Attempt,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Option<Verdict<'a>> {
+    let stuck = view.stuck.filter(|_| view.is_stuck(attempt.number))?;
+    let due = stuck.since + ledger.policy().stuck_patience;
+    if due <= ledger.now() {
+        let message = stuck.message.clone();
+        return Some(Verdict::Lost {
+            node: None,
+            message,
+        });
+    }
+    wake.at(due);
+    None
+}
+
+/// Members of gangs that are known to be gone.
+pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
+    let of_job = |view: &JobView<'_>| {
+        let attempt = view.holding()?;
+        view.membership(attempt.number)?;
+        let leaves = view.job?.status.phase == Phase::Interrupting;
+        let is_gone = |(rank, node): &(u32, &NodeName)| {
+            let pod = view.pods.get(&(attempt.number, *rank)).copied();
+            // Who has saved and left is gone as well, and missed by nobody.
+            is_gone(pod, node, ledger) && !(leaves && pod.is_none())
+        };
+        let gone = view.places(attempt).filter(is_gone);
+        let ranks: Vec<u32> = gone.map(|(rank, _)| rank).collect();
+        (!ranks.is_empty()).then(|| Gone {
+            job: attempt.job.clone(),
+            attempt: attempt.number,
+            ranks,
+        })
+    };
+    ledger
+        .views()
+        .filter_map(|(_, view)| of_job(view))
+        .collect()
+}
+
+impl Draft<'_> {
+    /// Says who trains, where not everybody does any more.
+    pub(crate) fn tell_lost(&mut self) {
+        let Some(members) = self.view.membership(self.status.attempt) else {
+            return;
+        };
+        let all = self.job.nodes;
+        if members.lost.is_empty() || self.status.ready == members.participants {
+            return;
+        }
+        let named = members.lost_nodes.join(", ");
+        let others = members.lost.len().saturating_sub(members.lost_nodes.len());
+        let more = match others {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let participants = members.participants;
+        let message = format!("Goes on with {participants} of {all} nodes: lost {named}{more}");
+        self.status.ready = participants;
+        self.set(Running, true, "NodesLost", &message);
+        self.warn("NodesLost", message);
+    }
+}

@@ -1,0 +1,302 @@
+//! Gangs that go on without lost nodes: what is told, what is freed, when they are complete, and when the usual end of
+//! an attempt takes over.
+
+use scheduler::{
+    Action, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Snapshot, Stuck, check,
+};
+
+use crate::build::{at, job, key};
+use crate::decisions::{decide, placed, queue, recorded, step};
+use crate::gangs::{deletions, train};
+use crate::life::{Life, is_over, live, lose_node, succeeded_uncharged};
+use crate::properties::apply;
+use crate::world::{Program, World};
+
+const LOST: &str = "Goes on with 2 of 3 nodes: lost a-002";
+
+/// A gang of three that has started and may go on with fewer, on a cluster without another node.
+fn running() -> Snapshot {
+    let mut one = job("train", 3);
+    one.shrinks = true;
+    let mut snapshot = queue("a:3", vec![one]);
+    train(&mut snapshot);
+    commit(&mut snapshot, &[]);
+    assert!(decide(&snapshot, at(2)).is_empty());
+    snapshot
+}
+
+/// The others go on without these.
+fn commit(snapshot: &mut Snapshot, lost: &[u32]) {
+    let status = &mut snapshot.jobs[0].status;
+    let epoch = status.membership.as_ref().map_or(1, |last| last.epoch + 1);
+    status.membership = Some(Membership {
+        attempt: 1,
+        epoch,
+        participants: 3 - lost.len() as u32,
+        lost: lost.iter().copied().collect(),
+        lost_nodes: lost.iter().map(|rank| format!("a-{rank:03}")).collect(),
+        resume: None,
+    });
+}
+
+fn end(snapshot: &mut Snapshot, rank: usize, state: PodState) {
+    snapshot.pods[rank].state = state;
+    snapshot.pods[rank].terminal = true;
+}
+
+fn failed() -> PodState {
+    PodState::Failed(Exit {
+        rank: Some(2),
+        finished: Some(at(9)),
+        ..Exit::default()
+    })
+}
+
+fn stuck(since: u64) -> Stuck {
+    Stuck {
+        job: key("train"),
+        attempt: 1,
+        since: at(since),
+        message: "1 nodes are left, fewer than 2".to_owned(),
+    }
+}
+
+#[test]
+fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
+    let losses: [fn(&mut Snapshot); 3] = [
+        |snapshot| snapshot.nodes[2].ready = false,
+        |snapshot| end(snapshot, 2, failed()),
+        |snapshot| drop(snapshot.pods.remove(2)),
+    ];
+    for loss in losses {
+        let mut snapshot = running();
+        loss(&mut snapshot);
+        let plan = decide(&snapshot, at(10));
+        assert!(plan.is_empty(), "{plan:#?}");
+        let gone = Gone {
+            job: key("train"),
+            attempt: 1,
+            ranks: vec![2],
+        };
+        assert_eq!(plan.gone, [gone]);
+        snapshot.jobs[0].shrinks = false;
+        let plan = decide(&snapshot, at(10));
+        assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
+        assert_eq!(plan.gone, []);
+    }
+}
+
+#[test]
+fn before_its_start_a_gang_that_loses_a_node_begins_again() {
+    let mut snapshot = running();
+    snapshot.jobs[0].status.membership = None;
+    snapshot.nodes[2].ready = false;
+    let plan = decide(&snapshot, at(10));
+    assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
+}
+
+#[test]
+fn who_trains_is_told_once() {
+    let mut snapshot = running();
+    end(&mut snapshot, 2, failed());
+    commit(&mut snapshot, &[2]);
+    let plan = decide(&snapshot, at(10));
+    let status = recorded(&plan, "train");
+    assert_eq!((status.phase, status.ready), (Phase::Running, 2));
+    assert_eq!(status.conditions[&ConditionKind::Running].message, LOST);
+    assert!(status.is(ConditionKind::Running));
+    let told = plan.jobs[0].actions.iter().find_map(|action| match action {
+        Action::Record { event, .. } => event.clone(),
+        _ => None,
+    });
+    assert_eq!(told.unwrap().message, LOST);
+    // The pod that failed keeps its log.
+    assert_eq!(deletions(&plan), []);
+    assert_eq!(plan.gone, []);
+    apply(&mut snapshot, &plan, at(10));
+    assert!(decide(&snapshot, at(11)).is_empty());
+}
+
+#[test]
+fn a_lost_node_is_free_when_its_pod_has_gone() {
+    let mut snapshot = running();
+    snapshot.jobs.push({
+        let mut next = job("next", 1);
+        next.created = at(5);
+        next
+    });
+    snapshot.nodes[2].ready = false;
+    commit(&mut snapshot, &[2]);
+    let plan = decide(&snapshot, at(10));
+    assert_eq!(deletions(&plan), [(2, Policy::default().survivor_grace)]);
+    apply(&mut snapshot, &plan, at(10));
+    // The node was only unheard: its pod still runs.
+    snapshot.nodes[2].ready = true;
+    let plan = decide(&snapshot, at(11));
+    assert_eq!(placed(&plan), Vec::<String>::new());
+    apply(&mut snapshot, &plan, at(11));
+    snapshot.pods.retain(|pod| pod.rank != 2);
+    let plan = decide(&snapshot, at(12));
+    assert_eq!(placed(&plan), ["next: a-002"]);
+    apply(&mut snapshot, &plan, at(12));
+    // Neither gives way to the other, nor wants the other's node when one of its own is cordoned.
+    snapshot.nodes[0].cordoned = true;
+    let plan = decide(&snapshot, at(13));
+    assert!(plan.jobs.iter().all(|plan| plan.job != key("train")));
+}
+
+#[test]
+fn a_gang_is_complete_when_those_who_are_left_ended_well_also_without_rank_0() {
+    for lost in 0..3 {
+        let mut snapshot = running();
+        end(&mut snapshot, lost, failed());
+        commit(&mut snapshot, &[lost as u32]);
+        step(&mut snapshot, at(10));
+        let mut left = (0..3).filter(|rank| *rank != lost);
+        end(&mut snapshot, left.next().unwrap(), PodState::Succeeded);
+        assert!(decide(&snapshot, at(11)).is_empty());
+        end(&mut snapshot, left.next().unwrap(), PodState::Succeeded);
+        let plan = decide(&snapshot, at(12));
+        assert_eq!(recorded(&plan, "train").phase, Phase::Succeeded);
+    }
+}
+
+#[test]
+fn a_member_that_fails_when_all_others_have_ended_well_restarts_the_gang() {
+    let mut snapshot = running();
+    end(&mut snapshot, 0, PodState::Succeeded);
+    end(&mut snapshot, 1, PodState::Succeeded);
+    end(&mut snapshot, 2, failed());
+    let status = recorded(&decide(&snapshot, at(10)), "train");
+    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 1));
+}
+
+#[test]
+fn a_gang_that_cannot_go_on_is_ended_and_a_program_that_failed_is_charged() {
+    let mut snapshot = running();
+    snapshot.stuck = vec![stuck(10)];
+    let plan = decide(&snapshot, at(14));
+    assert!(plan.is_empty());
+    assert_eq!(plan.wake_at, Some(at(15)));
+    let status = recorded(&decide(&snapshot, at(15)), "train");
+    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!(status.failure.unwrap().message, stuck(0).message);
+
+    end(&mut snapshot, 2, failed());
+    let status = recorded(&decide(&snapshot, at(11)), "train");
+    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 1));
+
+    // One that failed before and was done without is not why.
+    commit(&mut snapshot, &[2]);
+    step(&mut snapshot, at(12));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+    snapshot.nodes[1].ready = false;
+    let status = recorded(&decide(&snapshot, at(13)), "train");
+    assert_eq!(status.failure.unwrap().message, "node a-001 was lost");
+    assert_eq!(status.restarts, 0);
+}
+
+#[test]
+fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
+    let mut snapshot = running();
+    snapshot.nodes[2].ready = false;
+    commit(&mut snapshot, &[2]);
+    step(&mut snapshot, at(10));
+    snapshot.jobs[0].suspend = true;
+    step(&mut snapshot, at(11));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    let asked = snapshot.pods.iter().filter(|pod| pod.delete_by.is_some());
+    assert_eq!(asked.count(), 3);
+    for pod in &mut snapshot.pods[..2] {
+        pod.state = PodState::Interrupted { ack: None };
+        pod.terminal = true;
+    }
+    step(&mut snapshot, at(12));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Suspended);
+    snapshot.jobs[0].suspend = false;
+    snapshot.nodes[2].ready = true;
+    snapshot.pods.clear();
+    step(&mut snapshot, at(13));
+    let status = &snapshot.jobs[0].status;
+    assert_eq!((status.attempt, &status.membership), (2, &None));
+    assert_eq!(snapshot.attempts.last().unwrap().nodes.len(), 3);
+}
+
+#[test]
+fn a_pod_that_is_asked_to_leave_makes_the_whole_gang_save() {
+    let mut snapshot = running();
+    snapshot.pods[1].delete_by = Some(at(99));
+    let status = recorded(&decide(&snapshot, at(10)), "train");
+    assert_eq!(status.phase, Phase::Interrupting);
+    // On a dead node it is Kubernetes that cleans up.
+    snapshot.nodes[1].ready = false;
+    assert!(decide(&snapshot, at(10)).is_empty());
+}
+
+#[test]
+fn the_check_refuses_members_that_the_rendezvous_has_not_written() {
+    let snapshot = running();
+    let mut other = snapshot.clone();
+    commit(&mut other, &[2]);
+    let status = Box::new(other.jobs[0].status.clone());
+    let record = Action::Record {
+        status,
+        event: None,
+    };
+    let plan = scheduler::Plan {
+        jobs: vec![scheduler::JobPlan {
+            job: key("train"),
+            actions: vec![record],
+        }],
+        ..scheduler::Plan::default()
+    };
+    let violation = check(&snapshot, &Policy::default(), at(0), &plan).unwrap_err();
+    assert_eq!(violation.detail, "the members change");
+}
+
+fn submit(world: &mut World, name: &str, nodes: u32, created: u64, program: Program) {
+    let mut one = job(name, nodes);
+    one.created = at(created);
+    one.shrinks = true;
+    world.submit(one, program);
+}
+
+fn went_on(world: &World) {
+    succeeded_uncharged(world);
+    let status = &world.jobs[&key("train")].job.status;
+    let participants = status.membership.as_ref().map(|last| last.participants);
+    let seen = (status.attempt, participants);
+    assert_eq!(seen, (1, Some(2)), "{}", world.describe());
+}
+
+#[test]
+fn a_job_lives_on_without_a_lost_node() {
+    live(&Life {
+        set_up: |world| {
+            submit(world, "train", 3, 0, Program::trains(300));
+            // Also a leader that came late has started it by then.
+            lose_node(world, "a-001", 200, 600);
+        },
+        over: is_over,
+        verify: went_on,
+    });
+}
+
+#[test]
+fn a_job_lives_on_without_a_rank_that_failed_and_another_uses_its_node() {
+    live(&Life {
+        set_up: |world| {
+            let mut program = Program::trains(300);
+            program.faults.push_back((10_000, 0));
+            submit(world, "train", 3, 0, program);
+            // With the two that are free it needs the one that is given back.
+            submit(world, "next", 3, 1, Program::trains(30));
+        },
+        over: is_over,
+        verify: |world| {
+            went_on(world);
+            let end = |name| world.jobs[&key(name)].job.status.finished_at;
+            assert!(end("next") < end("train"), "{}", world.describe());
+        },
+    });
+}

@@ -1,0 +1,127 @@
+//! The engine tells what it is doing: to who asks, and into a file when something has failed.
+
+use std::fs;
+
+use collective::machine::{Frame, OpId, WORLD};
+use tracing::{info, warn};
+
+use super::Engine;
+use super::waits::Who;
+use crate::inspect::{Neighbour, Operation, Ops, Waiting};
+
+/// The tree in which every part of an operation meets the others.
+const MEETING: u8 = 0;
+
+impl Engine {
+    /// Answers whoever has asked meanwhile.
+    pub(super) fn answer(&mut self) {
+        while let Ok(question) = self.questions.try_recv() {
+            // Who has asked may have gone.
+            question.try_send(self.ops()).ok();
+        }
+    }
+
+    fn ops(&self) -> Ops {
+        let node = |peer: &usize| format!("node {} ({})", self.rank_of(*peer), self.name(*peer));
+        let operation = |status: collective::machine::Status| Operation {
+            group: status.group,
+            operation: status.op,
+            call: status.call.map(|call| call.to_string()),
+            age_milliseconds: u64::try_from(status.age.as_millis()).unwrap_or(u64::MAX),
+            joined: status.joined,
+            missing: status.missing,
+            waits_for: status.waits_for.iter().map(node).collect(),
+            settled: status.settled,
+            chunks: status.chunks,
+        };
+        let links = self.links.iter().map(|(&peer, link)| Neighbour {
+            node: self.rank_of(peer) as u32,
+            name: self.name(peer).to_owned(),
+            transport: link.name().to_owned(),
+        });
+        let waiting = self.sessions.iter().map(|(&local_rank, session)| Waiting {
+            local_rank,
+            calls: session.waiting(),
+            for_memory: session.stalled,
+        });
+        let broken = self.machine.broken();
+        let broken = broken.map(|broken| broken.renumbered(|node| self.rank_of(node)).to_string());
+        Ops {
+            epoch: self.config.fence.epoch,
+            node: self.rank_of(self.config.node) as u32,
+            members: self.members.clone(),
+            broken: self.over.clone().or(broken),
+            links: links.collect(),
+            operations: self
+                .machine
+                .in_flight()
+                .into_iter()
+                .map(operation)
+                .collect(),
+            waiting: waiting.filter(|one| one.calls > 0).collect(),
+            history: self.journal.lines(self.now()),
+        }
+    }
+
+    /// Something has failed: keeps what led to it, and says what was in flight.
+    pub(super) fn record_flight(&self) {
+        let ops = self.ops();
+        for one in &ops.operations {
+            let call = one.call.as_deref().unwrap_or("not called here");
+            info!(
+                group = one.group,
+                operation = one.operation,
+                call,
+                joined = ?one.joined,
+                missing = ?one.missing,
+                waits_for = ?one.waits_for,
+                settled = one.settled,
+                chunks = one.chunks,
+                "was in flight"
+            );
+        }
+        let write = || {
+            let text = serde_json::to_vec_pretty(&ops)?;
+            fs::write(&self.flight, text)
+        };
+        match write() {
+            Ok(()) => info!(file = %self.flight.display(), "wrote the flight recorder"),
+            Err(error) => {
+                let file = self.flight.display();
+                warn!(%error, %file, "failed to write the flight recorder");
+            }
+        }
+    }
+
+    /// Somebody has brought its part of an operation: perhaps the last one, who kept the others waiting.
+    pub(super) fn came(&mut self, who: Who, op: OpId) {
+        let trees = &self.config.trees.trees;
+        let below = trees[usize::from(MEETING)].children[self.config.node].len();
+        let expected = self.seats.len() + below;
+        let now = self.now();
+        let Some(kept) = self.waits.came(op, expected, now) else {
+            return;
+        };
+        match who {
+            Who::Rank(rank) => self.metrics.waited_for_rank(rank, kept),
+            Who::Node(peer) => {
+                let (rank, name) = (self.rank_of(peer), self.name(peer));
+                self.metrics.waited_for_node(rank, name, kept);
+            }
+        }
+    }
+
+    /// A frame has come: a neighbour's first part of an operation of the world counts.
+    pub(super) fn heard(&mut self, peer: usize, frame: &Frame) {
+        if let Frame::Up {
+            group: WORLD,
+            tree: MEETING,
+            op,
+            chunk: 0,
+            ..
+        } = *frame
+        {
+            self.came(Who::Node(peer), op);
+        }
+    }
+}

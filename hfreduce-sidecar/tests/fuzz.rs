@@ -1,0 +1,293 @@
+//! Real sidecars under fire: strangers at their sockets, and a process that breaks its protocol in every way that a random
+//! number thinks of. Who is honest gets its results beside strangers, and an answer beside a hostile rank of its own job.
+//! `cargo xtask fuzz strangers --minutes M` and `cargo xtask fuzz neighbours --minutes M` go on for longer.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::fs::File;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gang::{Gang, PATIENCE, f32s, run, sum, to_f32s, wait_until_some};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use sim::{Rng, explore};
+use wire::attach::{Channel, ToClient, ToSidecar};
+use wire::client::{Client, Error};
+use wire::entry::{Place, Submission};
+use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
+use wire::ring::{Bell, Depth, Sleep};
+use wire::segment::{Segment, Writers};
+
+/// An answer takes milliseconds; a sidecar that is kept busy or asleep never answers.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
+fn number(rng: &mut Rng) -> u64 {
+    let edges = [
+        0,
+        1,
+        64,
+        65,
+        4096,
+        1 << 32,
+        1 << 47,
+        1 << 60,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    match rng.below(3) {
+        0 => rng.next_u64(),
+        1 => rng.range(0..100),
+        _ => *rng.pick(&edges),
+    }
+}
+
+/// Changes, cuts or lengthens bytes.
+fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    for _ in 0..rng.below(4) {
+        let at = rng.below(bytes.len() + 1);
+        match rng.below(4) {
+            0 => bytes.truncate(at),
+            1 => bytes.extend((0..rng.below(600)).map(|_| rng.next_u64() as u8)),
+            2 => drop(bytes.splice(at..at, number(rng).to_string().into_bytes())),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = rng.next_u64() as u8;
+                }
+            }
+        }
+    }
+}
+
+/// Somebody who does not know the key dials a sidecar's data port.
+fn dial(rng: &mut Rng, gang: &Gang) {
+    let node = rng.pick(&gang.nodes);
+    let Ok(mut stream) = TcpStream::connect(node.address) else {
+        return;
+    };
+    let identity = Identity {
+        job: JobId::new(gang::UID),
+        attempt: 1,
+        party: Party::Sidecar {
+            rank: rng.below(3) as u32,
+        },
+    };
+    let nonce: [u8; NONCE_BYTES] = std::array::from_fn(|_| rng.next_u64() as u8);
+    let key = wire::handshake::Key::new([rng.next_u64() as u8; 32]);
+    let (_, hello) = Initiator::new(key, identity, nonce);
+    let mut bytes = hello.to_vec();
+    damage(rng, &mut bytes);
+    stream.write_all(&bytes).ok();
+    if rng.chance(1, 2) {
+        // A proof that proves nothing, and more.
+        let proof: Vec<u8> = (0..rng.below(100)).map(|_| rng.next_u64() as u8).collect();
+        stream.write_all(&proof).ok();
+    }
+    if rng.chance(1, 2) {
+        stream.shutdown(Shutdown::Write).ok();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .ok();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).ok();
+    }
+}
+
+/// A segment that an earlier sidecar is said to have made.
+fn lend(rng: &mut Rng) -> ToSidecar {
+    let any = number(rng);
+    ToSidecar::Lend {
+        segment: *rng.pick(&[0, 1, 2, u32::MAX]),
+        bytes: *rng.pick(&[4096, 4096, 8192, any]),
+    }
+}
+
+/// A segment as it should be, one that can be cut off under its readers, or none at all.
+fn descriptor(rng: &mut Rng) -> OwnedFd {
+    match rng.below(4) {
+        0 => File::open("/dev/null").unwrap().into(),
+        1 => {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            let fd = rustix::fs::memfd_create("unsealed", flags).unwrap();
+            rustix::fs::ftruncate(&fd, 4096).unwrap();
+            fd
+        }
+        _ => {
+            let segment = Segment::create("lent", 4096, Writers::Everybody).unwrap();
+            segment.fd().try_clone_to_owned().unwrap()
+        }
+    }
+}
+
+/// Says something over an attach socket, with descriptors that may be none of ours.
+fn say(rng: &mut Rng, channel: &Channel) {
+    let message = match rng.below(5) {
+        0 => ToSidecar::Attach {
+            version: wire::attach::VERSION + rng.below(2) as u32,
+            local_rank: rng.below(3) as u32,
+            again: rng.chance(1, 2).then(|| number(rng)),
+        },
+        4 => lend(rng),
+        1 => ToSidecar::Allocate { bytes: number(rng) },
+        2 => ToSidecar::Free {
+            segment: number(rng) as u32,
+        },
+        _ => ToSidecar::Detach,
+    };
+    let mut packet = serde_json::to_vec(&message).unwrap();
+    damage(rng, &mut packet);
+    if packet.is_empty() {
+        return;
+    }
+    let fd = descriptor(rng);
+    let fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd(); rng.below(4)];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let packet = [IoSlice::new(&packet)];
+    rustix::net::sendmsg(channel, &packet, &mut control, SendFlags::NOSIGNAL).ok();
+}
+
+fn all_is_well(gang: &Gang, clients: &[Client]) {
+    std::thread::scope(|scope| {
+        for client in clients {
+            scope.spawn(move || {
+                let result = run(client, sum(100), &f32s(&[1.0; 100])).unwrap();
+                let world = gang.world() as f32;
+                assert!(to_f32s(&result.result).iter().all(|&sum| sum == world));
+            });
+        }
+    });
+}
+
+#[test]
+fn strangers() {
+    let gang = Gang::start(2, 1);
+    let clients = [gang.client(0), gang.client(1)];
+    explore(60, |rng| {
+        let mut channels = Vec::new();
+        for _ in 0..8 {
+            match rng.below(4) {
+                0 => dial(rng, &gang),
+                1 => channels.extend(Channel::connect(&rng.pick(&gang.nodes).socket())),
+                _ => {
+                    if !channels.is_empty() {
+                        let at = rng.below(channels.len());
+                        say(rng, &channels[at]);
+                    }
+                }
+            }
+        }
+        all_is_well(&gang, &clients);
+    });
+}
+
+/// A process of the job that has attached as it should, and what it got.
+struct Hostile {
+    channel: Channel,
+    control: Arc<Segment>,
+    bell: Bell,
+}
+
+fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
+    let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
+    let hello = ToSidecar::Attach {
+        version: wire::attach::VERSION,
+        local_rank: 1,
+        // One that claims to have been here before may be refused, and is then no neighbour.
+        again: rng
+            .chance(1, 4)
+            .then(|| *rng.pick(&[0, 1, 1 << 40, 1 << 50])),
+    };
+    channel.send(&hello, &[]).unwrap();
+    let said = wait_until_some(|| channel.receive_with_fds::<ToClient>().transpose());
+    let Ok((ToClient::Welcome { control_bytes, .. }, fds)) = said else {
+        return None;
+    };
+    let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
+    let control = Arc::new(Segment::open(control, control_bytes as usize).unwrap());
+    let bell = Bell::from_fd(bell);
+    Some(Hostile {
+        channel,
+        control,
+        bell,
+    })
+}
+
+impl Hostile {
+    fn misbehave(&self, rng: &mut Rng) {
+        let Some((mut calls, mut outcomes)) = wire::ring::client_ends(&self.control) else {
+            return;
+        };
+        for _ in 0..1 + rng.below(12) {
+            match rng.below(6) {
+                0 | 1 => {
+                    let input = Place {
+                        segment: rng.below(3) as u32,
+                        offset: *rng.pick(&[0, 64, 4096, 1 << 40]),
+                    };
+                    let call = sum(*rng.pick(&[0, 1, 100, 1 << 20, 1 << 62]));
+                    let ticket = rng.range(0..4);
+                    let submission = Submission::Call {
+                        ticket,
+                        call,
+                        input,
+                    };
+                    let mut words = submission.encode();
+                    for _ in 0..rng.below(3) {
+                        words[rng.below(words.len())] = number(rng);
+                    }
+                    calls.push(&words).ok();
+                }
+                2 => {
+                    let ticket = rng.range(0..4);
+                    calls.push(&Submission::Release { ticket }.encode()).ok();
+                }
+                3 => {
+                    let words = self.control.words();
+                    let near_indices = *rng.pick(&[32, 32, words.len()]);
+                    words[rng.below(near_indices)].store(number(rng), Ordering::SeqCst);
+                }
+                4 => say(rng, &self.channel),
+                _ => {
+                    outcomes.pop().ok();
+                    outcomes.sleep(Sleep::Bell, Depth::Light).ok();
+                }
+            }
+            self.bell.ring();
+        }
+    }
+}
+
+#[test]
+fn neighbours() {
+    explore(12, |rng| {
+        let gang = Gang::start(1, 2);
+        let honest = gang.client(0);
+        let Some(hostile) = attach(rng, &gang) else {
+            return;
+        };
+        hostile.misbehave(rng);
+        let answer = honest.submit(sum(0), None, PATIENCE).and_then(|ticket| {
+            if rng.chance(1, 2) {
+                hostile.misbehave(rng);
+            }
+            drop(hostile);
+            honest.wait(ticket, ANSWERED_WITHIN)
+        });
+        match answer {
+            // It called the same, or it was let go and named.
+            Ok(_) | Err(Error::Operation { .. }) => {}
+            Err(other) => panic!("no answer: {other}"),
+        }
+        // The sidecar goes on: it answers the next one who comes.
+        let refused = Client::attach(&gang.nodes[0].socket(), 7, PATIENCE);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("no local rank 7"), "{refused}");
+    });
+}

@@ -1,0 +1,196 @@
+//! Gangs over RDMA, on the stand-in for libibverbs that belongs to the tests of `wire`: its devices write into memory
+//! of this very process, and fail when they are told to. The same on devices in software, with processes that are
+//! killed and cables that are pulled, is in `soft_roce`.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+mod gang;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use gang::{Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum};
+use hfreduce_sidecar::meet::{Preference, Rdma};
+use hfreduce_sidecar::member::Options;
+use wire::client::Client;
+use wire::entry::FailureKind;
+use wire::{Call, DType, OpKind};
+
+const REGISTER_REFUSED: u32 = 2;
+const STATUS: u32 = 4;
+
+/// A stand-in of the test's own: a copy of the file, because a file is loaded once.
+struct Fake {
+    path: PathBuf,
+    inject: unsafe extern "C" fn(u32, u64),
+    _folder: tempfile::TempDir,
+}
+
+impl Fake {
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    fn new() -> Self {
+        let here = std::env::current_exe().unwrap();
+        let built = here.ancestors().nth(2).unwrap();
+        let built = built.join("examples/libfake_ibverbs.so");
+        assert!(
+            built.exists(),
+            "{} is missing: run cargo build -p wire --examples",
+            built.display()
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libfake.so");
+        std::fs::copy(&built, &path).unwrap();
+        // SAFETY: the library of our tests; type and name are those of its source.
+        let inject = unsafe {
+            let loaded = libloading::Library::new(&path).unwrap();
+            let inject = *loaded.get("fake_inject").unwrap();
+            std::mem::forget(loaded);
+            inject
+        };
+        Self {
+            path,
+            inject,
+            _folder: folder,
+        }
+    }
+
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    fn inject(&self, code: u32, value: u64) {
+        // SAFETY: takes any numbers.
+        unsafe { (self.inject)(code, value) };
+    }
+
+    fn options(&self, options: Options) -> Options {
+        verbs(options, &self.path)
+    }
+}
+
+fn verbs(options: Options, library: &Path) -> Options {
+    Options {
+        transport: Preference::Verbs,
+        chunk_bytes: 4096,
+        rdma: Rdma {
+            library: Some(library.to_owned()),
+            ..Rdma::default()
+        },
+        ..options
+    }
+}
+
+/// Over which transports the nodes are linked.
+fn transports(gang: &Gang) -> BTreeSet<String> {
+    let links = gang.nodes.iter().flat_map(|node| {
+        let metrics = node.registry.text().unwrap();
+        processes::transports(&metrics).into_values()
+    });
+    links.collect()
+}
+
+/// Whether all links are over this transport.
+#[track_caller]
+fn all_over(gang: &Gang, transport: &str) {
+    assert_eq!(transports(gang), BTreeSet::from([transport.to_owned()]));
+}
+
+/// Sums of several sizes, some of many chunks, come out right on every rank, whose inputs come back unchanged.
+fn sums_are_right(gang: &Gang) {
+    let ranks = i64::from(gang.world());
+    gang.each(|client| {
+        let rank = i64::from(client.standing().rank);
+        for count in [0, 1, 1000, 1025, 40_000] {
+            let call = Call {
+                dtype: DType::I64,
+                ..sum(count as u64)
+            };
+            let input = encode(DType::I64, (0..count).map(|at| rank * 3 + at));
+            let all = (0..count).map(|at| ranks * at + 3 * ranks * (ranks - 1) / 2);
+            let output = run(&client, call, &input).unwrap();
+            assert!(output.result[..] == encode(DType::I64, all), "{count}");
+            let gather = Call::new(OpKind::AllGather, DType::I64, count as u64);
+            let output = run(&client, gather, &input).unwrap();
+            let all = (0..ranks).flat_map(|rank| (0..count).map(move |at| rank * 3 + at));
+            assert!(output.result[..] == encode(DType::I64, all), "{count}");
+        }
+    });
+}
+
+#[test]
+fn sums_over_rdma_are_right_on_every_rank() {
+    let fake = Fake::new();
+    for (nodes, procs) in [(2, 1), (5, 2)] {
+        let gang = Gang::with(nodes, procs, |options| fake.options(options));
+        all_over(&gang, "verbs");
+        sums_are_right(&gang);
+    }
+}
+
+#[test]
+fn a_device_that_registers_nothing_more_costs_a_copy_and_one_that_registers_nothing_a_link() {
+    let fake = Fake::new();
+    let gang = Gang::with(2, 1, |options| fake.options(options));
+    for _ in 0..2 {
+        fake.inject(REGISTER_REFUSED, 0);
+    }
+    sums_are_right(&gang);
+    drop(gang);
+    let fake = Fake::new();
+    fake.inject(REGISTER_REFUSED, 0);
+    let gang = Gang::with(2, 1, |options| fake.options(options));
+    all_over(&gang, "tcp");
+    sums_are_right(&gang);
+}
+
+#[test]
+fn without_the_library_the_gang_starts_over_tcp() {
+    let gang = Gang::with(2, 1, |options| {
+        verbs(options, Path::new("/nowhere/libibverbs.so.1"))
+    });
+    all_over(&gang, "tcp");
+    sums_are_right(&gang);
+}
+
+#[test]
+fn neighbours_that_do_not_fit_or_do_not_want_use_tcp() {
+    let fake = Fake::new();
+    let gang = Gang::with(3, 1, |options| Options {
+        transport: Preference::Tcp,
+        ..fake.options(options)
+    });
+    all_over(&gang, "tcp");
+    let gang = Gang::with(2, 1, |options| Options {
+        transport: Preference::Auto,
+        ..fake.options(options)
+    });
+    all_over(&gang, "shared memory");
+}
+
+// COLL-2: a write that fails names the node that it was meant for, or the one that it came from, on every rank.
+#[test]
+fn a_link_that_fails_in_an_operation_names_a_node_on_every_rank() {
+    let fake = Fake::new();
+    let gang = Gang::with(3, 1, |options| fake.options(options));
+    let clients: Vec<Client> = (0..3).map(|rank| gang.client(rank)).collect();
+    let texts: Vec<String> = thread::scope(|scope| {
+        let waiting: Vec<_> = clients
+            .iter()
+            .map(|client| {
+                let input = filled(client, &f32s(&[1.0; 100_000]));
+                scope.spawn(move || {
+                    let ticket = client.submit(sum(100_000), Some(input), PATIENCE).unwrap();
+                    let (kind, text) = failure(client.wait(ticket, PATIENCE));
+                    assert_eq!(kind, FailureKind::Broken);
+                    text
+                })
+            })
+            .collect();
+        fake.inject(STATUS, 12);
+        waiting
+            .into_iter()
+            .map(|waiting| waiting.join().unwrap())
+            .collect()
+    });
+    assert!(
+        texts.iter().all(|text| text.contains("was lost")),
+        "{texts:?}"
+    );
+}

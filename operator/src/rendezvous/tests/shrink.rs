@@ -1,0 +1,136 @@
+//! Gangs that go on without lost nodes, led over loopback.
+
+use collective::membership::OnPeerLoss;
+use scheduler::Gone;
+
+use super::*;
+
+/// Three nodes of which two may go on.
+fn shrinking() -> OneGang {
+    let mut one = gang(1, 3);
+    one.gang.policy.on_peer_loss = OnPeerLoss::Shrink;
+    one
+}
+
+fn gone(ranks: &[u32]) -> Vec<Gone> {
+    vec![Gone {
+        job: gang(1, 3).gang.job,
+        attempt: 1,
+        ranks: ranks.to_vec(),
+    }]
+}
+
+async fn begun(running: &Running) -> Vec<Sidecar> {
+    let mut sidecars = Vec::new();
+    for rank in 0..3 {
+        sidecars.push(Sidecar::hello(running.address, rank, None).await);
+    }
+    for sidecar in &mut sidecars {
+        let roster = sidecar.hear().await;
+        assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 1, .. })));
+        sidecar.say(&ToOperator::Joined { epoch: 1 }).await;
+    }
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    }
+    sidecars
+}
+
+impl Sidecar {
+    async fn is_told_to_stop(&mut self) {
+        let told = self.hear().await;
+        assert!(
+            matches!(told, Some(ToSidecar::Revoke { epoch: 1, .. })),
+            "{told:?}"
+        );
+    }
+
+    /// It has stopped in the first epoch, has done nothing, and reaches these.
+    async fn stopped(&mut self, reached: &[u32]) {
+        self.say(&ToOperator::Stopped {
+            epoch: 1,
+            report: serde_json::json!([]),
+            reached: reached.to_vec(),
+            unreached: Vec::new(),
+        })
+        .await;
+    }
+
+    /// The ranks with which it is told to go on in epoch 2.
+    async fn next(&mut self) -> Vec<u32> {
+        match self.hear().await {
+            Some(ToSidecar::Next {
+                epoch: 2, members, ..
+            }) => members.iter().map(|peer| peer.rank).collect(),
+            other => panic!("no next epoch but {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_known_to_be_gone_is_not_waited_for() {
+    let running = start_with(shrinking(), Role::Leading, None).await;
+    let mut sidecars = begun(&running).await;
+    let mut lost = sidecars.remove(1);
+    running.gone.send_replace(gone(&[1]));
+    // Its peers have noticed nothing yet.
+    for sidecar in &mut sidecars {
+        sidecar.is_told_to_stop().await;
+    }
+    sidecars[0].stopped(&[2]).await;
+    sidecars[1].stopped(&[0]).await;
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.next().await, [0, 2]);
+        sidecar.say(&ToOperator::Joined { epoch: 2 }).await;
+    }
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 2 }));
+    }
+    lost.is_told_to_stop().await;
+    let refused = lost.hear().await;
+    assert!(
+        matches!(&refused, Some(ToSidecar::Refused { reason }) if reason.contains("rank 1 was lost")),
+        "{refused:?}"
+    );
+    assert_eq!(running.metrics.nodes_lost.get(), 1);
+    assert_eq!(running.reports.borrow().stuck, []);
+}
+
+#[tokio::test]
+async fn a_leader_without_memory_learns_from_the_store_who_goes_on() {
+    let running = start_with(shrinking(), Role::Leading, None).await;
+    let mut sidecars = begun(&running).await;
+    running.role.send_replace(Role::Standby { leader: None });
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.hear().await, None);
+    }
+    running.role.send_replace(Role::Leading);
+    running.gone.send_replace(gone(&[2]));
+    let mut first = Sidecar::hello(running.address, 0, Some(1)).await;
+    let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
+    for sidecar in [&mut first, &mut second] {
+        sidecar.is_told_to_stop().await;
+    }
+    first.stopped(&[1]).await;
+    second.stopped(&[0]).await;
+    for sidecar in [&mut first, &mut second] {
+        assert_eq!(sidecar.next().await, [0, 1]);
+    }
+}
+
+#[tokio::test]
+async fn the_planner_hears_that_too_few_are_left() {
+    let mut running = start_with(shrinking(), Role::Leading, None).await;
+    let mut sidecars = begun(&running).await;
+    running.gone.send_replace(gone(&[1, 2]));
+    sidecars[0].is_told_to_stop().await;
+    sidecars[0].stopped(&[]).await;
+    let reports = until(&mut running.reports, |reports| !reports.stuck.is_empty()).await;
+    let [stuck] = &reports.stuck[..] else {
+        panic!("{:?}", reports.stuck);
+    };
+    assert_eq!(
+        (stuck.attempt, &*stuck.message),
+        (1, "1 nodes are left, fewer than 2")
+    );
+}

@@ -1,0 +1,198 @@
+//! The members of an attempt in three forms: as the rendezvous commits them, as the planner reads them, and as the
+//! status shows them. There those who are lost are listed and not those who are left: of 1,250 nodes few are.
+
+use std::collections::BTreeSet;
+
+use collective::membership::Commit;
+use crds::training_job::MembershipStatus;
+use scheduler::Membership;
+use topology::NodeName;
+
+/// Lost nodes that the status names; ranks say the rest.
+const NAMED: usize = 16;
+/// The longest `resume`: 128 operations of some 250 bytes, eight times. An object of the API server holds 1.5 MB.
+const RESUME_BYTES: usize = 256 << 10;
+/// No attempt has ranks from here on.
+const RANKS: u32 = wire::assignment::MAX_NODES as u32;
+
+/// What the status cannot hold.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to write down what {operations} operations begin with: {bytes} bytes are more than {RESUME_BYTES}"
+)]
+pub struct TooLarge {
+    operations: usize,
+    bytes: usize,
+}
+
+/// A commit of an attempt over these nodes, to be recorded.
+pub fn of_commit(
+    attempt: u32,
+    nodes: &[NodeName],
+    commit: &Commit,
+) -> Result<Membership, TooLarge> {
+    let members: BTreeSet<u32> = commit.members.iter().copied().collect();
+    let lost = (0..).zip(nodes).filter(|(rank, _)| !members.contains(rank));
+    let (lost, names): (BTreeSet<u32>, Vec<&NodeName>) = lost.unzip();
+    let resume = serde_json::to_string(&commit.resume).unwrap_or_default();
+    if resume.len() > RESUME_BYTES {
+        return Err(TooLarge {
+            operations: commit.resume.iter().map(|group| group.served.len()).sum(),
+            bytes: resume.len(),
+        });
+    }
+    Ok(Membership {
+        attempt,
+        epoch: commit.epoch,
+        participants: u32::try_from(members.len()).unwrap_or(u32::MAX),
+        lost,
+        lost_nodes: names.iter().take(NAMED).map(ToString::to_string).collect(),
+        resume: (!commit.resume.is_empty()).then(|| resume.into()),
+    })
+}
+
+/// The commit that was recorded for an attempt over so many nodes; none when it cannot be read.
+pub fn to_commit(recorded: &Membership, nodes: usize) -> Option<Commit> {
+    let nodes = u32::try_from(nodes).ok()?;
+    let members: Vec<u32> = (0..nodes)
+        .filter(|rank| !recorded.lost.contains(rank))
+        .collect();
+    let resume = match &recorded.resume {
+        Some(text) => serde_json::from_str(text).ok()?,
+        None => Vec::new(),
+    };
+    (members.len() == recorded.participants as usize).then_some(Commit {
+        epoch: recorded.epoch,
+        members,
+        resume,
+    })
+}
+
+/// As the API shows it.
+pub fn to_api(recorded: &Membership) -> MembershipStatus {
+    MembershipStatus {
+        attempt: recorded.attempt,
+        epoch: recorded.epoch,
+        participants: recorded.participants,
+        lost: ranges(&recorded.lost),
+        lost_nodes: recorded.lost_nodes.clone(),
+        resume: recorded.resume.as_deref().map(str::to_owned),
+    }
+}
+
+/// As it was recorded; none when the ranks are not ours.
+pub fn from_api(shown: &MembershipStatus) -> Option<Membership> {
+    Some(Membership {
+        attempt: shown.attempt,
+        epoch: shown.epoch,
+        participants: shown.participants,
+        lost: ranks(&shown.lost)?,
+        lost_nodes: shown.lost_nodes.clone(),
+        resume: shown.resume.as_deref().map(Into::into),
+    })
+}
+
+/// `2,5-7`.
+fn ranges(ranks: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            Some(_) | None => ranges.push((rank, rank)),
+        }
+    }
+    let words = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    words.collect::<Vec<_>>().join(",")
+}
+
+/// The ranks of `2,5-7`; none of anything else.
+fn ranks(text: &str) -> Option<BTreeSet<u32>> {
+    let mut ranks = BTreeSet::new();
+    for word in text.split(',').filter(|_| !text.is_empty()) {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        if first > last || last >= RANKS {
+            return None;
+        }
+        ranks.extend(first..=last);
+    }
+    Some(ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use collective::recovery::GroupResume;
+
+    use super::*;
+
+    fn nodes(count: u32) -> Vec<NodeName> {
+        (0..count)
+            .map(|rank| format!("node-{rank}").into())
+            .collect()
+    }
+
+    fn there_and_back(nodes: &[NodeName], commit: &Commit) -> Commit {
+        let shown = to_api(&of_commit(1, nodes, commit).unwrap());
+        let json = serde_json::to_string(&shown).unwrap();
+        let read = from_api(&serde_json::from_str(&json).unwrap()).unwrap();
+        to_commit(&read, nodes.len()).unwrap()
+    }
+
+    #[test]
+    fn a_commit_reads_back_the_same_and_that_of_4096_nodes_is_small() {
+        let nodes = nodes(4096);
+        let commit = |members: Vec<u32>| Commit {
+            epoch: 7,
+            members,
+            resume: vec![GroupResume {
+                group: 0,
+                base: 41,
+                served: Vec::new(),
+            }],
+        };
+        let odd = commit((0..4096).filter(|rank| rank % 2 == 1).collect());
+        for commit in [commit((0..4096).collect()), commit(vec![4095]), odd] {
+            assert_eq!(there_and_back(&nodes, &commit), commit);
+            let shown = to_api(&of_commit(1, &nodes, &commit).unwrap());
+            let bytes = serde_json::to_string(&shown).unwrap().len();
+            assert!(bytes < 16 << 10, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn lost_ranks_are_shown_as_ranges_and_the_first_by_name() {
+        let commit = Commit {
+            epoch: 2,
+            members: vec![0, 1, 3, 4, 8],
+            resume: Vec::new(),
+        };
+        let shown = to_api(&of_commit(1, &nodes(9), &commit).unwrap());
+        assert_eq!((shown.participants, &*shown.lost), (5, "2,5-7"));
+        assert_eq!(shown.lost_nodes, ["node-2", "node-5", "node-6", "node-7"]);
+        assert_eq!(shown.resume, None);
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_not_believed() {
+        for text in ["x", "1,", "5-2", "-", "1-99999999", "99999"] {
+            assert_eq!(ranks(text), None, "{text}");
+        }
+        let mut recorded = of_commit(
+            1,
+            &nodes(3),
+            &Commit {
+                epoch: 1,
+                members: vec![0, 1, 2],
+                resume: Vec::new(),
+            },
+        )
+        .unwrap();
+        recorded.resume = Some("{".into());
+        assert_eq!(to_commit(&recorded, 3), None);
+        recorded.resume = None;
+        assert_eq!(to_commit(&recorded, 4), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! Who takes part in an attempt, in the status of its job: written by compare and swap, read by the next leader, and
+//! told to the gang's rendezvous when somebody is known to be gone.
+
+use collective::membership::Commit;
+use collective::recovery::GroupResume;
+use scheduler::Stuck;
+use topology::NodeName;
+
+use super::*;
+use crate::training_job::apply::Applier;
+
+fn key(name: &str) -> JobKey {
+    JobKey {
+        namespace: "team".into(),
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+    }
+}
+
+fn nodes() -> Vec<NodeName> {
+    (0..3).map(|rank| format!("n{rank:03}").into()).collect()
+}
+
+fn commit(epoch: u64, members: &[u32]) -> Commit {
+    let resume = GroupResume {
+        group: 0,
+        base: epoch,
+        served: Vec::new(),
+    };
+    Commit {
+        epoch,
+        members: members.to_vec(),
+        resume: vec![resume],
+    }
+}
+
+/// A cluster with a job that goes on without lost nodes and trains on three.
+fn training() -> Api {
+    let api = cluster(3);
+    submit(&api, "train", 3);
+    change(&api, |job| {
+        job["spec"]["failurePolicy"] = json!({"onPeerLoss": "Shrink"});
+        job["status"] = json!({"phase": "Running", "attempt": 1, "ready": 3});
+    });
+    api
+}
+
+fn change(api: &Api, change: impl FnOnce(&mut Value)) {
+    let mut job = api.state().objects[&path("train")].clone();
+    change(&mut job);
+    api.submit(&path("train"), job);
+}
+
+fn shown(api: &Api) -> Value {
+    api.state().objects[&path("train")]["status"].clone()
+}
+
+async fn try_commit(
+    applier: &Applier,
+    one: &Commit,
+    after: Option<u64>,
+) -> Result<(), Option<Commit>> {
+    let (job, nodes) = (key("train"), nodes());
+    applier.commit(&job, 1, &nodes, one, after).await
+}
+
+async fn last(applier: &Applier) -> Option<Commit> {
+    applier.committed(&key("train"), 1, 3).await.unwrap()
+}
+
+fn writer(api: &Api) -> Arc<Applier> {
+    applier(api, &Metrics::new(&Registry::new("0").unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn of_two_leaders_one_commit_is_taken_and_the_other_learns_which() {
+    let api = training();
+    let (one, other) = (writer(&api), writer(&api));
+    assert_eq!(last(&one).await, None);
+    assert_eq!(try_commit(&one, &commit(1, &[0, 1, 2]), None).await, Ok(()));
+    assert_eq!(try_commit(&one, &commit(2, &[0, 2]), Some(1)).await, Ok(()));
+    // Its mirror is of before both.
+    let refused = try_commit(&other, &commit(2, &[1, 2]), Some(1)).await;
+    assert_eq!(refused, Err(Some(commit(2, &[0, 2]))));
+    assert_eq!(last(&other).await, Some(commit(2, &[0, 2])));
+    // Said again, because the first answer was lost, it is taken once.
+    let writes = api.state().writes.len();
+    assert_eq!(try_commit(&one, &commit(2, &[0, 2]), Some(1)).await, Ok(()));
+    assert_eq!(api.state().writes.len(), writes);
+    let status = shown(&api);
+    assert_eq!(status["membership"]["participants"], 2);
+    assert_eq!(status["membership"]["lostNodes"], json!(["n001"]));
+    assert_eq!(status["ready"], 3, "the rest of the status is untouched");
+}
+
+#[tokio::test]
+async fn another_writer_of_the_status_does_not_stop_a_commit_and_keeps_what_it_wrote() {
+    let api = training();
+    let applier = writer(&api);
+    change(&api, |job| job["status"]["restarts"] = json!(2));
+    let done = try_commit(&applier, &commit(1, &[0, 1, 2]), None).await;
+    assert_eq!(done, Ok(()));
+    assert_eq!(shown(&api)["restarts"], 2);
+    assert_eq!(last(&applier).await, Some(commit(1, &[0, 1, 2])));
+}
+
+#[tokio::test]
+async fn nothing_is_committed_for_an_attempt_that_is_void() {
+    for void in [
+        json!({"phase": "Running", "attempt": 2}),
+        json!({"phase": "Restarting", "attempt": 1}),
+    ] {
+        let api = training();
+        let applier = writer(&api);
+        change(&api, |job| job["status"] = void.clone());
+        let done = try_commit(&applier, &commit(1, &[0, 1, 2]), None).await;
+        assert_eq!(done, Err(None));
+        assert_eq!(shown(&api), void);
+    }
+}
+
+/// All pods of the only job, with a trainer in this state.
+fn pods_are(state: &mut State, trainer: &Value) {
+    for (path, object) in &mut state.objects {
+        if path.contains("/pods/") {
+            object["status"] = json!({"phase": "Running",
+                "containerStatuses": [{"name": "trainer", "state": trainer}]});
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_so() {
+    let api = cluster(3);
+    submit(&api, "train", 3);
+    change(&api, |job| {
+        job["spec"]["failurePolicy"] = json!({"onPeerLoss": "Shrink"});
+    });
+    let mut leader = lead(&api);
+    api.until("the gang has its pods", |state| {
+        phase(state, "train") == "Starting"
+    })
+    .await;
+    let other = writer(&api);
+    let done = try_commit(&other, &commit(1, &[0, 1, 2]), None).await;
+    assert_eq!(done, Ok(()));
+    let running = json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}});
+    api.change(|state| pods_are(state, &running));
+    api.tell(&leader.cluster);
+    api.until("it runs", |state| phase(state, "train") == "Running")
+        .await;
+
+    api.change(|state| {
+        state
+            .objects
+            .retain(|path, _| !path.ends_with("/pods/train-1-1"));
+    });
+    api.tell(&leader.cluster);
+    let gone = leader
+        .gone
+        .wait_for(|gone| !gone.is_empty())
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!((gone[0].attempt, &*gone[0].ranks), (1, &[1][..]));
+    assert_eq!(shown(&api)["attempt"], 1);
+
+    let done = try_commit(&other, &commit(2, &[0, 2]), Some(1)).await;
+    assert_eq!(done, Ok(()));
+    api.tell(&leader.cluster);
+    api.until("it says with how many it goes on", |state| {
+        state.objects[&path("train")]["status"]["ready"] == 2
+    })
+    .await;
+    let told = api.state().of("events").iter().any(|event| {
+        event["reason"] == "NodesLost" && event["note"] == "Goes on with 2 of 3 nodes: lost n001"
+    });
+    assert!(told);
+    assert_eq!(shown(&api)["membership"]["epoch"], 2);
+    leader.gone.wait_for(|gone| gone.is_empty()).await.unwrap();
+
+    leader.reports.send_modify(|reports| {
+        reports.stuck.push(Stuck {
+            job: key("train"),
+            attempt: 1,
+            since: Timestamp::default(),
+            message: "1 nodes are left, fewer than 2".to_owned(),
+        });
+    });
+    api.until("the attempt is void", |state| {
+        phase(state, "train") == "Restarting"
+    })
+    .await;
+    let failure = shown(&api)["failure"]["message"].clone();
+    assert_eq!(failure, "1 nodes are left, fewer than 2");
+}

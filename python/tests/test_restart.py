@@ -1,0 +1,127 @@
+"""A sidecar is killed under a training script and started again, as the kubelet does: the script notices nothing but time."""
+
+import gzip
+import json
+import subprocess
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import fireflyer
+import gang
+import torch
+import torch.distributed as dist
+from sidecars import PROGRAM, Sidecars, needed
+from torch.nn.parallel import DistributedDataParallel
+
+#: Serves the rendezvous of one attempt without a cluster.
+OPERATOR = Path(PROGRAM).parent / "operator"
+#: Kills of a sidecar while the script trains.
+KILLS = 6
+STEPS = 60
+
+
+class Restarted(Sidecars):
+    """Sidecars that are led by the operator and may be killed; nobody is given up within a minute."""
+
+    def __enter__(self):
+        self._port = gang.free_port()
+        self._operator = None
+        return super().__enter__()
+
+    def __exit__(self, *_):
+        if self._operator is not None:
+            self._operator.kill()
+            self._operator.wait()
+        super().__exit__()
+
+    def command(self, rank):
+        if self._operator is None:
+            self._lead()
+        command = [PROGRAM, "serve", f"--run-dir={self.run_dir(rank)}", f"--rank={rank}"]
+        command += [f"--rendezvous=127.0.0.1:{self._port}", "--address=127.0.0.1"]
+        command += [f"--assignment={self.folder}/assignment", f"--key={self.folder}/key"]
+        return [*command, f"--port={self._port + 1 + rank}", "--metrics-listen=127.0.0.1:0"]
+
+    def _lead(self):
+        assignment = {
+            "version": 1,
+            "job": {"namespace": "default", "name": "restarted", "uid": "1"},
+            "attempt": 1,
+            "algorithm": 1,
+            "procsPerNode": self.procs,
+            "nodes": [{"name": f"n{rank}", "zone": "a", "leaf": ""} for rank in range(self.nodes)],
+            "crossing": False,
+            "masterPort": 29500,
+            "onPeerLoss": "Shrink",
+            "peerLossSeconds": 60,
+        }
+        packed = gzip.compress(json.dumps(assignment).encode())
+        (self.folder / "assignment").write_bytes(packed)
+        (self.folder / "key").write_bytes(bytes(range(32)))
+        command = [OPERATOR, "rendezvous", "--standalone", f"--listen=127.0.0.1:{self._port}"]
+        command += [f"--assignment={self.folder}/assignment", f"--key={self.folder}/key"]
+        with open(self.folder / "operator.log", "wb") as log:
+            self._operator = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def restart(self, node):
+        """Kills a sidecar and starts another in its place."""
+        self.processes[node].kill()
+        self.processes[node].wait()
+        self.start(node)
+
+
+def train(folder):
+    """Trains with DDP; the losses, and who took part."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    ranks = set()
+    losses = []
+    for step in range(STEPS):
+        torch.manual_seed(1000 * step + dist.get_rank())
+        optimizer.zero_grad()
+        loss = model(torch.randn(16, 64)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        work = dist.all_reduce(torch.tensor([float(step)]), async_op=True)
+        work.wait()
+        ranks.add(work.participants())
+        if dist.get_rank() == 0:
+            Path(folder, "step").write_text(str(step))
+        # Training takes its time, so that kills find it at work.
+        time.sleep(0.02)
+    return losses, sorted(ranks), fireflyer.members().epoch
+
+
+@needed
+@unittest.skipUnless(OPERATOR.exists(), "there is no operator beside the sidecar")
+class RestartTest(unittest.TestCase):
+    def test_training_under_killed_sidecars_learns_what_it_learns_without(self):
+        with Restarted(2, 2) as sidecars:
+            quiet = gang.successes(sidecars.run(train, sidecars.folder))
+        with Restarted(2, 2) as sidecars:
+            killed = []
+            trained = threading.Event()
+
+            def kill():
+                while len(killed) < KILLS and not trained.wait(0.3):
+                    if (sidecars.folder / "step").exists():
+                        sidecars.restart(len(killed) % 2)
+                        killed.append(time.monotonic())
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            try:
+                disturbed = gang.successes(sidecars.run(train, sidecars.folder))
+            finally:
+                trained.set()
+                killer.join()
+        self.assertGreater(len(killed), 1, "it was over before it was disturbed")
+        for (losses, ranks, _), (wanted, _, _) in zip(disturbed, quiet):
+            self.assertEqual(losses, wanted)
+            self.assertEqual(ranks, [4])
+        self.assertEqual({epoch for _, _, epoch in quiet}, {1})
+        self.assertTrue(all(epoch > 1 for _, _, epoch in disturbed), disturbed)

@@ -1,0 +1,291 @@
+//! Frames over RDMA: payload is written from where it lies into the receiver's memory, and read there. A part that
+//! goes up is one of the sources of the parent's reduction where the device has put it; a result that goes down is
+//! copied once, by the one who gets it. No processor moves what is sent.
+//!
+//! The connection over which the two sides have found each other stays open beside: the kernel ends it at once when
+//! a side dies, while a device that gets no answer tries for half a second.
+
+mod adapter;
+mod landings;
+mod opening;
+mod staging;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+
+use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
+use crate::block::Reading;
+use crate::doorbell::{Depth, Sleep};
+use crate::frame::Header;
+use crate::verbs::channel::{self, Channel, Destination, Event, Payload};
+use crate::verbs::{Completion, CompletionQueue, Source};
+pub use adapter::{Adapter, Trouble, Wanted};
+use landings::{Landings, window};
+pub use opening::{Opening, Shape};
+use staging::Staging;
+
+/// What is under way, by its token: the bytes are lent until they have left.
+type Lent = BTreeMap<u64, Underway>;
+
+#[derive(Debug)]
+struct Underway {
+    _bytes: Reading,
+    window: u64,
+    staged: Option<usize>,
+}
+
+/// A link over RDMA.
+#[derive(Debug)]
+pub struct Verbs {
+    /// First, so that it is given up before the memory that it uses.
+    channel: Channel,
+    queue: Arc<CompletionQueue>,
+    landings: Landings,
+    staging: Staging,
+    adapter: Arc<Adapter>,
+    /// Of the windows that the other side announces.
+    parity: u64,
+    control: TcpStream,
+    /// Readable when the queue is, or the connection beside.
+    poll: OwnedFd,
+    /// Frames that the channel was not given yet.
+    waiting: VecDeque<(Header, Option<Outgoing>)>,
+    lent: Lent,
+    /// Not looked at yet.
+    completions: VecDeque<Completion>,
+    /// Payloads that were given to the channel.
+    sent: u64,
+    /// Tokens of payload that has left.
+    left: Vec<u64>,
+    /// Whether the next completion makes the queue's descriptor readable.
+    armed: bool,
+    closed: bool,
+    abandoned: bool,
+}
+
+impl Verbs {
+    /// Takes what has completed. Says whether there was anything.
+    fn poll(&mut self) -> Result<bool, Error> {
+        let mut completions = Vec::new();
+        let polled = self.queue.poll(&mut completions);
+        polled.map_err(channel::Error::from)?;
+        let any = !completions.is_empty();
+        self.armed &= !any;
+        self.completions.extend(completions);
+        Ok(any)
+    }
+
+    /// Hears whether the other side lives. It says nothing over this connection.
+    fn hear(&mut self) -> Result<(), Error> {
+        if self.closed {
+            return Ok(());
+        }
+        match self.control.read(&mut [0]) {
+            Ok(1..) => return Err(Error::Payload("words beside a link over RDMA")),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(());
+            }
+            Ok(0) | Err(_) => {}
+        }
+        // It would be readable from here on.
+        epoll::delete(&self.poll, &self.control).ok();
+        self.closed = true;
+        Ok(())
+    }
+
+    /// Gives the channel what it can send.
+    fn feed(&mut self) -> Result<(), Error> {
+        while let Some((header, payload)) = self.waiting.pop_front() {
+            let Some(payload) = payload else {
+                self.channel.push(header, None)?;
+                continue;
+            };
+            let Some((source, staged)) = self.source(&payload)? else {
+                self.waiting.push_front((header, Some(payload)));
+                return Ok(());
+            };
+            let window = window(self.sent, self.parity);
+            self.sent += 1;
+            let ticket = payload.token;
+            let underway = Underway {
+                _bytes: payload.bytes,
+                window,
+                staged,
+            };
+            self.lent.insert(ticket, underway);
+            let destination = Destination { window, offset: 0 };
+            let payload = Payload {
+                ticket,
+                source,
+                destination,
+            };
+            self.channel.push(header, Some(payload))?;
+        }
+        Ok(())
+    }
+
+    /// What is sent of a payload: its own bytes where they are registered, else a copy, if there is room for one.
+    fn source(&mut self, payload: &Outgoing) -> Result<Option<(Source, Option<usize>)>, Error> {
+        let bytes = payload.bytes.len();
+        if let Some((block, start)) = payload.bytes.place() {
+            let source = self.adapter.source(block, start, bytes as u32);
+            if let Some(source) = source.map_err(channel::Error::from)? {
+                return Ok(Some((source, None)));
+            }
+        }
+        let copied = self.staging.copy(&payload.bytes)?;
+        Ok(copied.map(|(place, source)| (source, Some(place))))
+    }
+
+    fn has_left(&mut self, tickets: Vec<u64>) {
+        for ticket in tickets {
+            if let Some(underway) = self.lent.remove(&ticket) {
+                self.channel.forget(underway.window);
+                if let Some(place) = underway.staged {
+                    self.staging.free(place);
+                }
+                self.left.push(ticket);
+            }
+        }
+    }
+
+    /// A frame whose payload lies in a landing.
+    fn landed(
+        &mut self,
+        header: Header,
+        to: Destination,
+        place: &mut Placing<'_>,
+    ) -> Result<Received, Error> {
+        let channel = &mut self.channel;
+        let arrived = self.landings.arrived(to, header.payload, channel)?;
+        if is_read_in_place(&header.body) {
+            let lent = self.landings.lend(arrived, channel);
+            return Ok(Received::Frame(header, Some(lent)));
+        }
+        match place(&header).map_err(Error::Unplaced)? {
+            Place::Into(mut into) if into.len() == arrived.reading.len() => {
+                into.copy_from_slice(&arrived.reading);
+            }
+            Place::Into(_) => return Err(Error::Payload("more or less than its place")),
+            Place::Discard => {}
+        }
+        self.landings.free(arrived, channel)?;
+        Ok(Received::Frame(header, None))
+    }
+}
+
+impl Transport for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error> {
+        if self.waiting.len() >= QUEUE_LIMIT {
+            return Err(Error::Queue(self.waiting.len()));
+        }
+        self.waiting.push_back((*header, payload));
+        Ok(())
+    }
+
+    fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error> {
+        left.append(&mut self.left);
+        if self.abandoned {
+            return Ok(());
+        }
+        if self.closed && !self.is_flushed() {
+            return Err(Error::Closed);
+        }
+        self.landings.reclaim(&mut self.channel)?;
+        self.feed()?;
+        Ok(self.channel.flush()?)
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.waiting.is_empty() && self.channel.is_idle()
+    }
+
+    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error> {
+        loop {
+            let Some(completion) = self.completions.pop_front() else {
+                if self.poll()? {
+                    continue;
+                }
+                return if self.closed || self.abandoned {
+                    Err(Error::Closed)
+                } else {
+                    Ok(Received::Nothing)
+                };
+            };
+            let mut tickets = Vec::new();
+            let event = self.channel.complete(&completion, &mut tickets)?;
+            self.has_left(tickets);
+            match event {
+                Event::Nothing => {}
+                Event::Frame { header, place: to } => match to {
+                    channel::Place::None => return Ok(Received::Frame(header, None)),
+                    channel::Place::At(to) => return self.landed(header, to, place),
+                    channel::Place::Unwanted => {
+                        return Err(Error::Payload("bytes that were kept back"));
+                    }
+                },
+            }
+        }
+    }
+
+    fn can_send(&self) -> bool {
+        !self.abandoned
+    }
+
+    fn abandon(&mut self, left: &mut Vec<u64>) {
+        self.abandoned = true;
+        left.append(&mut self.left);
+        let queued = self.waiting.drain(..).filter_map(|(_, payload)| payload);
+        left.extend(queued.map(|payload| payload.token));
+        // Of what is under way the channel and this side keep the same account.
+        self.channel.abandon(&mut Vec::new());
+        left.extend(std::mem::take(&mut self.lent).into_keys());
+        self.control.shutdown(Shutdown::Both).ok();
+    }
+
+    fn take_traffic(&mut self) -> (u64, u64) {
+        self.adapter.forget_gone();
+        std::mem::take(&mut self.channel.traffic)
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+
+    fn wake(&mut self) -> Result<(), Error> {
+        self.queue.quiet();
+        self.armed = false;
+        self.hear()
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn lends(&self) -> bool {
+        true
+    }
+
+    fn sleep(&mut self, _: Sleep, _: Depth) -> Result<bool, Error> {
+        if !self.armed {
+            self.queue.arm().map_err(channel::Error::from)?;
+            self.armed = true;
+            self.poll()?;
+        }
+        Ok(self.completions.is_empty())
+    }
+}

@@ -1,0 +1,169 @@
+//! Where a peer writes payload: places of one chunk each, announced to it one by one as windows that it fills in this
+//! order, each once. What arrives is lent from its place, which is announced again when nobody reads it any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Error;
+use super::adapter::Adapter;
+use crate::block::{Block, Reading, Writing};
+use crate::segment::{Segment, Writers};
+use crate::verbs::channel::{self, Channel, Destination};
+use crate::verbs::{Access, Region};
+
+/// Slabs of one link at most. Each operation in flight lends less than a slab.
+const SLABS_LIMIT: usize = 64;
+
+/// Places in one segment.
+#[derive(Debug)]
+struct Slab {
+    block: Arc<Block>,
+    region: Arc<Region>,
+}
+
+/// A place: its slab, and where in it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slab: usize,
+    start: usize,
+}
+
+/// The places of one link.
+#[derive(Debug)]
+pub(super) struct Landings {
+    adapter: Arc<Adapter>,
+    /// Bytes of a place.
+    bytes: usize,
+    /// Places of a slab.
+    places: usize,
+    slabs: Vec<Slab>,
+    /// Announced and not filled, in order. The peer may write there at any time, which nobody else may.
+    announced: VecDeque<(Place, Writing)>,
+    /// Lent.
+    lent: Vec<Place>,
+    /// Told apart from the names of the other side's windows by their lowest bit.
+    parity: u64,
+    /// Windows that were announced, and that were filled.
+    told: u64,
+    filled: u64,
+}
+
+/// The name of the window with this number.
+pub(super) const fn window(number: u64, parity: u64) -> u64 {
+    2 * number + parity
+}
+
+impl Landings {
+    /// `places` places of `bytes` each, more if that many are lent.
+    pub(super) fn new(
+        adapter: &Arc<Adapter>,
+        bytes: usize,
+        places: usize,
+        parity: u64,
+        channel: &mut Channel,
+    ) -> Result<Self, Error> {
+        let mut landings = Self {
+            adapter: Arc::clone(adapter),
+            bytes,
+            places,
+            slabs: Vec::new(),
+            announced: VecDeque::new(),
+            lent: Vec::new(),
+            parity,
+            told: 0,
+            filled: 0,
+        };
+        landings.grow(channel)?;
+        Ok(landings)
+    }
+
+    fn grow(&mut self, channel: &mut Channel) -> Result<(), Error> {
+        let bytes = self.places * self.bytes;
+        let segment = Segment::create("fireflyer-landings", bytes, Writers::Creator)?;
+        let access = Access {
+            remote_write: true,
+            relaxed_ordering: true,
+        };
+        let region = Region::register(&self.adapter.domain, &segment, access)
+            .map_err(channel::Error::from)?;
+        let block = Block::new(segment);
+        let slab = self.slabs.len();
+        self.slabs.push(Slab { block, region });
+        for place in 0..self.places {
+            let start = place * self.bytes;
+            self.announce(Place { slab, start }, channel)?;
+        }
+        Ok(())
+    }
+
+    fn announce(&mut self, place: Place, channel: &mut Channel) -> Result<(), Error> {
+        let Slab { block, region } = &self.slabs[place.slab];
+        let writing = block.write(place.start..place.start + self.bytes)?;
+        let remote = region
+            .remote(place.start as u64, self.bytes as u64)
+            .map_err(channel::Error::from)?;
+        channel.announce(window(self.told, self.parity), remote)?;
+        self.told += 1;
+        self.announced.push_back((place, writing));
+        Ok(())
+    }
+
+    /// A payload has arrived. It must be given to `lend` or `free` then.
+    pub(super) fn arrived(
+        &mut self,
+        to: Destination,
+        bytes: u32,
+        channel: &mut Channel,
+    ) -> Result<Arrived, Error> {
+        let expected = Destination {
+            window: window(self.filled, self.parity),
+            offset: 0,
+        };
+        let next = self.announced.pop_front().filter(|_| to == expected);
+        let (place, writing) = next.ok_or(Error::Payload("another place than the next"))?;
+        channel.forget(to.window);
+        self.filled += 1;
+        drop(writing);
+        let block = &self.slabs[place.slab].block;
+        let reading = block.read(place.start..place.start + bytes as usize)?;
+        Ok(Arrived { place, reading })
+    }
+
+    /// Announces a place again whose payload was copied.
+    pub(super) fn free(&mut self, arrived: Arrived, channel: &mut Channel) -> Result<(), Error> {
+        let Arrived { place, reading } = arrived;
+        drop(reading);
+        self.announce(place, channel)
+    }
+
+    /// Keeps a place until what is given here is dropped.
+    pub(super) fn lend(&mut self, arrived: Arrived, channel: &mut Channel) -> Reading {
+        self.lent.push(arrived.place);
+        // The peer must not wait for a place because this node does for something else. Where there can be none
+        // it waits until places come back.
+        if 2 * self.announced.len() < self.places && self.slabs.len() < SLABS_LIMIT {
+            self.grow(channel).ok();
+        }
+        arrived.reading
+    }
+
+    /// Announces again what nobody reads any more.
+    pub(super) fn reclaim(&mut self, channel: &mut Channel) -> Result<(), Error> {
+        for place in std::mem::take(&mut self.lent) {
+            let range = place.start..place.start + self.bytes;
+            if self.slabs[place.slab].block.write(range).is_ok() {
+                self.announce(place, channel)?;
+            } else {
+                self.lent.push(place);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A payload that has arrived.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    place: Place,
+    pub(super) reading: Reading,
+}

@@ -1,0 +1,94 @@
+//! The stand-in library, loaded for one test, and what it can be told to do wrong.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use wire::verbs::Library;
+
+use crate::nodes::{self, Node};
+
+pub(crate) const NO_DEVICE: u32 = 0;
+pub(crate) const OPEN_REFUSED: u32 = 1;
+pub(crate) const REGISTER_REFUSED: u32 = 2;
+pub(crate) const INLINE_REFUSED: u32 = 3;
+pub(crate) const STATUS: u32 = 4;
+pub(crate) const DROPPED: u32 = 5;
+pub(crate) const SHUFFLE: u32 = 6;
+pub(crate) const PORT_DOWN: u32 = 7;
+
+/// A stand-in library of the test's own: a copy of the file, because a file is loaded once.
+pub(crate) struct Fake {
+    pub(crate) library: Arc<Library>,
+    inject: unsafe extern "C" fn(u32, u64),
+    alive: unsafe extern "C" fn() -> u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Fake {
+    #[expect(unsafe_code, reason = "the stand-in's own functions")]
+    pub(crate) fn new() -> Self {
+        let built = built();
+        let folder = tempfile::tempdir().unwrap();
+        let copy: PathBuf = folder.path().join("libfake.so");
+        fs::copy(&built, &copy).unwrap();
+        let library = Library::load(Some(&copy)).unwrap();
+        // SAFETY: loaded before; types and names are those of the file's source.
+        let (inject, alive) = unsafe {
+            let loaded = libloading::Library::new(&copy).unwrap();
+            let functions = (
+                *loaded.get("fake_inject").unwrap(),
+                *loaded.get("fake_alive").unwrap(),
+            );
+            std::mem::forget(loaded);
+            functions
+        };
+        Self {
+            library,
+            inject,
+            alive,
+            _folder: folder,
+        }
+    }
+
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    pub(crate) fn inject(&self, code: u32, value: u64) {
+        // SAFETY: takes any numbers.
+        unsafe { (self.inject)(code, value) };
+    }
+
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    pub(crate) fn alive(&self) -> u64 {
+        // SAFETY: takes nothing.
+        unsafe { (self.alive)() }
+    }
+
+    pub(crate) fn nodes(&self) -> [Node; 2] {
+        nodes::nodes(&self.library).try_into().ok().unwrap()
+    }
+}
+
+/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
+fn built() -> PathBuf {
+    let here = env::current_exe().unwrap();
+    // target/debug/deps/rdma-123 and target/debug/examples.
+    let folder = here.ancestors().nth(2).unwrap().join("examples");
+    let built = folder.join("libfake_ibverbs.so");
+    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
+    let sources = [
+        "tests/fake/lib.rs",
+        "tests/fake/device.rs",
+        "src/verbs/abi.rs",
+    ];
+    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
+        assert!(
+            modified(&source).unwrap() <= age,
+            "{} is missing or old: run cargo build -p wire --examples",
+            built.display()
+        );
+    }
+    built
+}
