@@ -234,6 +234,7 @@ impl Hostile {
                     let call = sum(*rng.pick(&[0, 1, 100, 1 << 20, 1 << 62]));
                     let ticket = rng.range(0..4);
                     let submission = Submission::Call {
+                        group: 0,
                         ticket,
                         call,
                         input,

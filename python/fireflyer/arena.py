@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import naming
+from . import naming, process
 from .buckets import Bucket, Slot, layout, plan
 from .errors import HFReduceError
 from .shared import Memory, of_result
@@ -63,7 +63,7 @@ class Arena:
     ) -> None:
         self._group = dist.group.WORLD if group is None else group
         assert self._group is not None
-        self._process = os.getpid()
+        self._process = process.own()
         self._copied_in = 0
         self._synchronizes = True
         self._views = views
@@ -199,7 +199,7 @@ class Arena:
             raise HFReduceError(f"failed to call {what}: gradients are under way, call wait() first")
 
     def _own_process(self) -> None:
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             raise HFReduceError(
                 f"failed to use an Arena in process {os.getpid()}: it belongs to process {self._process}; use it "
                 "outside of DataLoader workers and forked children"

@@ -18,11 +18,13 @@ from datetime import timedelta
 from functools import partialmethod
 from typing import TYPE_CHECKING, Any, Union
 
+import numpy
 import torch
 import torch.distributed as dist
 
-from . import naming
+from . import naming, process
 from .errors import HFReduceError
+from .gpu import Courier
 from .membership import Members
 from .work import Completer, HFReduceWork
 
@@ -40,6 +42,8 @@ _DTYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+#: Element types that NumPy knows too.
+_NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
 #: Reductions of the sidecar, in its words.
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, "sum"),
@@ -76,7 +80,7 @@ class HFReduceGroup(dist.ProcessGroup):
         # What the sidecar knows it as, if it is not the group of all ranks.
         self._lane = lane
         self._timeout = timeout.total_seconds()
-        self._process = os.getpid()
+        self._process = process.own()
         # Calls take their place in the order of all ranks: one at a time.
         self._calling = threading.Lock()
         # What this class does not define is done by the base class, over the registered gloo. What it does
@@ -86,6 +90,7 @@ class HFReduceGroup(dist.ProcessGroup):
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
+        self._courier: Courier | None = None
         self._completer = None
         if client is not None:
             self._completer = Completer()
@@ -96,7 +101,7 @@ class HFReduceGroup(dist.ProcessGroup):
     def finish(self) -> None:
         """Waits a little for operations in flight; none can be called after it. Once the group is
         collected this is done by itself."""
-        if self._completer is not None and os.getpid() == self._process:
+        if self._completer is not None and process.own() == self._process:
             self._finish()
 
     @property
@@ -133,7 +138,7 @@ class HFReduceGroup(dist.ProcessGroup):
         client = self._client
         assert client is not None
         self._ready([])
-        with self._calling:
+        with self._turn():
             return client.submit(
                 "allreduce",
                 _DTYPES[dtype],
@@ -159,10 +164,14 @@ class HFReduceGroup(dist.ProcessGroup):
         """Reduces the tensors of all ranks, in place on all of them."""
         tensors = _list(tensors)
         reduction = _reduction(opts if op is None else op)
+        if len(tensors) == 1 and tensors[0].is_cuda:
+            return self._on_gpu(tensors[0], reduction)
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
-        factor = _factor(opts if op is None else op)
+        factor = 1.0
+        if reduction == "premul_sum":
+            factor = _factor(opts if op is None else op)
         return self._each("allreduce", tensors, [(words, reduction, 0)], tensors, factor=factor)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -368,7 +377,7 @@ class HFReduceGroup(dist.ProcessGroup):
                     raise HFReduceError(f"{what} failed: {error}") from error
 
         results = list(naming.tensors_of(0, arguments, named))
-        with self._calling:
+        with self._turn():
             ticket = client.call(
                 "barrier", "u8", 0, None, tag=name, group=self._lane, timeout=timeout
             )
@@ -380,6 +389,27 @@ class HFReduceGroup(dist.ProcessGroup):
     alltoall = partialmethod(_over_gloo, "alltoall")
     alltoall_base = partialmethod(_over_gloo, "alltoall_base")
     allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
+
+    def _on_gpu(self, tensor: torch.Tensor, reduction: str | None) -> dist.Work:
+        """An allreduce of a tensor on a GPU."""
+        self._ready([])
+        dtype = _DTYPES.get(tensor.dtype)
+        if self._client is None or dtype is None or reduction in (None, "premul_sum"):
+            raise HFReduceError(
+                f"failed to reduce a tensor of {tensor.dtype} on {tensor.device}: hfreduce adds up floats of 8 to 32 bits "
+                "and integers there, where a sidecar runs; copy it to host memory, or use nccl"
+            )
+        assert self._completer is not None
+        with self._calling:
+            if self._courier is None:
+                self._courier = Courier(self._client, self._lane, self._completer, self._timeout)
+            return self._courier.all_reduce(tensor, dtype, reduction)
+
+    def _turn(self) -> threading.Lock:
+        """The lock of whoever calls, who calls after those that still wait for their GPU."""
+        if self._courier is not None:
+            self._courier.drain()
+        return self._calling
 
     def _words(self, tensors: Sequence[torch.Tensor], reduction: str | None) -> Words | None:
         """The words of a reduction, if the sidecar can do it."""
@@ -395,7 +425,7 @@ class HFReduceGroup(dist.ProcessGroup):
 
     def _ready(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sidecar can take these tensors; an error says what nobody can do."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             raise HFReduceError(
                 f"failed to call a collective in process {os.getpid()}: the group belongs to process "
                 f"{self._process}; use it outside of DataLoader workers and forked children"
@@ -403,11 +433,12 @@ class HFReduceGroup(dist.ProcessGroup):
         for tensor in tensors:
             if tensor.device.type not in ("cpu", "meta"):
                 raise HFReduceError(
-                    f"failed to call a collective with a tensor on {tensor.device}: hfreduce takes tensors "
-                    "in host memory for now; copy it there, or use another backend"
+                    f"failed to call a collective with a tensor on {tensor.device}: on a GPU hfreduce "
+                    "does allreduce only for now; copy it to host memory, or use another backend"
                 )
-        dense = all(t.layout == torch.strided and t.device.type == "cpu" for t in tensors)
-        return self._client is not None and dense
+            if tensor.layout != torch.strided or tensor.device.type != "cpu":
+                return False
+        return self._client is not None
 
     def _each(
         self,
@@ -442,14 +473,12 @@ class HFReduceGroup(dist.ProcessGroup):
             return participants
 
         told = [one for one in (results or outputs) if one is not None]
-        with self._calling:
+        with self._turn():
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
-                    data = (
-                        None
-                        if tensor is None or count == 0
-                        else _bytes(tensor.detach().contiguous())
-                    )
+                    data = None
+                    if tensor is not None and count > 0:
+                        data = _bytes(tensor.contiguous())
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
                     said["factor"] = factor
                     said["group"] = self._lane
@@ -488,7 +517,7 @@ def _receive(
         return client.wait(ticket, None, timeout=timeout)
     offset = None if part is None else part * output.numel() * output.element_size()
     if output.is_contiguous():
-        return client.wait(ticket, _bytes(output.detach()), offset=offset, timeout=timeout)
+        return client.wait(ticket, _bytes(output), offset=offset, timeout=timeout)
     dense = torch.empty(output.shape, dtype=output.dtype)
     ranks = client.wait(ticket, _bytes(dense), offset=offset, timeout=timeout)
     output.detach().copy_(dense)
@@ -496,7 +525,12 @@ def _receive(
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """The memory of a contiguous tensor, as a buffer of bytes."""
+    """The memory of a contiguous tensor, as a buffer of bytes. As few steps of PyTorch as will do: each takes a
+    microsecond and lets another thread have the interpreter."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype in _NUMPY:
+        return tensor.numpy().reshape(-1).view(numpy.uint8)
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.futures
 
+from . import process
 from .errors import HFReduceError
 
 _log = logging.getLogger(__name__)
@@ -37,11 +38,16 @@ class HFReduceWork(dist.Work):
         self._outputs: list[torch.Tensor] | None = outputs
         # The caller owns its tensors: a handle that was waited for does not keep them.
         self._results = [weakref.ref(tensor) for tensor in outputs]
-        self._process = os.getpid()
+        self._process = process.own()
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._is_over = False
+        # Held until it is over: an event would be three objects, and there is one for each bucket of each step.
+        self._latch = threading.Lock()
+        self._latch.acquire()
         self._error: HFReduceError | None = None
         self._participants: int | None = None
+        #: Of tensors on a GPU: makes the current stream wait for them.
+        self.gate: Callable[[], None] | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
@@ -50,41 +56,51 @@ class HFReduceWork(dist.Work):
         with self._lock:
             self._error = error
             self._participants = participants
-            self._over.set()
+            self._is_over = True
             source = self._source
+        self._latch.release()
         if source is not None:
-            source.set_result(self._take_outputs())
+            self._resolve(source)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             # Nobody completes it here: the thread that does is the parent's.
             raise HFReduceError(
                 f"failed to wait for {self._what} in process {os.getpid()}: process {self._process} has called it; "
                 "wait there, before DataLoader workers are started"
             )
         limit = timeout.total_seconds()
-        if not self._over.wait(limit if limit > 0 else None):
+        if not self._is_over and not self._await(limit if limit > 0 else -1):
             raise HFReduceError(
                 f"{self._what} is not finished after {limit:g} s: a rank is missing or slow"
             )
         if self._error is not None:
             # A new one each time: a raised exception collects the traceback of every wait.
             raise HFReduceError(str(self._error)) from self._error.__cause__
+        if self.gate is not None:
+            self.gate()
         self._take_outputs()
         return True
 
+    def _await(self, limit_seconds: float) -> bool:
+        """Whether it is over within a time; -1 for any."""
+        if not self._latch.acquire(timeout=limit_seconds):
+            return False
+        self._latch.release()
+        return True
+
     def synchronize(self) -> None:
-        """The same as `wait`: the tensors are in the host's memory."""
+        """The same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
-        return self._over.is_set()
+        return self._is_over
 
     def is_success(self) -> bool:
         """Whether the tensors hold the result."""
-        return self._over.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def participants(self) -> int | None:
         """How many ranks took part, which is what an average was divided by; none before it has succeeded, and of
@@ -103,14 +119,20 @@ class HFReduceWork(dist.Work):
         """A future of the tensors; its error is PyTorch's, with the name of ours in its text."""
         with self._lock:
             if self._future is None:
-                source: torch.futures.Future = torch.futures.Future()
+                devices = {one.device for one in self._outputs or () if one.is_cuda}
+                source: torch.futures.Future = torch.futures.Future(devices=list(devices))
                 # An exception set on a future is a value to C++; one raised in a callback is an error.
                 self._future = source.then(self._deliver)
-                if self._over.is_set():
-                    source.set_result(self._take_outputs())
+                if self._is_over:
+                    self._resolve(source)
                 else:
                     self._source = source
             return self._future
+
+    def _resolve(self, source: torch.futures.Future) -> None:
+        if self.gate is not None:
+            self.gate()  # Who waits for the future waits for this thread's stream.
+        source.set_result(self._take_outputs())
 
     def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""
@@ -127,7 +149,7 @@ class Completer:
     """The thread that waits for operations, in the order in which they were called."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._process = process.own()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
@@ -153,7 +175,7 @@ class Completer:
 
     def close(self, limit_seconds: float) -> None:
         """Ends the thread after what was added before. Nothing in a forked child, which has no such thread."""
-        if os.getpid() != self._process:
+        if process.own() != self._process:
             return
         self._queue.put(None)
         if threading.current_thread() is not self._thread:

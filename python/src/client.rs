@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use wire::{Call, DType, OpKind, ReduceOp};
 
 use crate::error::raise;
+use crate::gpu::{self, Gpu};
 use crate::memory;
 
 /// An operation in flight.
@@ -57,6 +58,22 @@ pub(crate) struct Client {
 impl Client {
     fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls without giving up the interpreter where that takes no time: threads that take turns at it cost more
+    /// than the call.
+    fn at_once_or_detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce() -> Result<T, wire::client::Error> + Send,
+    ) -> PyResult<T> {
+        let has_room = self.inner.has_room();
+        if has_room.map_err(|error| raise(py, &error))? {
+            call()
+        } else {
+            py.detach(call)
+        }
+        .map_err(|error| raise(py, &error))
     }
 
     fn finish(
@@ -153,18 +170,20 @@ impl Client {
             None => None,
             Some(input) => {
                 let bytes = input.len_bytes();
-                let mut lent = py
-                    .detach(|| self.inner.buffer(bytes, timeout))
-                    .map_err(|error| raise(py, &error))?;
+                let idle = self.inner.idle_buffer(bytes);
+                let lent = match idle.map_err(|error| raise(py, &error))? {
+                    Some(lent) => Ok(lent),
+                    None => py.detach(|| self.inner.buffer(bytes, timeout)),
+                };
+                let mut lent = lent.map_err(|error| raise(py, &error))?;
                 input.copy_to_slice(py, &mut lent)?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(lent)
             }
         };
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        py.detach(|| self.inner.submit_in(group, call, lent, timeout))
+        self.at_once_or_detached(py, || self.inner.submit_in(group, call, lent, timeout))
             .map(Ticket)
-            .map_err(|error| raise(py, &error))
     }
 
     /// Waits for an operation and copies its result to `output`, if that is given: from `offset` on, as much as fits.
@@ -238,9 +257,9 @@ impl Client {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        let ticket = py
-            .detach(|| self.inner.submit_at(group, call, &arena.0, offset, timeout))
-            .map_err(|error| raise(py, &error))?;
+        let ticket = self.at_once_or_detached(py, || {
+            self.inner.submit_at(group, call, &arena.0, offset, timeout)
+        })?;
         self.read().insert(ticket, Arc::clone(&arena.0));
         Ok(Ticket(ticket))
     }
@@ -251,6 +270,25 @@ impl Client {
     fn take(&self, py: Python<'_>, ticket: &Ticket, timeout: f64) -> PyResult<memory::Result> {
         let output = self.finish(py, ticket, timeout)?;
         memory::Result::new(output, &self.results_written)
+    }
+
+    /// Waits for an operation and begins to copy its result to the GPU's memory at `target`. What lies from `offset` of
+    /// the arena on, the operation's input, may be overwritten.
+    #[pyo3(signature = (ticket, device, arena, offset, target, *, timeout))]
+    #[expect(clippy::too_many_arguments, reason = "two places, and what is between")]
+    fn deliver(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        device: &Gpu,
+        arena: &memory::Arena,
+        offset: usize,
+        target: u64,
+        timeout: f64,
+    ) -> PyResult<gpu::Copy> {
+        let output = self.finish(py, ticket, timeout)?;
+        py.detach(|| device.deliver(output.result, arena, offset, target))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Bytes that `call` has copied to the sidecar's memory.

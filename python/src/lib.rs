@@ -4,6 +4,7 @@
 
 mod client;
 mod error;
+mod gpu;
 mod memory;
 
 /// `fireflyer._native`.
@@ -11,6 +12,8 @@ mod memory;
 mod _native {
     #[pymodule_export]
     use crate::client::{Client, Group, Ticket};
+    #[pymodule_export]
+    use crate::gpu::{Copy, Gpu};
     #[pymodule_export]
     use crate::memory::{Arena, Result};
 }

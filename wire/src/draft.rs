@@ -92,12 +92,19 @@ mod tests {
 
     const BYTES: usize = 4 << 20;
 
-    /// Reads and writes a draft as whoever it is handed out to does.
+    /// Acts as whoever a draft is handed out to.
     #[expect(unsafe_code, reason = "memory that is handed out by its address")]
-    fn at(draft: &Draft, place: usize) -> &mut u8 {
+    fn set(draft: &Draft, place: usize, value: u8) {
         assert!(place < BYTES);
-        // SAFETY: inside the mapping; the tests hold one such reference at a time.
-        unsafe { &mut *draft.start().as_ptr().add(place) }
+        // SAFETY: inside the mapping, and nobody else looks meanwhile.
+        unsafe { draft.start().as_ptr().add(place).write_volatile(value) };
+    }
+
+    #[expect(unsafe_code, reason = "memory that is handed out by its address")]
+    fn at(draft: &Draft, place: usize) -> u8 {
+        assert!(place < BYTES);
+        // SAFETY: as above.
+        unsafe { draft.start().as_ptr().add(place).read_volatile() }
     }
 
     #[test]
@@ -106,16 +113,16 @@ mod tests {
         let draft = Draft::open(segment.fd().as_fd(), segment.len()).unwrap();
         segment.bytes_mut().fill(1);
         assert!(!draft.revert().unwrap(), "nobody wrote to it");
-        *at(&draft, BYTES - 1) = 9;
-        *at(&draft, 5000) = 9;
+        set(&draft, BYTES - 1, 9);
+        set(&draft, 5000, 9);
         assert_eq!((segment.bytes()[BYTES - 1], segment.bytes()[5000]), (1, 1));
         // The next result: hidden where the draft was written to.
         segment.bytes_mut().fill(2);
-        assert_eq!((*at(&draft, 0), *at(&draft, 5000)), (2, 9));
+        assert_eq!((at(&draft, 0), at(&draft, 5000)), (2, 9));
         assert!(draft.revert().unwrap());
-        assert_eq!((*at(&draft, 5000), *at(&draft, BYTES - 1)), (2, 2));
+        assert_eq!((at(&draft, 5000), at(&draft, BYTES - 1)), (2, 2));
         segment.bytes_mut().fill(3);
-        assert_eq!((*at(&draft, 5000), *at(&draft, BYTES - 1)), (3, 3));
+        assert_eq!((at(&draft, 5000), at(&draft, BYTES - 1)), (3, 3));
         assert!(!draft.revert().unwrap());
     }
 
@@ -124,8 +131,8 @@ mod tests {
         let segment = Segment::create("test", BYTES, Writers::Creator).unwrap();
         let mut draft = Draft::open(segment.fd().as_fd(), segment.len()).unwrap();
         draft.pages = None;
-        *at(&draft, 7) = 9;
+        set(&draft, 7, 9);
         assert!(!draft.revert().unwrap(), "it is not known");
-        assert_eq!(*at(&draft, 7), 0);
+        assert_eq!(at(&draft, 7), 0);
     }
 }

@@ -8,6 +8,7 @@ pub mod assignment;
 pub mod attach;
 pub mod block;
 pub mod client;
+pub mod cuda;
 pub mod doorbell;
 mod draft;
 pub mod entry;

@@ -8,11 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::cuda::{self, Device, Registration};
 use crate::draft::Draft;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
@@ -177,6 +178,8 @@ pub struct Segment {
 /// A segment mapped for reading.
 #[derive(Debug)]
 pub struct View {
+    /// Before the memory, so that it ends before that is unmapped.
+    registration: Mutex<Option<Registration>>,
     fd: OwnedFd,
     mapping: Mapping,
     draft: OnceLock<Draft>,
@@ -302,10 +305,24 @@ impl View {
             source,
         })?;
         Ok(Self {
+            registration: Mutex::default(),
             fd,
             mapping,
             draft: OnceLock::new(),
         })
+    }
+
+    /// Lets a GPU copy from it; once for all GPUs of the process.
+    pub(crate) fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
+        let mut registration = self
+            .registration
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if registration.is_none() {
+            let (start, bytes) = self.mapping.place();
+            *registration = Some(device.register(start, bytes, true)?);
+        }
+        Ok(())
     }
 
     /// The same content to write to, without anybody else's noticing. Mapped when it is first asked for.

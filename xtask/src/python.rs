@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
-use std::{fs, io};
+use std::{env, fs, io};
 
 use ::cluster::{Outcome, command, paths, prerequisites};
 use anyhow::{Context as _, Result};
 
 use crate::args::Args;
 use crate::images::{self, trainer};
-use crate::{Verb, cluster, packages, report};
+use crate::{Verb, child, cluster, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "python",
@@ -27,12 +27,13 @@ namespaces of their own.
     run,
 };
 
-/// Mounts what a root needs, then runs the tests in it. Arguments: root, repository, wheel, programs, then unittest's.
+/// Mounts what a root needs, then runs the tests in it. Arguments: root, repository, wheel, programs, folder of the stand-in
+/// for a GPU's driver, then unittest's.
 const ENTER: &str = r#"
 set -e
-root=$1 repository=$2 site=$3 programs=$4; shift 4
+root=$1 repository=$2 site=$3 programs=$4 drivers=$5; shift 5
 ip link set lo up
-for folder in dev proc tmp run src opt/site opt/programs; do mkdir -p "$root/$folder"; done
+for folder in dev proc tmp run src opt/site opt/programs opt/drivers; do mkdir -p "$root/$folder"; done
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
@@ -40,9 +41,11 @@ mount -t tmpfs tmpfs "$root/run"
 mount --bind "$repository" "$root/src"; mount -o remount,bind,ro "$root/src"
 mount --bind "$site" "$root/opt/site"
 mount --bind "$programs" "$root/opt/programs"
+mount --bind "$drivers" "$root/opt/drivers"
 exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 \
   PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 \
   USE_LIBUV=0 FIREFLYER_SIDECAR=/opt/programs/hfreduce-sidecar \
+  FIREFLYER_FAKE_CUDA=/opt/drivers/libfake_cuda.so \
   sh -c 'cd /src/python/tests && exec python3 -m unittest "$@" 2>&1' tests "$@"
 "#;
 
@@ -59,6 +62,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let programs = images::programs()?;
     let root = unpacked(&trainer::base()?)?;
     let site = trainer::wheel()?;
+    let drivers = drivers()?;
 
     let mut tests = Command::new("unshare");
     tests
@@ -73,7 +77,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
             ENTER,
             "tests",
         ])
-        .args([&root, &paths::repository(), &site, &programs]);
+        .args([&root, &paths::repository(), &site, &programs, &drivers]);
     match &test {
         Some(test) => tests.args(["--verbose", test]),
         None => tests.args(["discover", "--verbose"]),
@@ -104,6 +108,28 @@ fn run(mut args: Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Builds the stand-in for a GPU's driver; the folder that it is in.
+fn drivers() -> Result<PathBuf> {
+    let started = Instant::now();
+    report::begin("stand-in driver");
+    let mut build = child::command(env!("CARGO"));
+    build
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "wire",
+            "--example",
+            "fake_cuda",
+        ])
+        .current_dir(paths::repository());
+    command::run(&mut build)?;
+    report::line("stand-in driver", Outcome::Built, started.elapsed());
+    // target/debug/xtask and target/debug/examples.
+    let own = env::current_exe().context("failed to find this program's own path")?;
+    Ok(own.with_file_name("examples"))
 }
 
 /// What unittest says at its end: `Ran 12 tests in 3.4s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=2)`.

@@ -1,16 +1,19 @@
 //! Memory for inputs that stays lent: a model's gradients live in it, so nothing is copied to call with them.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::buffer::Lent;
 use super::{Buffer, Shared};
+use crate::cuda::{self, Device, Registration};
 
 /// A segment whose places are inputs of operations, as many and as often as the caller likes. Whoever writes to it
 /// writes elsewhere than operations in flight read; the sidecar adds up whatever lies there. Keep it until its
 /// operations are over.
 #[derive(Debug)]
 pub struct Arena {
+    /// Before the memory, so that it ends before that is unmapped.
+    registration: Mutex<Option<Registration>>,
     shared: Arc<Shared>,
     lent: Lent,
 }
@@ -20,7 +23,11 @@ impl Arena {
     pub(super) fn new(buffer: Buffer) -> Option<Self> {
         let shared = buffer.shared();
         let (lent, _) = buffer.lend()?;
-        Some(Self { shared, lent })
+        Some(Self {
+            registration: Mutex::default(),
+            shared,
+            lent,
+        })
     }
 
     /// Bytes of it: at least as many as were asked for.
@@ -32,6 +39,34 @@ impl Arena {
     /// Where it begins: mapped, for reading and writing, until this is dropped.
     pub fn start(&self) -> NonNull<u8> {
         self.lent.segment.place()
+    }
+
+    /// Where a range of it begins.
+    pub(crate) fn range(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>, cuda::Error> {
+        let length = self.len();
+        match offset.checked_add(bytes) {
+            // Inside, so the address is too.
+            Some(end) if end <= length => {
+                Ok(self.start().map_addr(|start| start.saturating_add(offset)))
+            }
+            Some(_) | None => Err(cuda::Error::Bounds {
+                offset,
+                bytes,
+                length,
+            }),
+        }
+    }
+
+    /// Lets a GPU copy from and to it; once for all GPUs of the process.
+    pub(crate) fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
+        let mut registration = self
+            .registration
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if registration.is_none() {
+            *registration = Some(device.register(self.start(), self.len(), false)?);
+        }
+        Ok(())
     }
 
     pub(super) fn number(&self) -> u32 {

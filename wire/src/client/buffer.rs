@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Error, NO_SEGMENT, Shared};
 use crate::attach::Members;
+use crate::cuda::{self, Device};
 use crate::draft::Draft;
 use crate::segment::{Segment, View};
 
@@ -129,6 +130,13 @@ impl ResultView {
         let start = view.draft()?.start();
         self.drafted = true;
         Ok(Some(start))
+    }
+
+    /// Lets a GPU copy from it. False for a result without bytes.
+    pub(crate) fn register(&self, device: &Arc<Device>) -> Result<bool, cuda::Error> {
+        self.view
+            .as_ref()
+            .map_or(Ok(false), |view| view.register(device).map(|()| true))
     }
 
     /// Lets the sidecar use the memory again: from now on any content may appear in it. Says whether the draft is known

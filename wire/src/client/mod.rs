@@ -194,6 +194,19 @@ impl Client {
         }
     }
 
+    /// A buffer that was used before, if one of about this size is idle. Never waits.
+    pub fn idle_buffer(&self, bytes: usize) -> Result<Option<Buffer>, Error> {
+        let lent = self.shared.lock()?.take_idle(bytes);
+        Ok(lent.map(|lent| Buffer::new(Arc::clone(&self.shared), lent, bytes)))
+    }
+
+    /// Whether the next call finds room at once, if no other thread calls before.
+    pub fn has_room(&self) -> Result<bool, Error> {
+        let mut state = self.shared.lock()?;
+        state.look();
+        Ok(state.in_flight() < IN_FLIGHT_LIMIT)
+    }
+
     /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as
     /// [`Client::buffer`] does.
     pub fn arena(&self, bytes: usize, timeout: Duration) -> Result<Arena, Error> {
@@ -480,5 +493,7 @@ fn place_of(input: Option<&Buffer>) -> Place {
 
 #[cfg(test)]
 mod again_tests;
+#[cfg(test)]
+mod gpu_tests;
 #[cfg(test)]
 mod tests;

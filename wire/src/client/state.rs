@@ -519,6 +519,7 @@ impl State {
         !idle.is_empty()
     }
 
+    /// Gives a segment back.
     pub(super) fn give_back(&mut self, lent: &Lent) {
         self.lent.remove(&lent.number);
         if self.is_there() {

@@ -111,8 +111,9 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 }
             } else {
                 let mut result = Segment::create("result", bytes, Writers::Creator).unwrap();
-                result.bytes_mut()[..bytes]
-                    .copy_from_slice(&inputs[&input.segment].bytes()[..bytes]);
+                result.bytes_mut()[..bytes].copy_from_slice(
+                    &inputs[&input.segment].bytes()[input.offset as usize..][..bytes],
+                );
                 let segment = 1000 + ticket as u32;
                 let message = ToClient::Result {
                     segment,
@@ -141,13 +142,13 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     }
 }
 
-struct Loopback {
+pub(super) struct Loopback {
     dir: tempfile::TempDir,
     server: JoinHandle<Vec<ToSidecar>>,
 }
 
 impl Loopback {
-    fn start(limit: usize) -> (Self, Client) {
+    pub(super) fn start(limit: usize) -> (Self, Client) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hfreduce.sock");
         let listener = Listener::bind(&path).unwrap();
@@ -156,7 +157,7 @@ impl Loopback {
         (Self { dir, server }, client)
     }
 
-    fn finish(self, client: Client) -> Vec<ToSidecar> {
+    pub(super) fn finish(self, client: Client) -> Vec<ToSidecar> {
         drop(client);
         drop(self.dir);
         self.server.join().unwrap()

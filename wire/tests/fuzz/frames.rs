@@ -68,7 +68,7 @@ pub(crate) fn header(rng: &mut Rng) -> Header {
         Body::Bye,
     ]);
     Header {
-        group: damage::number(rng) as u32,
+        group: damage::number(rng),
         operation: damage::number(rng),
         tree: rng.below(2) as u8,
         slot: rng.below(16) as u8,

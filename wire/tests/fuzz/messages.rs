@@ -140,6 +140,7 @@ fn from_operator(rng: &mut Rng) -> rendezvous::ToSidecar {
             resume: serde_json::json!([]),
         },
         _ => rendezvous::ToSidecar::Refused {
+            void: rng.below(2) == 0,
             reason: "out".to_owned(),
         },
     }

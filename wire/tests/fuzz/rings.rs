@@ -30,6 +30,7 @@ fn submission(rng: &mut Rng) -> [u64; SUBMISSION_WORDS] {
         };
         let call = call(rng);
         Submission::Call {
+            group: damage::number(rng),
             ticket,
             call,
             input,

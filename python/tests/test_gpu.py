@@ -1,0 +1,121 @@
+"""Tensors on a GPU, on a stand-in for its driver that runs streams late and in a drawn order, over real sidecars.
+
+FIREFLYER_FAKE_CUDA names the stand-in. PyTorch knows nothing of its memory, so these tests act below it, by addresses.
+"""
+
+import ctypes
+import os
+import unittest
+
+import gang
+import torch
+import torch.distributed as dist
+from fireflyer import HFReduceError, gpu
+from fireflyer.work import HFReduceWork
+from sidecars import Sidecars, needed
+
+DRIVER = os.environ.get("FIREFLYER_FAKE_CUDA", "")
+SEEDS = 30
+COUNT = 10_000
+
+
+def driver():
+    """The stand-in's functions for tests."""
+    fake = ctypes.CDLL(DRIVER)
+    for name in ("alloc", "stream", "alive"):
+        getattr(fake, f"fake_{name}").restype = ctypes.c_uint64
+    return fake
+
+
+def u64(number):
+    return ctypes.c_uint64(number)
+
+
+def read(fake, pointer):
+    """The different bytes of a tensor, when all streams have done their work."""
+    into = (ctypes.c_uint8 * COUNT)()
+    fake.fake_read(u64(pointer), into, ctypes.c_size_t(COUNT))
+    return sorted(set(into))
+
+
+def couriers(fake, seed):
+    group = dist.group.WORLD
+    fake.fake_seed(u64(seed), ctypes.c_int(seed % 2))
+    group._courier = gpu.Courier(group.sidecar, None, group._completer, 60.0, DRIVER)
+    return group._courier
+
+
+def reduce_on_gpu():
+    """Sums by kernels, copies and sidecars, with calls of the host's tensors in between."""
+    gpu.PART_BYTES = 4096
+    fake, rank = driver(), dist.get_rank()
+    for seed in range(SEEDS):
+        courier = couriers(fake, 1 + seed * 4 + rank)
+        for _ in range(3):
+            producer, consumer = fake.fake_stream(), fake.fake_stream()
+            tensors = [fake.fake_alloc(ctypes.c_size_t(COUNT), 99) for _ in range(3)]
+            works = []
+            for at, tensor in enumerate(tensors):
+                fake.fake_fill(u64(producer), u64(tensor), ctypes.c_size_t(COUNT), rank + at)
+                work = HFReduceWork("allreduce", [])
+                gate = courier.reduce(work, 0, tensor, "u8", 1, COUNT, "sum", producer)
+                host = torch.full((10,), float(rank))
+                works.append((work, gate, dist.all_reduce(host, async_op=True), host))
+            for at, (tensor, (work, gate, host_work, host)) in enumerate(zip(tensors, works)):
+                work.wait()
+                gate(consumer)
+                out = fake.fake_alloc(ctypes.c_size_t(COUNT), 0)
+                fake.fake_copy(u64(consumer), u64(tensor), u64(out), ctypes.c_size_t(COUNT))
+                host_work.wait()
+                assert host.eq(6).all(), host
+                assert read(fake, out) == [6 + 4 * at], (seed, at, read(fake, out))
+    return True
+
+
+def refused_on_gpu():
+    """A graph that is captured, and sizes that differ; then all agree again."""
+    gpu.PART_BYTES = 1 << 20
+    fake, rank = driver(), dist.get_rank()
+    courier = couriers(fake, 5)
+    stream = fake.fake_stream()
+    tensor = fake.fake_alloc(ctypes.c_size_t(COUNT), rank)
+
+    def reduce(count):
+        work = HFReduceWork("allreduce", [])
+        gate = courier.reduce(work, 0, tensor, "u8", 1, count, "max", stream)
+        work.wait()
+        gate(stream)
+
+    told = []
+    for count, captures in ((COUNT, 1), (COUNT - rank % 2, 0)):
+        fake.fake_capture(u64(stream), captures)
+        try:
+            reduce(count)
+        except HFReduceError as raised:
+            told.append(str(raised))
+    reduce(COUNT)
+    return told, read(fake, tensor)
+
+
+@needed
+@unittest.skipUnless(DRIVER, "FIREFLYER_FAKE_CUDA names no stand-in for the GPU's driver")
+class GpuTest(unittest.TestCase):
+    def gang(self, nodes=2, procs=2):
+        return self.enterContext(Sidecars(nodes, procs))
+
+    def test_tensors_are_summed_whatever_order_streams_run_in(self):
+        self.assertEqual(gang.successes(self.gang().run(reduce_on_gpu)), [True] * 4)
+
+    def test_what_cannot_be_is_an_error_and_the_next_call_works(self):
+        for told, values in gang.successes(self.gang().run(refused_on_gpu)):
+            self.assertIn("outside of torch.cuda.graph", told[0])
+            self.assertIn("ranks disagree", told[1])
+            self.assertEqual(values, [3])
+
+
+class WithoutDriverTest(unittest.TestCase):
+    def test_a_machine_without_a_gpu_says_what_is_missing(self):
+        from fireflyer._native import Gpu
+
+        with self.assertRaisesRegex(HFReduceError, "failed to load /nonexistent.*container runtime"):
+            Gpu(0, "/nonexistent/libcuda.so.1")

@@ -1,0 +1,55 @@
+//! What we use of CUDA's driver interface, declared by ourselves: handles, numbers and the functions' types, which have
+//! not changed since CUDA 11.1. Names with `_v2` are the driver's own. Public for the stand-in library of the tests.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// What the driver hands out and we only hand back: contexts, streams and events.
+pub type Handle = *mut c_void;
+/// An address in a device's memory.
+pub type DevicePointer = u64;
+/// 0, or what went wrong.
+pub type Status = c_int;
+
+pub const SUCCESS: Status = 0;
+pub const INVALID_VALUE: Status = 1;
+pub const NOT_INITIALIZED: Status = 3;
+pub const NO_DEVICE: Status = 100;
+pub const NOT_PERMITTED: Status = 800;
+pub const NOT_SUPPORTED: Status = 801;
+pub const NOT_READY: Status = 600;
+
+/// A stream that does not wait for the legacy default stream.
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+/// Whoever waits for the event sleeps.
+pub const EVENT_BLOCKING_SYNC: c_uint = 1;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+/// Host memory that every context may copy from and to.
+pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+/// Host memory that is mapped for reading.
+pub const HOST_REGISTER_READ_ONLY: c_uint = 8;
+/// Whether the device takes host memory that is mapped for reading.
+pub const ATTRIBUTE_READ_ONLY_HOST_REGISTER: c_int = 113;
+/// No graph is captured.
+pub const CAPTURE_NONE: c_int = 0;
+
+pub type Init = unsafe extern "C" fn(c_uint) -> Status;
+pub type GetErrorString = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
+pub type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> Status;
+pub type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status;
+pub type PrimaryContextRetain = unsafe extern "C" fn(*mut Handle, c_int) -> Status;
+pub type PrimaryContextRelease = unsafe extern "C" fn(c_int) -> Status;
+pub type ContextPush = unsafe extern "C" fn(Handle) -> Status;
+pub type ContextPop = unsafe extern "C" fn(*mut Handle) -> Status;
+pub type StreamCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> Status;
+pub type StreamDestroy = unsafe extern "C" fn(Handle) -> Status;
+pub type StreamWaitEvent = unsafe extern "C" fn(Handle, Handle, c_uint) -> Status;
+pub type StreamIsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> Status;
+pub type EventCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> Status;
+pub type EventDestroy = unsafe extern "C" fn(Handle) -> Status;
+pub type EventRecord = unsafe extern "C" fn(Handle, Handle) -> Status;
+pub type EventQuery = unsafe extern "C" fn(Handle) -> Status;
+pub type EventSynchronize = unsafe extern "C" fn(Handle) -> Status;
+pub type HostRegister = unsafe extern "C" fn(*mut c_void, usize, c_uint) -> Status;
+pub type HostUnregister = unsafe extern "C" fn(*mut c_void) -> Status;
+pub type CopyToHost = unsafe extern "C" fn(*mut c_void, DevicePointer, usize, Handle) -> Status;
+pub type CopyToDevice = unsafe extern "C" fn(DevicePointer, *const c_void, usize, Handle) -> Status;

@@ -1,0 +1,176 @@
+//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies. Owns
+//! the registration of host memory with it.
+
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use super::{Error, Library, abi};
+
+/// Somebody's stream, by the number that the driver knows it by: PyTorch's `cuda_stream`. 0 is the default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub u64);
+
+impl Stream {
+    pub(super) fn handle(self) -> abi::Handle {
+        std::ptr::with_exposed_provenance_mut(self.0 as usize)
+    }
+}
+
+/// An open GPU.
+#[derive(Debug)]
+pub struct Device {
+    pub(super) library: Arc<Library>,
+    owner: u32,
+    number: c_int,
+    context: abi::Handle,
+    copies: abi::Handle,
+    reads_only: bool,
+}
+
+// SAFETY: the driver's objects may be used from any thread; the context is made current around each use.
+#[expect(unsafe_code, reason = "handles of the driver")]
+unsafe impl Send for Device {}
+// SAFETY: as above; the driver locks by itself.
+#[expect(unsafe_code, reason = "handles of the driver")]
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens the GPU that the driver, and PyTorch, count as `ordinal`.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub fn open(library: Arc<Library>, ordinal: i32) -> Result<Arc<Self>, Error> {
+        const OPEN: &str = "open the GPU";
+        let (mut number, mut context) = (0, null_mut());
+        // SAFETY: the variables are ours.
+        let status = unsafe { (library.device_get)(&raw mut number, ordinal) };
+        library.check(OPEN, status)?;
+        let mut reads_only = 0;
+        // SAFETY: as above. A driver that does not know the attribute leaves 0.
+        unsafe {
+            (library.device_get_attribute)(
+                &raw mut reads_only,
+                abi::ATTRIBUTE_READ_ONLY_HOST_REGISTER,
+                number,
+            )
+        };
+        // SAFETY: as above; released in `drop`.
+        let status = unsafe { (library.primary_context_retain)(&raw mut context, number) };
+        library.check(OPEN, status)?;
+        let mut device = Self {
+            library,
+            owner: std::process::id(),
+            number,
+            context,
+            copies: null_mut(),
+            reads_only: reads_only != 0,
+        };
+        let mut copies = null_mut();
+        device.call("create a stream for copies", |library| {
+            // SAFETY: the variable is ours; destroyed in `drop`.
+            unsafe { (library.stream_create)(&raw mut copies, abi::STREAM_NON_BLOCKING) }
+        })?;
+        device.copies = copies;
+        Ok(Arc::new(device))
+    }
+
+    /// The stream on which copies run, one after another.
+    pub(super) fn copies(&self) -> abi::Handle {
+        self.copies
+    }
+
+    /// Whether host memory that is mapped for reading can be registered.
+    pub fn reads_only(&self) -> bool {
+        self.reads_only
+    }
+
+    /// Calls the driver with this device's context, and leaves the thread with the context that it had.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub(super) fn call(
+        &self,
+        doing: &'static str,
+        call: impl FnOnce(&Library) -> abi::Status,
+    ) -> Result<(), Error> {
+        let child = std::process::id();
+        if child != self.owner {
+            let owner = self.owner;
+            return Err(Error::Forked { owner, child });
+        }
+        // SAFETY: the context is retained for as long as this lives.
+        let status = unsafe { (self.library.context_push)(self.context) };
+        self.library.check(doing, status)?;
+        let status = call(&self.library);
+        let mut popped = null_mut();
+        // SAFETY: pops what was pushed above.
+        unsafe { (self.library.context_pop)(&raw mut popped) };
+        self.library.check(doing, status)
+    }
+
+    /// Registers host memory, which must stay mapped for as long as the registration lives.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        start: NonNull<u8>,
+        bytes: usize,
+        is_read_only: bool,
+    ) -> Result<Registration, Error> {
+        let mut flags = abi::HOST_REGISTER_PORTABLE;
+        if is_read_only {
+            flags |= abi::HOST_REGISTER_READ_ONLY;
+        }
+        self.call("register host memory with the GPU", |library| {
+            // SAFETY: mapped for `bytes`, as the caller says, who keeps it so.
+            unsafe { (library.host_register)(start.as_ptr().cast(), bytes, flags) }
+        })?;
+        Ok(Registration {
+            device: Arc::clone(self),
+            start,
+        })
+    }
+}
+
+impl Drop for Device {
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn drop(&mut self) {
+        let (copies, number) = (self.copies, self.number);
+        // In a forked child the driver is of no use, and its objects are the parent's.
+        self.call("close the GPU", |library| {
+            if !copies.is_null() {
+                // SAFETY: created in `open`; what is under way on it goes on.
+                unsafe { (library.stream_destroy)(copies) };
+            }
+            abi::SUCCESS
+        })
+        .ok();
+        if std::process::id() == self.owner {
+            // SAFETY: retained in `open`.
+            unsafe { (self.library.primary_context_release)(number) };
+        }
+    }
+}
+
+/// Host memory that the GPU may copy from and to.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    device: Arc<Device>,
+    start: NonNull<u8>,
+}
+
+// SAFETY: the address is only handed back to the driver.
+#[expect(unsafe_code, reason = "an address as a name")]
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "an address as a name")]
+unsafe impl Sync for Registration {}
+
+impl Drop for Registration {
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn drop(&mut self) {
+        let start = self.start;
+        self.device
+            .call("unregister host memory", |library| {
+                // SAFETY: registered when this was made.
+                unsafe { (library.host_unregister)(start.as_ptr().cast()) }
+            })
+            .ok();
+    }
+}
