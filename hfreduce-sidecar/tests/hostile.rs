@@ -326,7 +326,6 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     };
     let call = Submission::Call {
         group: 0,
-        group: 0,
         ticket: 2,
         call: sum(10),
         input,

@@ -21,7 +21,7 @@ from .shared import ALIGNMENT, Memory
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Client, Copy, Gpu, Ticket
+    from ._native import Client, Copy, Gpu, Group, Ticket
 
 #: Bytes of a part: long enough that starting a copy is nothing beside it.
 PART_BYTES = 4 << 20

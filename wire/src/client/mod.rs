@@ -312,7 +312,18 @@ impl Client {
                 ranks: ranks.len(),
                 waited,
             },
-            other => other,
+            other @ (Error::Socket(_)
+            | Error::Segment(_)
+            | Error::Refused { .. }
+            | Error::Unexpected { .. }
+            | Error::Group { .. }
+            | Error::GroupTimeout { .. }
+            | Error::SidecarLost { .. }
+            | Error::Busy { .. }
+            | Error::NoAnswer { .. }
+            | Error::Input { .. }
+            | Error::UnknownTicket(_)
+            | Error::Forked { .. }) => other,
         };
         let ticket = self.ask(Call::barrier(), submission, Some(list), timeout)?;
         let left = timeout.saturating_sub(start.elapsed());

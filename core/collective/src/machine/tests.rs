@@ -147,7 +147,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
         },
         ..config()
     };
-    let mut machine = Machine::resume(config, &start, Duration::ZERO);
+    let mut machine = Machine::resume(config, vec![start], Duration::ZERO);
     let mut uses_of_the_slot = |input| {
         let mut effects = Vec::new();
         machine.handle(Duration::ZERO, input, &mut effects);
@@ -167,6 +167,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
     };
     assert_eq!(uses_of_the_slot(Input::Tick), (None, false));
     let submit = Input::Submit {
+        group: WORLD,
         rank: 0,
         call: Call::barrier(),
         ready: 0,
@@ -219,6 +220,7 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
     let mut call_of = |rank, seconds| {
         let now = Duration::from_secs(seconds);
         let submit = Input::Submit {
+            group: WORLD,
             rank,
             call,
             ready: 0,

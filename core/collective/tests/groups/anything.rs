@@ -24,9 +24,10 @@ fn any_call(rng: &mut Rng, ranks: u32) -> Call {
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => 300,
         OpKind::ReduceScatter { .. } => 60,
     };
-    let parts = match kind {
-        OpKind::ReduceScatter { .. } => u64::from(ranks),
-        _ => 1,
+    let parts = if let OpKind::ReduceScatter { .. } = kind {
+        u64::from(ranks)
+    } else {
+        1
     };
     Call {
         kind,

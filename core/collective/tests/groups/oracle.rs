@@ -134,13 +134,12 @@ impl World {
             return;
         }
         let expected = self.reference(group, lane, &call, op, &ranks);
-        let part = match call.kind {
-            OpKind::ReduceScatter { .. } => {
-                let each = expected.len() / lane.ranks.len();
-                let at = lane.ranks.binary_search(&rank).unwrap();
-                at * each..(at + 1) * each
-            }
-            _ => 0..expected.len(),
+        let part = if let OpKind::ReduceScatter { .. } = call.kind {
+            let each = expected.len() / lane.ranks.len();
+            let at = lane.ranks.binary_search(&rank).unwrap();
+            at * each..(at + 1) * each
+        } else {
+            0..expected.len()
         };
         assert!(
             bytes.len() == expected.len() && bytes[part.clone()] == expected[part],

@@ -30,12 +30,11 @@ pub(crate) fn result(cluster: &Cluster, op: OpId) -> Vec<u8> {
 /// The part of the result that is a rank's.
 pub(crate) fn part(call: &Call, rank: u32, world: u32) -> Range<usize> {
     let all = call.result_bytes(world) as usize;
-    match call.kind {
-        OpKind::ReduceScatter { .. } => {
-            let each = all / world as usize;
-            rank as usize * each..(rank as usize + 1) * each
-        }
-        _ => 0..all,
+    if let OpKind::ReduceScatter { .. } = call.kind {
+        let each = all / world as usize;
+        rank as usize * each..(rank as usize + 1) * each
+    } else {
+        0..all
     }
 }
 
