@@ -269,7 +269,7 @@ mod tests {
             ),
             (
                 "operation_bytes_total{kind=\"allreduce\",size=\"more\"}",
-                4 << 30_u64,
+                4_294_967_296_u64,
             ),
             (
                 "operation_seconds_bucket{kind=\"allreduce\",size=\"4KiB\",le=\"0.002\"}",

@@ -244,8 +244,11 @@ impl Node {
             .of_members(&all)
             .ok_or_else(|| Error::Roster("it lists no nodes".to_owned()))?;
         let config = self.config(epoch, own, layout, trees);
-        let addresses = peers.iter();
-        let addresses = addresses
+        // Neighbours are linked already, and refused when they come again.
+        let others = peers
+            .iter()
+            .filter(|peer| !neighbours.contains_key(&(peer.rank as usize)));
+        let addresses = others
             .map(|peer| {
                 let address = SocketAddr::new(peer.address, peer.port);
                 (peer.rank as usize, address)
