@@ -65,7 +65,7 @@ DIFFERENCES = {
         lambda: functional.all_to_all_single(
             torch.ones(4), [1] * 4, [1] * 4, dist.group.WORLD
         ).wait(),
-        "allgather_into_tensor_coalesced(2 x float32) over gloo",
+        "allgather(2 x f32)",
         "alltoall_base(float32) over gloo",
     ),
     "reduction": (
