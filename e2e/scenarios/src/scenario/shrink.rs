@@ -7,7 +7,7 @@ use crds::training_job::{MembershipStatus, Phase, TrainingJobStatus};
 use serde_json::json;
 
 use crate::context::{Context, leader_node};
-use crate::jobs::{ENDS_WELL, Job};
+use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 use crate::scenario::{NODE_LOSS, START};
 
 /// Imports of three ranks on a busy machine, and their first step.
@@ -160,9 +160,11 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
         status.ready
     );
     context.node_ready(&lost, true, NODE_LOSS).await?;
-    // There is one spare node, so this needs the one that came back.
-    let next = Job::shell("next", 2, ENDS_WELL);
-    context.submit(&next).await?;
+    // Of four nodes two train and one is taken here, so the next job needs the one that came back.
+    context
+        .start(&Job::shell("spare", 1, RUNS_UNTIL_ASKED))
+        .await?;
+    context.submit(&Job::shell("next", 1, ENDS_WELL)).await?;
     context.reaches("next", Phase::Succeeded, NODE_LOSS).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
     completes(&context, "shrinks", LONG, (rank, &lost)).await
