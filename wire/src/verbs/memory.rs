@@ -218,14 +218,17 @@ pub fn check_locked(needed: u64) -> Result<(), Error> {
     })
 }
 
-/// Whether a process with this limit and this `/proc/thread-self/status` may lock so many bytes.
+/// Whether a process with this limit and this `/proc/thread-self/status` may lock so many bytes more.
 fn may_lock(needed: u64, limit: Option<u64>, status: &str) -> bool {
-    let capabilities = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let capabilities = value("CapEff:")
         .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
         .unwrap_or(0);
-    capabilities & IPC_LOCK != 0 || limit.is_none_or(|limit| needed <= limit)
+    let locked: u64 = value("VmPin:")
+        .and_then(|pinned| pinned.trim().strip_suffix(" kB")?.parse().ok())
+        .unwrap_or(0);
+    let all = needed.saturating_add(locked.saturating_mul(1024));
+    capabilities & IPC_LOCK != 0 || limit.is_none_or(|limit| all <= limit)
 }
 
 #[cfg(test)]
@@ -242,5 +245,11 @@ mod tests {
         assert!(may_lock(8 << 20, Some(8 << 20), WITHOUT));
         assert!(may_lock(1 << 30, None, WITHOUT));
         assert!(!may_lock(1, Some(0), ""));
+        let locked = "VmPin:\t    1024 kB\nCapEff:\t0\n";
+        assert!(may_lock(1 << 20, Some(2 << 20), locked));
+        assert!(
+            !may_lock(2 << 20, Some(2 << 20), locked),
+            "beside what is locked"
+        );
     }
 }

@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// Registered memory counts as locked, and this process may not lock so much.
     #[error(
-        "failed to lock {needed} bytes for RDMA: the limit is {limit}; set LimitMEMLOCK=infinity for the container runtime, or give the sidecar the capability IPC_LOCK, as a file capability of its program if it is not root"
+        "failed to lock {needed} bytes for RDMA: the limit is {limit} in all; set LimitMEMLOCK=infinity for the container runtime, or give the sidecar the capability IPC_LOCK, as a file capability of its program if it is not root"
     )]
     Locked {
         /// What is needed.
