@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 /// An emulated machine boots in 15 s here, and in a minute beside compilers.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// One test has 60 s, given in init.sh; this is for all that comes after the boot.
+/// One test has 120 s, given in init.sh; this is for all that comes after the boot.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 /// Of the kernel's words, those that are shown when the guest breaks down.
 const CONSOLE_LINES: usize = 15;

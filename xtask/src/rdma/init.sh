@@ -56,7 +56,7 @@ for program in $(cat /tests); do
       until grep -q ACTIVE "/sys/class/infiniband/rxe$i/ports/1/state"; do usleep 10000; done
     done
     begun=$(cut -d. -f1 /proc/uptime)
-    timeout -s KILL 60 "$program" --ignored --exact "$name" --nocapture > /tmp/output 2>&1
+    timeout -s KILL 120 "$program" --ignored --exact "$name" --nocapture > /tmp/output 2>&1
     status=$?
     took=$(($(cut -d. -f1 /proc/uptime) - begun))
     if [ "$status" = 0 ]; then
