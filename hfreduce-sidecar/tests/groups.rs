@@ -1,40 +1,14 @@
 //! Groups of ranks over real sidecars and clients: opened on demand, with links of their own, several at once.
-#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
+use gang::grouped::{across, close, sum_in};
 use gang::{Gang, PATIENCE, f32s, filled, to_f32s};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
-use wire::client::{Client, Error, Group};
+use wire::client::Error;
 use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind, ReduceOp};
-
-/// The sum of a group's ranks, with theirs added to each element.
-fn sum_in(client: &Client, group: Group, elements: usize) -> Vec<f32> {
-    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
-    let rank = client.standing().rank as f32;
-    let input = filled(client, &f32s(&vec![rank; elements]));
-    let ticket = client
-        .submit_in(group, call, Some(input), PATIENCE)
-        .unwrap();
-    to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
-}
-
-fn close(client: &Client, group: Group) {
-    let ticket = client.submit_in(group, Call::close(), None, PATIENCE);
-    client.wait(ticket.unwrap(), PATIENCE).unwrap();
-}
-
-/// Every so many ranks, in as many groups as there are places in a node: what data parallel training over nodes makes.
-fn across(client: &Client, number: u64) -> (Group, f32) {
-    let standing = client.standing();
-    let ranks: Vec<u32> = (standing.local_rank..standing.world)
-        .step_by(standing.local_world as usize)
-        .collect();
-    let group = client.open(number, &ranks, true, PATIENCE).unwrap();
-    (group, ranks.iter().map(|rank| *rank as f32).sum())
-}
+use wire::{Call, DType, OpKind};
 
 // COLL-1.
 #[test]
@@ -124,28 +98,5 @@ fn ranks_that_mean_different_groups_are_told_and_the_world_goes_on() {
         assert_eq!(sum_in(&client, client.world(), 3), [3.0; 3]);
         let again = client.open(8, &[0, 1, 2], true, PATIENCE).unwrap();
         assert_eq!(sum_in(&client, again, 3), [3.0; 3]);
-    });
-}
-
-// T24 of groups: what many groups leave behind is nothing.
-#[test]
-fn many_groups_are_opened_and_closed_and_leave_nothing() {
-    let gang = Gang::start(4, 1);
-    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    gang.each(|client| {
-        let round = |from: u64| {
-            for number in from..from + 100 {
-                let (group, expected) = across(&client, number);
-                assert_eq!(sum_in(&client, group, 2), [expected; 2]);
-                close(&client, group);
-            }
-            // All are here: nobody is in the middle of another group.
-            sum_in(&client, client.world(), 1);
-            open_files()
-        };
-        let before = round(1);
-        sum_in(&client, client.world(), 1);
-        let after = round(1000);
-        assert!(after <= before + 8, "{before} before, {after} after");
     });
 }

@@ -1,12 +1,18 @@
-//! What restarts leave behind: counted in a process of its own, where nothing else comes and goes.
+//! What restarts and groups leave behind: counted in a process of its own, where nothing else comes and goes.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use gang::Gang;
+use gang::grouped::{across, close, sum_in};
 use gang::restarted::Restarted;
+
+/// What is counted is the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Open files and shared memory of a process.
 fn holdings(pid: u32) -> (usize, usize) {
@@ -19,6 +25,7 @@ fn holdings(pid: u32) -> (usize, usize) {
 
 #[test]
 fn a_hundred_restarts_leave_no_descriptor_and_no_segment_behind() {
+    let _alone = ALONE.lock();
     let mut gang = Restarted::start("auto", (2, 1));
     let mut seed = 0x5eed_u64;
     let (mut trainer, mut neighbour) = (Vec::new(), Vec::new());
@@ -33,18 +40,42 @@ fn a_hundred_restarts_leave_no_descriptor_and_no_segment_behind() {
         neighbour.push(holdings(gang.pods.children[0].id()));
     }
     for counts in [trainer, neighbour] {
-        // What a moment holds differs: the least of many moments does not, unless something stays.
-        let least = |counts: &[(usize, usize)]| {
-            let (files, maps): (Vec<_>, Vec<_>) = counts.iter().copied().unzip();
-            (
-                files.into_iter().min().unwrap(),
-                maps.into_iter().min().unwrap(),
-            )
-        };
-        let (early, late) = (least(&counts[10..30]), least(&counts[80..]));
-        assert!(
-            late.0 <= early.0 + 1 && late.1 <= early.1 + 1,
-            "{early:?} {late:?}"
-        );
+        nothing_stays(&counts);
     }
+}
+
+// T24 of groups.
+#[test]
+fn many_groups_are_opened_and_closed_and_leave_nothing() {
+    let _alone = ALONE.lock();
+    let gang = Gang::start(4, 1);
+    let counts = gang.each(|client| {
+        let mut counts = Vec::new();
+        for number in 1..=200 {
+            let (group, expected) = across(&client, number);
+            assert_eq!(sum_in(&client, group, 2), [expected; 2]);
+            close(&client, group);
+            counts.push(holdings(std::process::id()));
+        }
+        counts
+    });
+    for counts in counts {
+        nothing_stays(&counts);
+    }
+}
+
+/// What a moment holds differs: the least of many moments does not, unless something stays.
+fn nothing_stays(counts: &[(usize, usize)]) {
+    let least = |counts: &[(usize, usize)]| {
+        let (files, maps): (Vec<_>, Vec<_>) = counts.iter().copied().unzip();
+        (
+            files.into_iter().min().unwrap(),
+            maps.into_iter().min().unwrap(),
+        )
+    };
+    let (early, late) = (least(&counts[10..30]), least(&counts[counts.len() - 20..]));
+    assert!(
+        late.0 <= early.0 + 1 && late.1 <= early.1 + 1,
+        "{early:?} {late:?}"
+    );
 }
