@@ -15,6 +15,7 @@ impl Group {
         if node.broken.is_none() {
             while self.advance_once(node) {}
             self.pump(node);
+            self.pump_mail(node);
         }
         self.end_and_release(node);
     }
@@ -41,6 +42,7 @@ impl Group {
         let children = || self.edges.values().flat_map(|edge| &edge.child).flatten();
         up.any(|(tree, _)| self.ops.values().any(|op| op.has_to_start(tree)))
             || children().any(|child| !child.backlog.is_empty())
+            || self.mail.waits()
     }
 
     /// A chunk of an operation that is planned, and this node's step.
