@@ -1,6 +1,6 @@
 //! What is said is heard: every call, frame and cause there and back.
 
-use collective::machine::{Dispute, OpenReason, Opener};
+use collective::machine::{Dispute, MessageId, OpenReason, Opener, Reason, Stream};
 
 use super::*;
 
@@ -19,6 +19,12 @@ fn calls() -> Vec<collective::Call> {
         OpKind::Barrier,
         OpKind::Close,
         OpKind::ReduceScatter { op: ReduceOp::Max },
+        OpKind::Gather { root: 2 },
+        OpKind::Scatter { root: 1 },
+        OpKind::AllToAll { with: None },
+        OpKind::AllToAll { with: Some(0) },
+        OpKind::Send { to: 4 },
+        OpKind::Receive { from: 5 },
     ];
     let call = |kind| {
         DType::ALL.map(|dtype| collective::Call {
@@ -65,6 +71,9 @@ fn frames_keep_their_meaning() {
         Reason::NotReplicated,
         Reason::Factor,
         Reason::Parts,
+        Reason::Splits,
+        Reason::Closed,
+        Reason::Tags,
     ];
     let refusals = refusals.map(|reason| Refusal {
         claim: mismatch.one,

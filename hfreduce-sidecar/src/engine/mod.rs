@@ -4,6 +4,7 @@
 
 mod effects;
 mod epoch;
+mod exchange;
 mod groups;
 mod journal;
 mod local;
@@ -20,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use collective::machine::{
-    Cause, Config, Effect, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
+    Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
 };
 use collective::recovery::Report;
 use rustix::event::epoll;
@@ -147,6 +148,8 @@ pub struct Engine {
     sessions: BTreeMap<usize, Session>,
     seats: Vec<Seat>,
     uses: BTreeMap<(GroupId, OpId), Use>,
+    /// The number of the next message between two ranks.
+    next_post: OpId,
     effects: VecDeque<Effect>,
     /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
     work: VecDeque<Effect>,
@@ -240,6 +243,7 @@ impl Engine {
             sessions: BTreeMap::new(),
             seats: vec![Seat::Free; local],
             uses: BTreeMap::new(),
+            next_post: FIRST_POST,
             effects: VecDeque::new(),
             work: VecDeque::new(),
             scratch: Vec::new(),

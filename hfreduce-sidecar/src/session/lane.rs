@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use collective::machine::OpId;
+use collective::machine::{FIRST_POST, OpId, Splits};
 
 use super::{Called, Waiting};
 
@@ -32,6 +32,8 @@ pub struct Lane {
     /// Whether the first of them waits for memory.
     pub stalled: bool,
     pub(super) in_flight: BTreeMap<OpId, Called>,
+    /// How those are divided in which each rank has parts for the others.
+    pub(super) splits: BTreeMap<OpId, Splits>,
 }
 
 impl Lane {
@@ -49,6 +51,7 @@ impl Lane {
             waiting: VecDeque::new(),
             stalled: false,
             in_flight: BTreeMap::new(),
+            splits: BTreeMap::new(),
         }
     }
 
@@ -57,10 +60,10 @@ impl Lane {
         self.waiting.front()
     }
 
-    /// The calls from this operation on that are not over, in their order.
+    /// The calls from this operation on that are not over, in their order. Messages end with their epoch.
     pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
         self.in_flight
-            .range(first..)
+            .range(first..FIRST_POST)
             .map(|(op, called)| (*op, *called))
     }
 }

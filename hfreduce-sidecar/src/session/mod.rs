@@ -2,15 +2,15 @@
 //! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
+mod input;
 mod lane;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use collective::machine::{GroupId, OpId, Reason, WORLD};
+use collective::machine::{FIRST_POST, GroupId, OpId, Reason, Splits, WORLD};
 use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
@@ -25,11 +25,10 @@ pub use lane::Lane;
 
 use crate::memory::Input;
 use crate::pool::ResultBlock;
+use input::Brought;
 
 /// Input segments of one process: the buckets of a large model.
 const SEGMENT_LIMIT: usize = 1024;
-/// Inputs begin at a cache line.
-const ALIGNMENT: u64 = 64;
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
 /// How long a process looks for the next sidecar where operations wait for one, in seconds: some restarts of the
@@ -84,6 +83,8 @@ pub struct Called {
     pub since: Instant,
     /// Why this node cannot carry it out, if so.
     pub refused: Option<Reason>,
+    /// Bytes that it gets for itself alone.
+    pub own_bytes: u64,
 }
 
 /// Where a process begins.
@@ -121,6 +122,8 @@ pub struct Waiting {
     pub called: Called,
     /// Where the contribution lies, or what is wrong with it; none if the operation reads none here.
     pub input: Result<Option<Input>, String>,
+    /// How an all-to-all is divided.
+    pub splits: Option<Splits>,
 }
 
 /// What the ring brought.
@@ -344,7 +347,11 @@ impl Session {
                 input,
             } => {
                 self.note_question()?;
-                let input = self.input(group, &call, input);
+                let Brought {
+                    input,
+                    splits,
+                    own_bytes,
+                } = self.input(group, &call, input);
                 let since = Instant::now();
                 let lane = self.lanes.get_mut(&group);
                 let lane = lane.filter(|lane| lane.opening.is_none() && lane.closed.is_none());
@@ -355,8 +362,10 @@ impl Session {
                         call,
                         since,
                         refused: None,
+                        own_bytes,
                     },
                     input,
+                    splits,
                 });
                 Ok(Some(Taken::Call))
             }
@@ -419,55 +428,6 @@ impl Session {
         };
         self.lanes.insert(group, lane);
         Ok(Some(Taken::Open(group)))
-    }
-
-    fn input(
-        &self,
-        group: GroupId,
-        call: &wire::Call,
-        place: Place,
-    ) -> Result<Option<Input>, String> {
-        let rank = self.lanes.get(&group).map(|lane| lane.rank);
-        if !rank.is_some_and(|rank| call.reads_input_of(rank)) {
-            return Ok(None);
-        }
-        self.place(call, place, call.input_bytes()).map(Some)
-    }
-
-    /// What lies at a place in the segments that were lent.
-    fn place(
-        &self,
-        what: &impl Display,
-        place: Place,
-        bytes: Option<usize>,
-    ) -> Result<Input, String> {
-        let wrong = || {
-            let Place { segment, offset } = place;
-            format!("{what} reads past the end of input segment {segment} at {offset}")
-        };
-        let block = self.inputs.get(&place.segment).ok_or_else(|| {
-            format!(
-                "{what} names input segment {}, which is not lent",
-                place.segment
-            )
-        })?;
-        if !place.offset.is_multiple_of(ALIGNMENT) {
-            return Err(format!(
-                "{what} reads at {}, which is no multiple of {ALIGNMENT}",
-                place.offset
-            ));
-        }
-        let bytes = bytes.ok_or_else(wrong)?;
-        let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
-        let end = offset.checked_add(bytes).ok_or_else(wrong)?;
-        if end > block.segment().len() {
-            return Err(wrong());
-        }
-        Ok(Input {
-            block: Arc::clone(block),
-            offset,
-            bytes,
-        })
     }
 
     /// How many calls wait for their turn.
@@ -554,18 +514,41 @@ impl Session {
     /// The call whose turn is next takes its place in the order of operations.
     pub fn accept(&mut self, group: GroupId, refused: Option<Reason>) -> Option<Waiting> {
         let lane = self.lanes.get_mut(&group)?;
+        let op = lane.next_op;
+        lane.next_op += 1;
+        self.accept_as(group, op, refused)
+    }
+
+    /// The same for a message between two ranks, which has none: `op` is its number.
+    pub fn accept_as(
+        &mut self,
+        group: GroupId,
+        op: OpId,
+        refused: Option<Reason>,
+    ) -> Option<Waiting> {
+        let lane = self.lanes.get_mut(&group)?;
         let mut waiting = lane.waiting.pop_front()?;
         waiting.called.refused = refused;
         lane.stalled = false;
-        lane.in_flight.insert(lane.next_op, waiting.called);
-        lane.next_op += 1;
+        lane.in_flight.insert(op, waiting.called);
+        if let Some(splits) = waiting.splits.clone() {
+            lane.splits.insert(op, splits);
+        }
         Some(waiting)
+    }
+
+    /// How an operation that is not over is divided.
+    pub fn splits(&self, group: GroupId, op: OpId) -> Option<Splits> {
+        self.lanes.get(&group)?.splits.get(&op).cloned()
     }
 
     /// An operation is over: what was called.
     pub fn ended(&mut self, group: GroupId, op: OpId) -> Option<Called> {
         let lane = self.lanes.get_mut(&group)?;
-        lane.told = lane.told.max(op + 1);
+        if op < FIRST_POST {
+            lane.told = lane.told.max(op + 1);
+        }
+        lane.splits.remove(&op);
         lane.in_flight.remove(&op)
     }
 

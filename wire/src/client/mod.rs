@@ -234,7 +234,11 @@ impl Client {
     }
 
     /// Calls an operation of a group: the n-th call of each of its ranks in it is its n-th operation. Roots are ranks of
-    /// the group.
+    /// the group. The input of an all-to-all begins with how it is divided ([`crate::parts`]).
+    ///
+    /// [`OpKind::Send`](crate::OpKind) and `Receive` have no place in that order: the n-th message from one rank to
+    /// another under a tag is the n-th that is received so. A process that has called any does not go on with a sidecar
+    /// that is started in place of one that was killed.
     pub fn submit_in(
         &self,
         group: Group,
@@ -350,6 +354,10 @@ impl Client {
             call,
             input: place,
         };
+        if call.is_between_two() {
+            // Ends come out of order, and nobody knows of a message any more whose sidecar is gone.
+            self.shared.lock()?.be_impatient();
+        }
         self.ask(call, submission, input, timeout)
     }
 
@@ -480,11 +488,8 @@ impl Client {
 
 /// Refuses a call that reads more than the bytes that are given.
 fn check_input(group: Group, call: Call, given: usize) -> Result<(), Error> {
-    let needed = if call.reads_input_of(group.rank) {
-        call.input_bytes().unwrap_or(usize::MAX)
-    } else {
-        0
-    };
+    let needed = call.reads_bytes_of(group.rank, group.size);
+    let needed = needed.unwrap_or(usize::MAX);
     if given < needed {
         return Err(Error::Input {
             call,

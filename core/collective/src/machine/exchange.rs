@@ -44,10 +44,18 @@ impl Exchange {
         match call.kind {
             OpKind::Gather { root } => Parts {
                 send: vec![(root, call.count)],
-                receive: everybody(call.count).split_off(if root == rank { 0 } else { world as usize }),
+                receive: everybody(call.count).split_off(if root == rank {
+                    0
+                } else {
+                    world as usize
+                }),
             },
             OpKind::Scatter { root } => Parts {
-                send: everybody(call.count).split_off(if root == rank { 0 } else { world as usize }),
+                send: everybody(call.count).split_off(if root == rank {
+                    0
+                } else {
+                    world as usize
+                }),
                 receive: vec![(root, call.count)],
             },
             OpKind::AllToAll { .. }
@@ -86,19 +94,32 @@ impl Group {
         let Some(operation) = self.ops.get_mut(&id) else {
             return;
         };
-        let plan = operation.plan.as_ref().filter(|_| operation.served.is_none());
-        let Some(call) = plan.map(|plan| *plan.call()).filter(|call| call.kind.exchanges()) else {
+        let plan = operation
+            .plan
+            .as_ref()
+            .filter(|_| operation.served.is_none());
+        let Some(call) = plan
+            .map(|plan| *plan.call())
+            .filter(|call| call.kind.exchanges())
+        else {
             return;
         };
         if operation.exchange.begun || operation.stage != Stage::Open {
             return;
         }
         let size = call.dtype.size() as u64;
-        let (world, first) = (self.part.layout.whole(), self.part.layout.ranks(self.part.node).start);
+        let (world, first) = (
+            self.part.layout.whole(),
+            self.part.layout.ranks(self.part.node).start,
+        );
         let parts: Vec<(usize, u32, Parts)> = (0..operation.brought.len())
             .map(|local| {
                 let rank = first + local as u32;
-                (local, rank, operation.exchange.parts(&call, local, rank, world))
+                (
+                    local,
+                    rank,
+                    operation.exchange.parts(&call, local, rank, world),
+                )
             })
             .collect();
         let is_there = |(local, _, parts): &(usize, u32, Parts)| {
@@ -108,7 +129,9 @@ impl Group {
         if !parts.iter().all(is_there) {
             return;
         }
-        let messages = parts.iter().map(|(.., parts)| parts.send.len() + parts.receive.len());
+        let messages = parts
+            .iter()
+            .map(|(.., parts)| parts.send.len() + parts.receive.len());
         operation.exchange.left = messages.sum::<usize>() as u32;
         operation.exchange.begun = true;
         let of_pair = |with, count| Call {

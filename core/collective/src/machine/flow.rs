@@ -13,9 +13,10 @@ impl Group {
     /// Does everything that has become possible.
     pub(super) fn advance(&mut self, node: &mut Node) {
         if node.broken.is_none() {
+            // What that brings to an end, or finds wrong, lets operations go on.
+            self.pump_mail(node);
             while self.advance_once(node) {}
             self.pump(node);
-            self.pump_mail(node);
         }
         self.end_and_release(node);
     }

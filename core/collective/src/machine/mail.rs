@@ -211,6 +211,17 @@ impl Mail {
         queues.any(|queue| !queue.own.is_empty() || !queue.relayed.is_empty())
     }
 
+    fn forget(&mut self) {
+        self.incoming.clear();
+        self.outgoing.clear();
+        self.wanted.clear();
+        self.unasked = Default::default();
+        for queue in self.queues.values_mut() {
+            queue.own.clear();
+            queue.relayed.clear();
+        }
+    }
+
     /// Whether a rank here waits for a message, or a neighbour for one to be passed on.
     pub(super) fn is_in_use(&self) -> bool {
         !self.posts.is_empty() || self.taken.values().any(|taken| *taken != 0)
@@ -233,9 +244,13 @@ impl Group {
     fn hop(&self, node: &Node, to: usize) -> Hop {
         let own = self.part.node;
         let trees = &self.part.trees;
-        let is_direct = to == own
-            || trees.share_zone(own, to) && node.is_linked(self.part.nodes[to]);
-        let next = if is_direct { to } else { trees.next_towards(own, to) };
+        let is_direct =
+            to == own || trees.share_zone(own, to) && node.is_linked(self.part.nodes[to]);
+        let next = if is_direct {
+            to
+        } else {
+            trees.next_towards(own, to)
+        };
         Hop {
             node: next,
             passes: next != to,
@@ -367,10 +382,6 @@ impl Group {
             self.hear_of(node, message.number);
         }
         self.want_here(node, message, want);
-        let local = (message.from - self.part.layout.ranks(self.part.node).start) as usize;
-        if self.gone[local] {
-            self.check_wanted_of(node, local);
-        }
         Ok(())
     }
 
@@ -390,6 +401,10 @@ impl Group {
             self.meet(node, message, want);
         } else {
             self.mail.wanted.insert(message, want);
+            let local = (message.from - self.part.layout.ranks(self.part.node).start) as usize;
+            if self.gone[local] {
+                self.check_wanted_of(node, local);
+            }
         }
     }
 
@@ -518,11 +533,7 @@ impl Group {
         };
         let chunk = outgoing.next;
         outgoing.next += 1;
-        let (op, rank, is_last) = (
-            outgoing.op,
-            outgoing.rank,
-            outgoing.next == outgoing.chunks,
-        );
+        let (op, rank, is_last) = (outgoing.op, outgoing.rank, outgoing.next == outgoing.chunks);
         let (skipped, bytes) = extent(outgoing.bytes, chunk, chunk_bytes);
         let offset = outgoing.offset + skipped;
         if !is_last {
@@ -691,7 +702,8 @@ impl Group {
         let place = if self.check_ranks(&message).is_err() {
             None
         } else if self.home(message.to) == self.part.node {
-            self.target(&message, chunk).filter(|region| region.bytes == bytes)
+            self.target(&message, chunk)
+                .filter(|region| region.bytes == bytes)
         } else {
             let buffer = self.receive(peer, RELAY, slot);
             let is_free = self.check_relay(peer, slot, bytes).is_ok();
@@ -812,14 +824,15 @@ impl Group {
 
     /// The epoch is over: nothing is sent and nothing is expected any more.
     pub(super) fn close_mail(&mut self, node: &mut Node, broken: Broken) {
-        self.mail.incoming.clear();
-        self.mail.outgoing.clear();
-        self.mail.wanted.clear();
-        self.mail.unasked = Default::default();
-        for queue in self.mail.queues.values_mut() {
-            queue.own.clear();
-            queue.relayed.clear();
-        }
+        self.mail.forget();
         self.break_posts(node, broken);
+    }
+
+    /// The group is over: the same. Says whether nothing is on its way from here any more.
+    pub(super) fn finish_mail(&mut self, node: &mut Node) -> bool {
+        self.mail.forget();
+        self.close_posts(node);
+        let mut queues = self.mail.queues.values();
+        self.mail.posts.is_empty() && queues.all(|queue| queue.sending == 0)
     }
 }

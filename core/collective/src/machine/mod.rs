@@ -355,14 +355,7 @@ impl Machine {
         }
     }
 
-    fn post(
-        &mut self,
-        group: GroupId,
-        rank: usize,
-        op: OpId,
-        call: Call,
-        refused: Option<Reason>,
-    ) {
+    fn post(&mut self, group: GroupId, rank: usize, op: OpId, call: Call, refused: Option<Reason>) {
         if let Some(group) = self.groups.get_mut(&group)
             && let Some(rank) = group.part.local(rank)
         {
@@ -377,9 +370,8 @@ impl Machine {
         };
         group.watch(&mut self.node);
         group.advance(&mut self.node);
-        if group.over && group.ops.is_empty() {
+        if group.over && group.ops.is_empty() && group.finish_mail(&mut self.node) {
             group.say_last_marks(&mut self.node);
-            group.fail_posts(&mut self.node);
             self.groups.remove(&id);
             self.node.out.push(Effect::Closed { group: id });
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::mail::Parcel;
 use super::{
-    Broken, Config, Counters, Effect, Frame, GroupId, MAX_LINKS, OnPeerLoss, OpId, Region, Ticket, WORLD,
+    Broken, Config, Counters, Effect, Frame, GroupId, MAX_LINKS, OnPeerLoss, OpId, Region, Ticket,
+    WORLD,
 };
 
 /// A neighbour.

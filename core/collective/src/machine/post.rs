@@ -214,7 +214,7 @@ impl Group {
     }
 
     /// The group is over: what was not matched by then never will be.
-    pub(super) fn fail_posts(&mut self, node: &mut Node) {
+    pub(super) fn close_posts(&mut self, node: &mut Node) {
         for op in self.mail.posts.keys().copied().collect::<Vec<_>>() {
             self.refuse_post(node, op, Reason::Closed);
         }

@@ -240,7 +240,9 @@ impl Group {
                 refused,
                 ..
             } => self.denied(node, peer, message, Want { call, refused }),
-            Frame::Credit { tree: RELAY, slot, .. } => self.relay_credit(peer, slot),
+            Frame::Credit {
+                tree: RELAY, slot, ..
+            } => self.relay_credit(peer, slot),
             Frame::Credit { tree, slot, .. } => self.credit(peer, tree, slot),
             Frame::Awaiting { op, .. } => self.awaiting(node, peer, op),
             Frame::Mark { mark, .. } => self.marked(peer, mark),
