@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::{Call, DType, OpKind, ReduceOp};
+use wire::{Call, DType, OpKind, ReduceOp, parts};
 
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
@@ -142,9 +142,11 @@ impl Client {
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
     /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
     /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. Of the world, unless a
-    /// `group` is given; `root` is a rank of that.
+    /// `group` is given; `root` is a rank of that. `splits`, of an all-to-all: how many elements go to each rank, and how
+    /// many come from each.
     #[pyo3(signature = (
-        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, timeout
+        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, splits = None,
+        timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -162,21 +164,26 @@ impl Client {
         root: u32,
         tag: u64,
         group: Option<&Bound<'_, Group>>,
+        splits: Option<(Vec<u64>, Vec<u64>)>,
         timeout: f64,
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
+        let lists = splits.as_ref().map_or(0, |(send, _)| parts::bytes(send.len() as u32));
         let lent = match input {
             None => None,
             Some(input) => {
-                let bytes = input.len_bytes();
+                let bytes = lists + input.len_bytes();
                 let idle = self.inner.idle_buffer(bytes);
                 let lent = match idle.map_err(|error| raise(py, &error))? {
                     Some(lent) => Ok(lent),
                     None => py.detach(|| self.inner.buffer(bytes, timeout)),
                 };
                 let mut lent = lent.map_err(|error| raise(py, &error))?;
-                input.copy_to_slice(py, &mut lent)?;
+                if let Some((send, receive)) = &splits {
+                    parts::write(send, receive, &mut lent[..lists]);
+                }
+                input.copy_to_slice(py, &mut lent[lists..])?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(lent)
             }

@@ -176,6 +176,37 @@ fn frames_keep_their_meaning() {
                 },
             }),
     );
+    let message = |of| MessageId {
+        from: 3,
+        to: 1 << 20,
+        of,
+        number: 77,
+    };
+    for of in [Stream::Operation, Stream::Tag(0), Stream::Tag(u64::MAX)] {
+        let message = message(of);
+        frames.push(Frame::Data {
+            group,
+            message,
+            chunk: 5,
+            slot: 1,
+            bytes: 99,
+        });
+        for refused in [None, Some(Reason::Limit), Some(Reason::Tags)] {
+            let call = calls()[100];
+            frames.push(Frame::Want {
+                group,
+                message,
+                call,
+                refused,
+            });
+            frames.push(Frame::Deny {
+                group,
+                message,
+                call,
+                refused,
+            });
+        }
+    }
     frames.extend(causes.map(|broken| Frame::Abort { broken }));
     let verdicts = refusals.map(Verdict::from);
     for verdict in verdicts.into_iter().chain([mismatch.into()]) {

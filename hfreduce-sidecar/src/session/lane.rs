@@ -32,6 +32,8 @@ pub struct Lane {
     /// Whether the first of them waits for memory.
     pub stalled: bool,
     pub(super) in_flight: BTreeMap<OpId, Called>,
+    /// Whether it has sent or received messages.
+    pub(super) has_posted: bool,
     /// How those are divided in which each rank has parts for the others.
     pub(super) splits: BTreeMap<OpId, Splits>,
 }
@@ -51,6 +53,7 @@ impl Lane {
             waiting: VecDeque::new(),
             stalled: false,
             in_flight: BTreeMap::new(),
+            has_posted: false,
             splits: BTreeMap::new(),
         }
     }

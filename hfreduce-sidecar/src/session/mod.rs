@@ -507,7 +507,7 @@ impl Session {
     /// Whether the process has called anything.
     pub fn has_called(&self) -> bool {
         let mut lanes = self.lanes.values();
-        let used = |lane: &Lane| lane.next_op > 0 || !lane.waiting.is_empty();
+        let used = |lane: &Lane| lane.next_op > 0 || lane.has_posted || !lane.waiting.is_empty();
         self.begin != Begin::Afresh || self.lanes.len() > 1 || lanes.any(used)
     }
 
@@ -530,6 +530,7 @@ impl Session {
         let mut waiting = lane.waiting.pop_front()?;
         waiting.called.refused = refused;
         lane.stalled = false;
+        lane.has_posted |= op >= FIRST_POST;
         lane.in_flight.insert(op, waiting.called);
         if let Some(splits) = waiting.splits.clone() {
             lane.splits.insert(op, splits);
