@@ -38,7 +38,10 @@ fn part(from: u32, to: u32, most: usize) -> Vec<f32> {
 
 fn all_to_all(client: &Client, group: Group, most: usize, odd: u64) -> Ticket {
     let others = 0..group.size;
-    let sent: Vec<Vec<f32>> = others.clone().map(|to| part(group.rank, to, most)).collect();
+    let sent: Vec<Vec<f32>> = others
+        .clone()
+        .map(|to| part(group.rank, to, most))
+        .collect();
     let send: Vec<u64> = sent.iter().map(|part| part.len() as u64).collect();
     let mut receive: Vec<u64> = others
         .map(|from| part(from, group.rank, most).len() as u64)
@@ -50,7 +53,9 @@ fn all_to_all(client: &Client, group: Group, most: usize, odd: u64) -> Ticket {
     parts::write(&send, &receive, &mut input[..lists]);
     input[lists..].copy_from_slice(&elements);
     let call = Call::new(OpKind::AllToAll, DType::F32, 0);
-    client.submit_in(group, call, Some(input), PATIENCE).unwrap()
+    client
+        .submit_in(group, call, Some(input), PATIENCE)
+        .unwrap()
 }
 
 fn expected(group: Group, most: usize) -> Vec<f32> {
@@ -217,8 +222,14 @@ fn a_message_of_another_size_is_an_error_on_both_ranks_and_nobody_else() {
         if world.rank != 1 {
             let (kind, text) = failure(&client, ticket);
             assert_eq!(kind, FailureKind::Mismatch);
-            assert!(text.contains("rank 0 called send(4 x f32 to rank 2)"), "{text}");
-            assert!(text.contains("rank 2 called recv(5 x f32 from rank 0)"), "{text}");
+            assert!(
+                text.contains("rank 0 called send(4 x f32 to rank 2)"),
+                "{text}"
+            );
+            assert!(
+                text.contains("rank 2 called recv(5 x f32 from rank 0)"),
+                "{text}"
+            );
             let barrier = submit(&client, world, Call::barrier(), None);
             take(&client, barrier);
         } else {
@@ -241,10 +252,15 @@ fn lists_that_lie_are_refused_on_all_ranks() {
         let most = if world.rank == 1 { 1 << 60 } else { 1 };
         parts::write(&[most, 1], &[1, 1], &mut input[..lists]);
         let call = Call::new(OpKind::AllToAll, DType::F32, 0);
-        let ticket = client.submit_in(world, call, Some(input), PATIENCE).unwrap();
+        let ticket = client
+            .submit_in(world, call, Some(input), PATIENCE)
+            .unwrap();
         let (kind, text) = failure(&client, ticket);
         assert_eq!(kind, FailureKind::Refused);
-        assert!(text.contains("its parts are not one for each rank"), "{text}");
+        assert!(
+            text.contains("its parts are not one for each rank"),
+            "{text}"
+        );
         let ticket = all_to_all(&client, world, 9, 0);
         assert_eq!(take(&client, ticket), expected(world, 9));
     });

@@ -124,7 +124,9 @@ impl Client {
     }
 
     /// Opens a group of global ranks, which ascend, and waits until all of them have done so alike under the same
-    /// number. `replicated`: its ranks do the same work, so that some of them can go on without others.
+    /// number. `replicated`: its ranks do the same work, so that some of them can go on without others. `priority`: what
+    /// is computed for it goes before what is for groups of a lower one; 0 is the world's.
+    #[pyo3(signature = (number, ranks, replicated, timeout, priority = 0))]
     fn open(
         &self,
         py: Python<'_>,
@@ -132,9 +134,13 @@ impl Client {
         ranks: Vec<u32>,
         replicated: bool,
         timeout: f64,
+        priority: i8,
     ) -> PyResult<Group> {
         let timeout = seconds(timeout)?;
-        py.detach(|| self.inner.open(number, &ranks, replicated, timeout))
+        py.detach(|| {
+            self.inner
+                .open_with(number, &ranks, replicated, priority, timeout)
+        })
             .map(Group)
             .map_err(|error| raise(py, &error))
     }

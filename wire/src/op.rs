@@ -232,8 +232,10 @@ impl Call {
     /// Bytes that the operation reads of a rank of a group of this `size`; none if there are more than memory can hold.
     /// Of an all-to-all, those that say how many follow.
     pub fn reads_bytes_of(&self, rank: u32, size: u32) -> Option<usize> {
+        if !self.reads_input_of(rank) {
+            return Some(0);
+        }
         match self.kind {
-            _ if !self.reads_input_of(rank) => Some(0),
             OpKind::AllToAll => Some(crate::parts::bytes(size)),
             OpKind::Scatter => self.input_bytes()?.checked_mul(size as usize),
             OpKind::AllReduce

@@ -216,7 +216,7 @@ impl Engine {
             self.flush_pushed();
         }
         let effect = self.effects.pop_front();
-        effect.or_else(|| self.work.pop_front())
+        effect.or_else(|| self.work.pop())
     }
 
     /// Sends what was queued: frames that follow each other leave together.

@@ -2,6 +2,7 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
+mod backlog;
 mod effects;
 mod epoch;
 mod exchange;
@@ -40,6 +41,7 @@ use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
 use crate::welcomed::Welcomed;
+use backlog::Backlog;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
@@ -152,7 +154,7 @@ pub struct Engine {
     next_post: OpId,
     effects: VecDeque<Effect>,
     /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
-    work: VecDeque<Effect>,
+    work: Backlog,
     scratch: Vec<Effect>,
     /// Neighbours whose links have something to send.
     pushed: Vec<usize>,
@@ -245,7 +247,7 @@ impl Engine {
             uses: BTreeMap::new(),
             next_post: FIRST_POST,
             effects: VecDeque::new(),
-            work: VecDeque::new(),
+            work: Backlog::default(),
             scratch: Vec::new(),
             pushed: Vec::new(),
             limit_bytes,
@@ -347,8 +349,8 @@ impl Engine {
         self.machine.handle(now, input, &mut self.scratch);
         for effect in self.scratch.drain(..) {
             self.journal.give(now, &effect, node);
-            if matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. }) {
-                self.work.push_back(effect);
+            if let Effect::Reduce { destination, .. } | Effect::Copy { destination, .. } = effect {
+                self.work.push(destination.buffer.group(), effect);
             } else {
                 self.effects.push_back(effect);
             }

@@ -13,6 +13,8 @@ pub struct Lane {
     pub ranks: Vec<u32>,
     /// Whether some of them can go on without others.
     pub replicated: bool,
+    /// What is computed for it goes before what is for lanes of a lower one.
+    pub priority: i8,
     /// The process among them.
     pub rank: u32,
     /// How many they are.
@@ -43,6 +45,7 @@ impl Lane {
         Self {
             ranks,
             replicated: true,
+            priority: 0,
             rank,
             size,
             opening: None,

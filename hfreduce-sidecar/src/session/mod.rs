@@ -335,10 +335,11 @@ impl Session {
                 group,
                 ranks,
                 replicated,
+                priority,
                 input,
             } => {
                 self.note_question()?;
-                self.open(ticket, group, ranks, replicated, input)
+                self.open(ticket, group, ranks, (replicated, priority), input)
             }
             Submission::Call {
                 ticket,
@@ -388,7 +389,7 @@ impl Session {
         ticket: u64,
         group: GroupId,
         count: u32,
-        replicated: bool,
+        (replicated, priority): (bool, i8),
         place: Place,
     ) -> Result<Option<Taken>, Error> {
         let refused = if self.lanes.contains_key(&group) {
@@ -424,6 +425,7 @@ impl Session {
         let lane = Lane {
             opening: Some(ticket),
             replicated,
+            priority,
             ..Lane::new(ranks, rank, count)
         };
         self.lanes.insert(group, lane);

@@ -292,6 +292,19 @@ impl Client {
         replicated: bool,
         timeout: Duration,
     ) -> Result<Group, Error> {
+        self.open_with(number, ranks, replicated, 0, timeout)
+    }
+
+    /// The same with a priority: what a node computes for the group goes, chunk by chunk, before what it computes for
+    /// groups of a lower one. The world's is 0.
+    pub fn open_with(
+        &self,
+        number: u64,
+        ranks: &[u32],
+        replicated: bool,
+        priority: i8,
+        timeout: Duration,
+    ) -> Result<Group, Error> {
         let start = Instant::now();
         let mut list = self.buffer(size_of_val(ranks), timeout)?;
         for (bytes, rank) in list.as_chunks_mut().0.iter_mut().zip(ranks) {
@@ -304,6 +317,7 @@ impl Client {
             group: number,
             ranks: ranks.len() as u32,
             replicated,
+            priority,
             input,
         };
         let said = |error| match error {

@@ -61,6 +61,19 @@ pub enum Buffer {
     },
 }
 
+impl Buffer {
+    /// The group that it belongs to.
+    #[must_use]
+    pub const fn group(&self) -> GroupId {
+        let (Self::Input { group, .. }
+        | Self::Result { group, .. }
+        | Self::Own { group, .. }
+        | Self::Receive { group, .. }
+        | Self::Send { group, .. }) = *self;
+        group
+    }
+}
+
 /// In the place of a tree: what is passed on between nodes that have no link to each other. Its slots are the receiver's.
 pub const RELAY: u8 = 2;
 /// In the place of a slot: the frame's payload has arrived where it is meant for, or it has none.

@@ -21,11 +21,14 @@ pub(crate) fn any_call(rng: &mut Rng, ranks: u32) -> Call {
         OpKind::ReduceScatter { op },
         OpKind::Barrier,
     ]);
-    let most = match kind {
-        OpKind::Barrier => 1,
-        OpKind::AllGather => 30,
-        OpKind::ReduceScatter { .. } => 60,
-        _ => 300,
+    let most = if kind == OpKind::Barrier {
+        1
+    } else if kind == OpKind::AllGather {
+        30
+    } else if let OpKind::ReduceScatter { .. } = kind {
+        60
+    } else {
+        300
     };
     let parts = if let OpKind::ReduceScatter { .. } = kind {
         u64::from(ranks)

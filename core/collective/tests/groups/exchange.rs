@@ -53,13 +53,12 @@ impl World {
         let call = self.has(group, rank).unwrap().program[op];
         let lane = &self.lanes[&group];
         let at = lane.ranks.binary_search(&rank).unwrap() as u32;
-        let splits = match call.kind {
-            OpKind::AllToAll { .. } => self.splits(group, rank, op),
-            _ => Splits::default(),
-        };
-        let bytes = match call.kind {
-            OpKind::AllToAll { .. } => splits.receive.iter().sum::<u64>() * WORD as u64,
-            _ => call.own_bytes(at, lane.ranks.len() as u32),
+        let is_all_to_all = matches!(call.kind, OpKind::AllToAll { .. });
+        let splits = self.splits(group, rank, op);
+        let bytes = if is_all_to_all {
+            splits.receive.iter().sum::<u64>() * WORD as u64
+        } else {
+            call.own_bytes(at, lane.ranks.len() as u32)
         };
         let own = Buffer::Own {
             group,
@@ -68,19 +67,20 @@ impl World {
         };
         let place = self.nodes[node].memory.entry(own).or_default();
         *place = vec![0xdd; bytes as usize];
-        let input = match call.kind {
-            OpKind::AllToAll { .. } => Input::Exchange {
+        let input = if is_all_to_all {
+            Input::Exchange {
                 group,
                 rank: local,
                 call,
                 splits,
-            },
-            _ => Input::Submit {
+            }
+        } else {
+            Input::Submit {
                 group,
                 rank: local,
                 call,
                 ready: self.input(group, rank, op).len() as u64,
-            },
+            }
         };
         self.handle(node, input);
     }
@@ -91,25 +91,22 @@ impl World {
         let call = self.has(group, rank).unwrap().program[op];
         let input = |rank: u32| self.input(group, rank, op);
         let at = lane.ranks.binary_search(&rank).unwrap();
-        match call.kind {
-            OpKind::Gather { root } if root as usize == at => {
-                lane.ranks.iter().flat_map(|&rank| input(rank)).collect()
-            }
-            OpKind::Scatter { root } => {
-                let each = call.count as usize * WORD;
-                input(lane.ranks[root as usize])[at * each..(at + 1) * each].to_vec()
-            }
-            OpKind::AllToAll { .. } => {
-                let part = |&from: &u32| {
-                    let sent = self.splits(group, from, op).send;
-                    let before = sent[..at].iter().sum::<u64>() as usize * WORD;
-                    let bytes = sent[at] as usize * WORD;
-                    input(from)[before..before + bytes].to_vec()
-                };
-                lane.ranks.iter().flat_map(part).collect()
-            }
-            _ => Vec::new(),
+        if let OpKind::AllToAll { .. } = call.kind {
+            let part = |&from: &u32| {
+                let sent = self.splits(group, from, op).send;
+                let before = sent[..at].iter().sum::<u64>() as usize * WORD;
+                let bytes = sent[at] as usize * WORD;
+                input(from)[before..before + bytes].to_vec()
+            };
+            return lane.ranks.iter().flat_map(part).collect();
         }
+        if let OpKind::Scatter { root } = call.kind {
+            let each = call.count as usize * WORD;
+            return input(lane.ranks[root as usize])[at * each..(at + 1) * each].to_vec();
+        }
+        let is_root = matches!(call.kind, OpKind::Gather { root } if root as usize == at);
+        let ranks = lane.ranks.iter().filter(|_| is_root);
+        ranks.flat_map(|&rank| input(rank)).collect()
     }
 }
 

@@ -96,9 +96,10 @@ impl World {
         self.messages[at].sides[side] = Side::Called;
         let ranks = &self.lanes[&group].ranks;
         let place = |rank: u32| ranks.binary_search(&rank).unwrap() as u32;
-        let kind = match side {
-            0 => OpKind::Send { to: place(to) },
-            _ => OpKind::Receive { from: place(from) },
+        let kind = if side == 0 {
+            OpKind::Send { to: place(to) }
+        } else {
+            OpKind::Receive { from: place(from) }
         };
         let call = Call {
             kind,

@@ -18,12 +18,7 @@ pub(crate) struct Work {
 
 /// The group that a buffer belongs to.
 pub(crate) fn group_of(buffer: &Buffer) -> GroupId {
-    let (Buffer::Input { group, .. }
-    | Buffer::Result { group, .. }
-    | Buffer::Receive { group, .. }
-    | Buffer::Send { group, .. }
-    | Buffer::Own { group, .. }) = *buffer;
-    group
+    buffer.group()
 }
 
 impl World {

@@ -282,14 +282,16 @@ impl World {
         let reads = !matches!(call.kind, OpKind::Barrier | OpKind::Close);
         let salt = group << 48 | u64::from(rank) << 32 | op as u64;
         let mut rng = Rng::new(self.inputs_seed ^ salt);
-        let count = match call.kind {
-            OpKind::Scatter { root } if self.lanes[&group].ranks[root as usize] == rank => {
-                call.count * self.lanes[&group].ranks.len() as u64
-            }
-            OpKind::Scatter { .. } => 0,
-            OpKind::AllToAll { .. } => self.splits(group, rank, op).send.iter().sum(),
-            _ if reads => call.count,
-            _ => 0,
+        let ranks = &self.lanes[&group].ranks;
+        let count = if let OpKind::AllToAll { .. } = call.kind {
+            self.splits(group, rank, op).send.iter().sum()
+        } else if let OpKind::Scatter { root } = call.kind {
+            let is_root = ranks[root as usize] == rank;
+            u64::from(is_root) * call.count * ranks.len() as u64
+        } else if reads {
+            call.count
+        } else {
+            0
         };
         (0..count)
             .flat_map(|_| (rng.next_u64() as i64 >> 20).to_ne_bytes())
