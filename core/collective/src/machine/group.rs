@@ -11,6 +11,7 @@ use super::mail::Mail;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
 use super::part::Part;
+use super::turns::Turns;
 use super::{
     Broken, Buffer, Claim, Config, Effect, Frame, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason,
     Region, Splits, Start, Ticket, WORLD,
@@ -41,6 +42,7 @@ pub(super) struct Group {
     /// The send slots of each tree in which this node has a parent.
     pub(super) parents: [Option<(usize, Parent)>; 2],
     pub(super) ops: BTreeMap<OpId, Operation>,
+    pub(super) turns: Turns,
     /// How many operations each local rank has called.
     pub(super) called: Vec<u64>,
     pub(super) history: History,
@@ -87,6 +89,7 @@ impl Group {
             parents: [0, 1]
                 .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
             ops: BTreeMap::new(),
+            turns: Turns::default(),
             history: History::new(base, called.clone(), &trees[0].children[node]),
             called,
             mail: Mail::default(),
@@ -152,6 +155,7 @@ impl Group {
                 operation.stage = Stage::Final;
             }
             self.ops.insert(op, operation);
+            self.turns.stir(op);
         }
     }
 
@@ -286,6 +290,7 @@ impl Group {
             return;
         }
         let refused = ready.err().or_else(|| self.lost_for(&call));
+        self.turns.stir(id);
         let operation = self
             .ops
             .entry(id)
@@ -318,6 +323,7 @@ impl Group {
             .and_then(|operation| operation.brought[rank].as_mut())
         {
             brought.ready = brought.ready.max(ready);
+            self.turns.stir(op);
         }
         self.begin_exchange(node, op);
     }

@@ -446,6 +446,7 @@ impl Group {
                     == std::mem::discriminant(&want.call.kind);
                 if let Some(operation) = self.ops.get_mut(&op).filter(|_| same) {
                     operation.exchange.dispute.get_or_insert(mismatch);
+                    self.turns.stir(op);
                 }
             }
             Stream::Tag(_) => self.disagree(node, message, op, own, want, mismatch),
@@ -806,7 +807,10 @@ impl Group {
     /// A message from or to a rank here is where it belongs.
     fn message_over(&mut self, node: &mut Node, op: OpId) {
         match self.ops.get_mut(&op) {
-            Some(operation) => operation.exchange.left -= 1,
+            Some(operation) => {
+                operation.exchange.left -= 1;
+                self.turns.stir(op);
+            }
             None => self.end_post(node, op, None),
         }
     }

@@ -41,6 +41,7 @@ mod part;
 mod post;
 mod receive;
 mod status;
+mod turns;
 mod up;
 mod watch;
 
