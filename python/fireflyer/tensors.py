@@ -68,7 +68,8 @@ def as_bytes(tensor: torch.Tensor) -> Any:
         tensor = tensor.detach()
     if tensor.dtype in _NUMPY:
         return tensor.numpy().reshape(-1).view(numpy.uint8)
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    # A single element may have any stride.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def moved(tensor: torch.Tensor) -> Words:

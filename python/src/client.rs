@@ -141,8 +141,8 @@ impl Client {
             self.inner
                 .open_with(number, &ranks, replicated, priority, timeout)
         })
-            .map(Group)
-            .map_err(|error| raise(py, &error))
+        .map(Group)
+        .map_err(|error| raise(py, &error))
     }
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
@@ -175,7 +175,9 @@ impl Client {
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
-        let lists = splits.as_ref().map_or(0, |(send, _)| parts::bytes(send.len() as u32));
+        let lists = splits
+            .as_ref()
+            .map_or(0, |(send, _)| parts::bytes(send.len() as u32));
         let lent = match input {
             None => None,
             Some(input) => {

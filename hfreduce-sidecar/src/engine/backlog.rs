@@ -29,7 +29,8 @@ impl Backlog {
 
     pub(super) fn push(&mut self, group: GroupId, effect: Effect) {
         let priority = self.priorities.get(&group).copied().unwrap_or(0);
-        self.waiting.insert((Reverse(priority), self.pushed), effect);
+        self.waiting
+            .insert((Reverse(priority), self.pushed), effect);
         self.pushed += 1;
     }
 

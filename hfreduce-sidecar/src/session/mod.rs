@@ -4,9 +4,11 @@
 
 mod input;
 mod lane;
+mod lent;
+mod opening;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,12 +16,12 @@ use collective::machine::{FIRST_POST, GroupId, OpId, Reason, Splits, WORLD};
 use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
-use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
+use wire::entry::{Completion, FailureKind, Malformed, Outcome, Submission};
 use wire::ring::{
     self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, PushError,
     SUBMISSION_WORDS, Sleep,
 };
-use wire::segment::{self, Segment, Writers};
+use wire::segment;
 
 pub use lane::Lane;
 
@@ -27,8 +29,6 @@ use crate::memory::Input;
 use crate::pool::ResultBlock;
 use input::Brought;
 
-/// Input segments of one process: the buckets of a large model.
-const SEGMENT_LIMIT: usize = 1024;
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
 /// How long a process looks for the next sidecar where operations wait for one, in seconds: some restarts of the
@@ -261,62 +261,6 @@ impl Session {
         Ok(self.channel.send(&ToClient::Members(members), &[])?)
     }
 
-    /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked as a stranger's.
-    fn take_back(&mut self, number: u32, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let count = fds.len();
-        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
-            return Err(format!(
-                "segment {number} came with {count} descriptors instead of one"
-            ));
-        };
-        let next = number.checked_add(1);
-        let Some(next) = next.filter(|_| !self.inputs.contains_key(&number)) else {
-            return Err(format!(
-                "there is a segment {number} already, or none can be"
-            ));
-        };
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check_room(bytes, bytes)?;
-        let segment = Segment::open(fd, bytes).map_err(|error| error.to_string())?;
-        self.inputs.insert(number, Block::new(segment));
-        self.next_segment = self.next_segment.max(next);
-        Ok(())
-    }
-
-    fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Block>), String> {
-        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check_room(wanted, segment::size_class(wanted))?;
-        let number = self.next_segment;
-        let next = number
-            .checked_add(1)
-            .ok_or("all numbers of segments are used up")?;
-        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
-            .map(Block::new)
-            .map_err(|error| error.to_string())?;
-        self.next_segment = next;
-        self.inputs.insert(number, Arc::clone(&block));
-        Ok((number, block))
-    }
-
-    /// Whether the process may use so much more memory for inputs; `size` is what `wanted` bytes take.
-    fn check_room(&self, wanted: usize, size: usize) -> Result<(), String> {
-        let lent: usize = self
-            .inputs
-            .values()
-            .map(|block| block.segment().len())
-            .sum();
-        let room = self.limit_bytes.saturating_sub(lent);
-        if size > room || self.inputs.len() >= SEGMENT_LIMIT {
-            return Err(format!(
-                "{wanted} bytes were asked for, and {lent} of the {} bytes that one process may use \
-                 for inputs are lent in {} segments",
-                self.limit_bytes,
-                self.inputs.len()
-            ));
-        }
-        Ok(())
-    }
-
     /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
     /// while a call waits for what they give back.
     pub fn take(&mut self) -> Result<Option<Taken>, Error> {
@@ -383,55 +327,6 @@ impl Session {
         Ok(())
     }
 
-    /// Notes a group that the process opens, or refuses at once what is no group.
-    fn open(
-        &mut self,
-        ticket: u64,
-        group: GroupId,
-        count: u32,
-        (replicated, priority): (bool, i8),
-        place: Place,
-    ) -> Result<Option<Taken>, Error> {
-        let refused = if self.lanes.contains_key(&group) {
-            Some(format!("group {group:x} is open already"))
-        } else if count > self.standing.world {
-            Some(format!("{count} ranks are more than there are"))
-        } else {
-            None
-        };
-        if let Some(text) = refused {
-            self.fail(ticket, FailureKind::Refused, text)?;
-            return Ok(Some(Taken::Nothing));
-        }
-        let read = self.place(&"open", place, Some(count as usize * 4));
-        let read = read.and_then(|input| {
-            let range = input.offset..input.offset + input.bytes;
-            let bytes = input.block.read(range);
-            bytes.map_err(|_in_use| "the list of ranks is being written".to_owned())
-        });
-        let ranks: Vec<u32> = match read {
-            Ok(bytes) => {
-                let words = bytes.as_chunks().0.iter();
-                words.map(|word| u32::from_ne_bytes(*word)).collect()
-            }
-            Err(text) => {
-                self.fail(ticket, FailureKind::Refused, text)?;
-                return Ok(Some(Taken::Nothing));
-            }
-        };
-        // Whether it is one of them is for the machine to say, to all of them.
-        let rank = ranks.iter().take_while(|rank| **rank < self.standing.rank);
-        let rank = rank.count() as u32;
-        let lane = Lane {
-            opening: Some(ticket),
-            replicated,
-            priority,
-            ..Lane::new(ranks, rank, count)
-        };
-        self.lanes.insert(group, lane);
-        Ok(Some(Taken::Open(group)))
-    }
-
     /// How many calls wait for their turn.
     pub fn waiting(&self) -> usize {
         self.lanes.values().map(|lane| lane.waiting.len()).sum()
@@ -461,49 +356,6 @@ impl Session {
     /// Whether a call waits for memory.
     pub fn is_stalled(&self) -> bool {
         self.lanes.values().any(|lane| lane.stalled)
-    }
-
-    /// A group that it has opened stands. False when it stood before.
-    pub fn opened(&mut self, group: GroupId, epoch: u32) -> Result<bool, Error> {
-        let lane = self.lanes.get_mut(&group);
-        let Some(ticket) = lane.and_then(|lane| lane.opening.take()) else {
-            return Ok(false);
-        };
-        self.held.insert(ticket, None);
-        let outcome = Outcome::Done {
-            segment: NO_SEGMENT,
-            bytes: 0,
-            epoch: epoch.into(),
-        };
-        self.complete(ticket, outcome)?;
-        Ok(true)
-    }
-
-    /// A group could not be opened, or not again in a new epoch. All that was called in it fails.
-    pub fn fail_open(
-        &mut self,
-        group: GroupId,
-        kind: FailureKind,
-        text: &str,
-    ) -> Result<(), Error> {
-        let Some(lane) = self.lanes.get_mut(&group) else {
-            return Ok(());
-        };
-        if let Some(ticket) = lane.opening {
-            self.lanes.remove(&group);
-            return self.fail(ticket, kind, text.to_owned());
-        }
-        lane.dead = Some(text.to_owned());
-        for called in std::mem::take(&mut lane.in_flight).into_values() {
-            self.fail(called.ticket, kind, text.to_owned())?;
-        }
-        Ok(())
-    }
-
-    /// A group is of no use any more.
-    pub fn forget_group(&mut self, group: GroupId) {
-        self.lanes
-            .retain(|of, lane| *of != group || *of == WORLD || lane.opening.is_some());
     }
 
     /// Whether the process has called anything.

@@ -23,6 +23,7 @@
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
 mod agree;
+mod carry;
 mod cause;
 mod config;
 mod dispute;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::mail::Parcel;
+use super::carry::Parcel;
 use super::{
     Broken, Config, Counters, Effect, Frame, GroupId, MAX_LINKS, OnPeerLoss, OpId, Region, Ticket,
     WORLD,
