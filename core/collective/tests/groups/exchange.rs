@@ -66,7 +66,8 @@ impl World {
             rank: local,
         };
         let place = self.nodes[node].memory.entry(own).or_default();
-        *place = vec![0xdd; bytes as usize];
+        // What an epoch before has left there may be told.
+        place.resize(bytes as usize, 0xdd);
         let input = if is_all_to_all {
             Input::Exchange {
                 group,
