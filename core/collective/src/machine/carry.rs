@@ -14,6 +14,9 @@ use super::mail::extent;
 use super::node::{Node, Work};
 use super::{Broken, Effect, Frame, MessageId, NO_SLOT, OpId, Placement, RELAY, Region};
 
+/// Frames that others may have passed on before a group stands here: twice what a link queues.
+const MAX_UNSAID: usize = 8192;
+
 /// Where bytes go next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Hop {
@@ -124,6 +127,12 @@ impl Group {
             return Err(Violation::Direction);
         }
         let peer = self.part.nodes[hop];
+        if !self.stands {
+            // Others may be ahead, and a link of ours not stand yet.
+            self.mail.unsaid.push_back((to, frame));
+            let too_many = self.mail.unsaid.len() > MAX_UNSAID;
+            return if too_many { Err(Violation::Message) } else { Ok(()) };
+        }
         if node.has_left(peer) {
             let (by, op) = (node.config.node, 0);
             node.break_with(Broken::NodeLeft { node: peer, by, op }, None);
@@ -146,6 +155,9 @@ impl Group {
 
     /// Sends what there is room for.
     pub(super) fn pump_mail(&mut self, node: &mut Node) {
+        while let Some((to, frame)) = self.mail.unsaid.pop_front() {
+            self.pass_on(node, to, frame, None).ok();
+        }
         self.ask_more(node);
         let hops: Vec<Hop> = self.mail.queues.keys().copied().collect();
         for hop in hops {

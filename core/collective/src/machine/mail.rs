@@ -127,6 +127,8 @@ pub(super) struct Mail {
     unasked: [VecDeque<MessageId>; 2],
     asked: [usize; 2],
     pub(super) queues: BTreeMap<Hop, Queue>,
+    /// To be passed on to these nodes when the group stands here.
+    pub(super) unsaid: VecDeque<(usize, Frame)>,
     /// Slots of this node that each neighbour has filled, a bit each.
     pub(super) taken: BTreeMap<usize, u64>,
     pub(super) posts: BTreeMap<OpId, Post>,
@@ -147,6 +149,7 @@ impl Mail {
         self.outgoing.clear();
         self.wanted.clear();
         self.unasked = Default::default();
+        self.unsaid.clear();
         for queue in self.queues.values_mut() {
             queue.own.clear();
             queue.relayed.clear();
