@@ -135,9 +135,10 @@ impl Group {
         operation.exchange.left = messages.sum::<usize>() as u32;
         operation.exchange.begun = true;
         let of_pair = |with, count| Call {
-            kind: match call.kind {
-                OpKind::AllToAll { .. } => OpKind::AllToAll { with: Some(with) },
-                same => same,
+            kind: if let OpKind::AllToAll { .. } = call.kind {
+                OpKind::AllToAll { with: Some(with) }
+            } else {
+                call.kind
             },
             count,
             ..call
