@@ -11,6 +11,7 @@ pub(crate) const RESTARTED: Duration = Duration::from_secs(3);
 pub(crate) const NAMED: Duration = Duration::from_secs(2);
 
 /// Something promised has happened just now.
+#[expect(clippy::print_stdout, reason = "for a bench that runs the test")]
 pub(crate) fn keep(what: &str, limit: Duration, since: Instant) {
     let seen = since.elapsed();
     let share = 100.0 * seen.as_secs_f64() / limit.as_secs_f64();
