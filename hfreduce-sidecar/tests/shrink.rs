@@ -13,7 +13,7 @@ use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
-use wire::client::{Client, Ticket};
+use wire::client::{Client, Output, Ticket};
 use wire::entry::FailureKind;
 use wire::run_dir;
 use wire::{Call, DType, ReduceOp};
@@ -49,9 +49,27 @@ fn submit(client: &Client, elements: usize) -> Ticket {
 
 /// The one number that all elements of the result are.
 fn result(client: &Client, ticket: Ticket) -> f32 {
-    let result = to_f32s(&client.wait(ticket, PATIENCE).unwrap().result);
+    number(&wait(client, ticket))
+}
+
+fn wait(client: &Client, ticket: Ticket) -> Output {
+    client.wait(ticket, PATIENCE).unwrap()
+}
+
+fn number(output: &Output) -> f32 {
+    let result = to_f32s(&output.result);
     assert!(result.iter().all(|one| *one == result[0]));
     result[0]
+}
+
+/// Waits for all, and then looks at what came: that takes longer than the operation.
+fn results(clients: &[Client], tickets: &[Ticket], come: impl FnOnce()) -> Vec<f32> {
+    let ranks = clients.iter().zip(tickets);
+    let outputs: Vec<Output> = ranks
+        .map(|(client, ticket)| wait(client, *ticket))
+        .collect();
+    come();
+    outputs.iter().map(number).collect()
 }
 
 #[test]
@@ -99,24 +117,21 @@ fn finished_without_the_node_whose_process_died(gang: (Leader, Pods, Vec<Client>
 fn a_node_whose_sidecar_is_killed_is_waited_for_and_then_done_without() {
     let (_leader, pods, clients) = start(4);
     let elements = 3 << 20;
-    let since = Instant::now();
     let tickets: Vec<Ticket> = clients
         .iter()
         .map(|client| submit(client, elements))
         .collect();
+    let since = Instant::now();
     pods.signal(0, Signal::KILL);
-    let sums: Vec<f32> = clients[1..]
-        .iter()
-        .zip(&tickets[1..])
-        .map(|(client, ticket)| result(client, *ticket))
-        .collect();
+    let sums = results(&clients[1..], &tickets[1..], || {
+        let what = "a sidecar is killed for good: the others finish without it";
+        limits::keep(what, PEER_LOSS + KILLED, since);
+    });
     // Either it was complete somewhere before the kill, and all have it, or nobody's contains rank 0.
     assert!(
         [[10.0; 3], [9.0; 3]].contains(&[sums[0], sums[1], sums[2]]),
         "{sums:?}"
     );
-    let what = "a sidecar is killed for good: the others finish without it";
-    limits::keep(what, PEER_LOSS + KILLED, since);
     let survivors = &clients[1..];
     let tickets: Vec<Ticket> = survivors.iter().map(|client| submit(client, 5)).collect();
     for (client, ticket) in survivors.iter().zip(tickets) {
