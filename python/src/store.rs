@@ -132,15 +132,15 @@ impl Store {
         self.number(py, &Command::Add(key, amount), timeout)
     }
 
-    /// Sets a key if it has the expected content, and returns what it has then.
+    /// Sets a key if it has the first content, to the second, and returns what it has then.
     fn compare_set<'py>(
         &self,
         py: Python<'py>,
         key: String,
-        (expected, desired): (Vec<u8>, Vec<u8>),
+        contents: (Vec<u8>, Vec<u8>),
         timeout: f64,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let (expected, desired) = (value(&expected), value(&desired));
+        let (expected, desired) = (value(&contents.0), value(&contents.1));
         let command = Command::CompareSet {
             key,
             expected,

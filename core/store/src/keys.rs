@@ -74,9 +74,10 @@ impl Keys {
     /// How far a call is.
     pub fn progress(&self, client: ClientId, sequence: u64, command: &Command) -> Progress {
         let Some(session) = self.sessions.get(&client) else {
-            return match command {
-                Command::Leave => Progress::Answered(Answer::Done),
-                _ => Progress::Undone,
+            return if *command == Command::Leave {
+                Progress::Answered(Answer::Done)
+            } else {
+                Progress::Undone
             };
         };
         if session.sequence != sequence {
@@ -106,11 +107,6 @@ impl Keys {
             Progress::Undone => {}
         }
         let before = self.end_last(*client);
-        let room = match command {
-            Command::Cancel | Command::Leave | Command::Delete(_) | Command::Count => Ok(()),
-            // Of what waits or is kept there may be two.
-            _ => self.check_room(2 * command.bytes() as u64),
-        };
         if *command == Command::Leave {
             return vec![(*client, *sequence, Answer::Done)];
         }
@@ -127,10 +123,7 @@ impl Keys {
                 }),
             ) if of.checked_add(1) == Some(*sequence) => Outcome::Answered(answer),
             (Command::Cancel, _) => Outcome::Answered(Answer::Nothing),
-            _ => match room {
-                Ok(()) => self.execute(command, &mut arrived),
-                Err(full) => Outcome::Answered(Answer::Failed(full)),
-            },
+            _ => self.execute(command, &mut arrived),
         };
         let mut told = self.conclude((*client, *sequence), command, outcome);
         self.wake(arrived, &mut told);
@@ -169,6 +162,11 @@ impl Keys {
         command: &Command,
         outcome: Outcome,
     ) -> Vec<Told> {
+        // What waits lies here twice: by its session, and by what it waits for.
+        let outcome = match (outcome, self.check_room(2 * command.bytes() as u64)) {
+            (Outcome::Waits(_), Err(full)) => Outcome::Answered(Answer::Failed(full)),
+            (outcome, _) => outcome,
+        };
         let (last, told) = match outcome {
             Outcome::Answered(answer) => {
                 let told = vec![(client, sequence, answer.clone())];
@@ -215,10 +213,13 @@ impl Keys {
                 None => Ok(Answer::Done),
             },
             Command::Pop(key) => match self.pop(key) {
-                Answer::Nothing => return Outcome::Waits(Place::Queue(key.clone())),
-                value => Ok(value),
+                Some(value) => Ok(Answer::Values(vec![value])),
+                None => return Outcome::Waits(Place::Queue(key.clone())),
             },
-            Command::TryPop(key) => Ok(self.pop(key)),
+            Command::TryPop(key) => {
+                let taken = self.pop(key);
+                Ok(taken.map_or(Answer::Nothing, |value| Answer::Values(vec![value])))
+            }
             Command::Check(keys) => Ok(Answer::Is(self.missing(keys).is_none())),
             Command::Count => Ok(Answer::Number(self.keys.len() as i64)),
             Command::Length(key) => {
@@ -270,21 +271,15 @@ impl Keys {
         })
     }
 
-    fn pop(&mut self, key: &str) -> Answer {
-        let Some(queue) = self.queues.get_mut(key) else {
-            return Answer::Nothing;
-        };
+    fn pop(&mut self, key: &str) -> Option<Value> {
+        let queue = self.queues.get_mut(key)?;
         let first = queue.pop_front();
         if queue.is_empty() {
             self.queues.remove(key);
         }
-        match first {
-            Some(value) => {
-                self.bytes = self.bytes.saturating_sub(entry(key, &value));
-                Answer::Values(vec![value])
-            }
-            None => Answer::Nothing,
-        }
+        let freed = first.as_ref().map_or(0, |value| entry(key, value));
+        self.bytes = self.bytes.saturating_sub(freed);
+        first
     }
 
     fn push(
@@ -396,227 +391,4 @@ fn cost(last: &Last) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ONE: ClientId = ClientId { node: 0, number: 1 };
-    const TWO: ClientId = ClientId { node: 1, number: 1 };
-    const THREE: ClientId = ClientId { node: 2, number: 1 };
-
-    fn value(text: &str) -> Value {
-        text.as_bytes().into()
-    }
-
-    fn set(key: &str, content: &str) -> Command {
-        Command::Set(vec![(key.to_owned(), value(content))])
-    }
-
-    fn values(text: &str) -> Answer {
-        Answer::Values(vec![value(text)])
-    }
-
-    /// Calls in their order, numbered for each client, and all that is told meanwhile.
-    #[derive(Default)]
-    struct Clients {
-        keys: Keys,
-        sequences: BTreeMap<ClientId, u64>,
-    }
-
-    impl Clients {
-        fn call(&mut self, client: ClientId, command: Command) -> Vec<(ClientId, Answer)> {
-            let sequence = self.sequences.entry(client).or_default();
-            *sequence += 1;
-            self.say(client, *self.sequences.get(&client).unwrap(), command)
-        }
-
-        fn say(
-            &mut self,
-            client: ClientId,
-            sequence: u64,
-            command: Command,
-        ) -> Vec<(ClientId, Answer)> {
-            let call = Call {
-                client,
-                sequence,
-                command,
-            };
-            let told = self.keys.apply(&call);
-            told.into_iter()
-                .map(|(client, _, answer)| (client, answer))
-                .collect()
-        }
-
-        fn answer(&mut self, command: Command) -> Answer {
-            match &self.call(ONE, command)[..] {
-                [(ONE, answer)] => answer.clone(),
-                told => panic!("told {told:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn commands_do_what_pytorchs_store_does() {
-        let mut clients = Clients::default();
-        let key = || "k".to_owned();
-        let swap = |expected: &str, desired: &str| Command::CompareSet {
-            key: "c".to_owned(),
-            expected: value(expected),
-            desired: value(desired),
-        };
-        let check = [
-            (set("k", "v"), Answer::Done),
-            (Command::Get(vec![key()]), values("v")),
-            (Command::Append(key(), value("w")), Answer::Done),
-            (Command::Get(vec![key()]), values("vw")),
-            (Command::Append("new".to_owned(), value("w")), Answer::Done),
-            (
-                Command::Check(vec![key(), "new".to_owned()]),
-                Answer::Is(true),
-            ),
-            (
-                Command::Check(vec![key(), "x".to_owned()]),
-                Answer::Is(false),
-            ),
-            (Command::Wait(vec![key()]), Answer::Done),
-            (Command::Count, Answer::Number(2)),
-            (Command::Delete(key()), Answer::Is(true)),
-            (Command::Delete(key()), Answer::Is(false)),
-            (Command::Add("n".to_owned(), 5), Answer::Number(5)),
-            (Command::Add("n".to_owned(), -7), Answer::Number(-2)),
-            (Command::Get(vec!["n".to_owned()]), values("-2")),
-            (swap("old", "one"), values("old")),
-            (Command::Check(vec!["c".to_owned()]), Answer::Is(false)),
-            (swap("", "one"), values("one")),
-            (swap("", "two"), values("one")),
-            (swap("one", "two"), values("two")),
-            (Command::TryPop("q".to_owned()), Answer::Nothing),
-            (Command::Push("q".to_owned(), value("1")), Answer::Done),
-            (Command::Push("q".to_owned(), value("2")), Answer::Done),
-            (Command::Length("q".to_owned()), Answer::Number(2)),
-            (Command::Pop("q".to_owned()), values("1")),
-            (Command::TryPop("q".to_owned()), values("2")),
-            (Command::Length("q".to_owned()), Answer::Number(0)),
-        ];
-        for (command, answer) in check {
-            assert_eq!(clients.answer(command.clone()), answer, "{command:?}");
-        }
-        let failure = Failure::NoNumber {
-            key: "new".to_owned(),
-        };
-        let failed = clients.answer(Command::Add("new".to_owned(), 1));
-        assert_eq!(failed, Answer::Failed(failure));
-        clients.answer(set("n", &i64::MAX.to_string()));
-        let failed = clients.answer(Command::Add("n".to_owned(), 1));
-        assert!(matches!(failed, Answer::Failed(Failure::NoNumber { .. })));
-    }
-
-    #[test]
-    fn who_waits_is_answered_when_all_is_there_and_queues_serve_in_order() {
-        let mut clients = Clients::default();
-        let both = vec!["a".to_owned(), "b".to_owned()];
-        assert!(clients.call(TWO, Command::Get(both.clone())).is_empty());
-        assert!(clients.call(THREE, Command::Wait(both)).is_empty());
-        assert_eq!(clients.call(ONE, set("a", "1")).len(), 1);
-        let told = clients.call(ONE, set("b", "2"));
-        let both = Answer::Values(vec![value("1"), value("2")]);
-        assert_eq!(
-            told,
-            [(ONE, Answer::Done), (TWO, both), (THREE, Answer::Done)]
-        );
-        for client in [THREE, TWO] {
-            assert!(
-                clients
-                    .call(client, Command::Pop("q".to_owned()))
-                    .is_empty()
-            );
-        }
-        for (client, text) in [(THREE, "x"), (TWO, "y")] {
-            let told = clients.call(ONE, Command::Push("q".to_owned(), value(text)));
-            assert_eq!(told, [(ONE, Answer::Done), (client, values(text))]);
-        }
-        assert!(clients.keys.waiting.is_empty());
-    }
-
-    #[test]
-    fn a_call_said_again_is_answered_the_same_and_done_once() {
-        let mut clients = Clients::default();
-        let add = || Command::Add("n".to_owned(), 1);
-        for _ in 0..3 {
-            assert_eq!(clients.say(ONE, 1, add()), [(ONE, Answer::Number(1))]);
-        }
-        assert_eq!(clients.say(ONE, 2, add()), [(ONE, Answer::Number(2))]);
-        assert!(clients.say(ONE, 1, add()).is_empty(), "it is past");
-    }
-
-    #[test]
-    fn a_cancelled_call_takes_nothing_and_one_that_took_before_is_answered() {
-        let mut clients = Clients::default();
-        assert!(clients.call(TWO, Command::Pop("q".to_owned())).is_empty());
-        assert_eq!(clients.call(TWO, Command::Cancel), [(TWO, Answer::Nothing)]);
-        clients.call(ONE, Command::Push("q".to_owned(), value("x")));
-        assert_eq!(
-            clients.call(TWO, Command::Pop("q".to_owned())),
-            [(TWO, values("x"))]
-        );
-        // The answer came too late.
-        assert_eq!(clients.call(TWO, Command::Cancel), [(TWO, values("x"))]);
-    }
-
-    #[test]
-    fn who_has_left_or_is_no_member_takes_nothing() {
-        let mut clients = Clients::default();
-        for client in [TWO, THREE] {
-            assert!(
-                clients
-                    .call(client, Command::Pop("q".to_owned()))
-                    .is_empty()
-            );
-        }
-        clients.call(TWO, Command::Leave);
-        clients.keys.retain(&[0, 1]);
-        assert_eq!(
-            clients
-                .call(ONE, Command::Push("q".to_owned(), value("x")))
-                .len(),
-            1
-        );
-        assert_eq!(
-            clients.answer(Command::Length("q".to_owned())),
-            Answer::Number(1)
-        );
-    }
-
-    #[test]
-    fn everything_that_is_kept_is_counted_and_the_limit_refuses() {
-        let mut clients = Clients::default();
-        let large: Value = vec![0; ANSWER_LIMIT_BYTES].into();
-        let mut failed = None;
-        for number in 0..=BYTES_LIMIT / ANSWER_LIMIT_BYTES {
-            let pair = (number.to_string(), large.clone());
-            match clients.answer(Command::Set(vec![pair])) {
-                Answer::Done => {}
-                other => {
-                    failed.get_or_insert((number, other));
-                }
-            }
-        }
-        let Some((number, Answer::Failed(Failure::Full { .. }))) = failed else {
-            panic!("not refused: {failed:?}");
-        };
-        assert_eq!(
-            clients.answer(Command::Count),
-            Answer::Number(number as i64)
-        );
-        let both = Command::Get(vec!["0".to_owned(), "1".to_owned()]);
-        let refused = clients.answer(both);
-        assert!(matches!(refused, Answer::Failed(Failure::TooLarge { .. })));
-        for number in 0..number {
-            clients.answer(Command::Delete(number.to_string()));
-        }
-        clients.call(TWO, Command::Pop("q".to_owned()));
-        clients.call(ONE, Command::Push("q".to_owned(), large));
-        clients.call(TWO, Command::Leave);
-        clients.call(ONE, Command::Leave);
-        assert_eq!(clients.keys, Keys::default());
-    }
-}
+mod tests;

@@ -30,8 +30,10 @@ const SESSION_LIMIT: usize = 1 << 10;
 const MESSAGE_LIMIT_BYTES: usize = BYTES_LIMIT + (64 << 20);
 /// How often the thread looks whether it should go on.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a connection may take to be made, and how long to wait before another try.
-const DIAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(50));
+/// How long a connection may take to be made.
+const DIAL_LIMIT: Duration = Duration::from_secs(2);
+/// First and longest pause between two tries: all nodes of a gang knock at one.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// A process's session at its connection.
 #[derive(Debug)]
@@ -153,6 +155,7 @@ impl Shell {
         let (arrivals, bell) = (self.arrivals.0.clone(), Arc::clone(&self.bell));
         let credentials = self.credentials.clone();
         let dial = move || {
+            let (mut pause, longest) = BACKOFF;
             while !over.load(Ordering::Acquire) {
                 match connect((peer, address), epoch, &credentials) {
                     Ok(stream) => {
@@ -164,7 +167,8 @@ impl Shell {
                         debug!(peer, %address, %error, "the store's first member is not there yet")
                     }
                 }
-                thread::sleep(DIAL.1);
+                thread::sleep(pause);
+                pause = (pause * 2).min(longest);
             }
         };
         let spawned = thread::Builder::new()
@@ -251,7 +255,8 @@ impl Shell {
             self.clients.insert(self.accepted, client);
             let refused = match &self.given_up {
                 Some(reason) => reason.clone(),
-                None if self.clients.len() > SESSION_LIMIT => {
+                // Sessions that are over count until the others know of it.
+                None if self.clients.len().max(self.replica.pending()) > SESSION_LIMIT => {
                     format!("{SESSION_LIMIT} threads of this node use the store already")
                 }
                 None => continue,
@@ -422,7 +427,7 @@ fn connect(
     epoch: u64,
     credentials: &Credentials,
 ) -> Result<TcpStream, Error> {
-    let mut stream = TcpStream::connect_timeout(&address, DIAL.0)?;
+    let mut stream = TcpStream::connect_timeout(&address, DIAL_LIMIT)?;
     let theirs = initiate(&mut stream, credentials)?;
     match theirs.party {
         Party::Sidecar { rank } if rank == peer => {

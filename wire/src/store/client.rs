@@ -1,6 +1,4 @@
-//! The unix socket of the store between a process and its sidecar: requests in sessions, each answered once. A session
-//! has one request under way and numbers them; when the sidecar is gone, the request is said again to the one in its
-//! place. What is asked and answered is bytes here.
+//! A process's side: sessions, and what becomes of a request when its sidecar ends or does not answer.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,212 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Largest frame of a process or to it: a request or an answer with 8 MiB of keys and contents, and what describes
-/// up to half a million of them.
-pub const FRAME_LIMIT_BYTES: usize = 16 << 20;
-/// Version of the socket: the wheel in a trainer's image may be older or newer than the sidecar.
-pub const VERSION: u8 = 1;
+use super::{Error, FRAME_LIMIT_BYTES, Frames, Reply, Request, Word};
 
-const LENGTH_BYTES: usize = 4;
-/// Version, kind, session and number.
-const REQUEST_BYTES: usize = 18;
-/// Kind and number.
-const REPLY_BYTES: usize = 9;
 /// How long to wait between two looks for a sidecar.
 const RETRY: Duration = Duration::from_millis(50);
 /// The kernel takes no time for no limit.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// How long a sidecar may take to say that a request is not under way any more.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
-
-/// Why a request was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Not in time. It was not done, and will not be, unless the sidecar did not answer either.
-    #[error("the store did not answer within {0:.1?}")]
-    Timeout(Duration),
-    /// The sidecar will not serve it.
-    #[error("the store refused: {0}")]
-    Refused(String),
-    /// No sidecar is there.
-    #[error(
-        "failed to reach the store at {path} for {waited:.1?}; look at the restarts and the log of this pod's container hfreduce"
-    )]
-    Absent {
-        /// Its socket.
-        path: PathBuf,
-        /// For how long.
-        waited: Duration,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The other side does not keep to the protocol.
-    #[error("failed to read what the store said: {0}")]
-    Malformed(&'static str),
-    /// There is no number for a session.
-    #[error("failed to read from /dev/urandom")]
-    Random(#[source] io::Error),
-}
-
-/// What a process asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The session's number on this node.
-    pub session: u64,
-    /// The request's number in it: they ascend, and one that is said again keeps its own.
-    pub sequence: u64,
-    /// What; none to stop waiting for the request before.
-    pub body: Option<Vec<u8>>,
-}
-
-/// What a sidecar answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// The request's number.
-    pub sequence: u64,
-    /// What.
-    pub word: Word,
-}
-
-/// An answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// Of the store; to a cancellation, of the request before, which was done.
-    Answer(Vec<u8>),
-    /// The request before was not done and will not be.
-    Cancelled,
-    /// The sidecar does not serve it, for this reason, and closes the connection.
-    Refused(String),
-}
-
-/// A frame of these parts.
-pub fn frame(parts: &[&[u8]]) -> Vec<u8> {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    let mut frame = Vec::with_capacity(LENGTH_BYTES + length);
-    frame.extend((length as u32).to_le_bytes());
-    parts.iter().for_each(|part| frame.extend_from_slice(part));
-    frame
-}
-
-/// Turns bytes as they arrive into frames of at most so many bytes.
-#[derive(Debug)]
-pub struct Frames {
-    limit: usize,
-    bytes: Vec<u8>,
-    taken: usize,
-}
-
-impl Frames {
-    /// Nothing has arrived yet.
-    pub fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            bytes: Vec::new(),
-            taken: 0,
-        }
-    }
-
-    /// Takes bytes as they arrived. Call `next` until it has no more, then push again.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..std::mem::take(&mut self.taken));
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next whole frame, if it is there.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "an iterator could not tell `not yet` from `the stream is broken`"
-    )]
-    pub fn next(&mut self) -> Result<Option<&[u8]>, Error> {
-        let rest = &self.bytes[self.taken..];
-        let Some((length, _)) = rest.split_first_chunk::<LENGTH_BYTES>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > self.limit {
-            return Err(Error::Malformed("a frame is larger than it may be"));
-        }
-        let start = self.taken + LENGTH_BYTES;
-        let Some(frame) = self.bytes.get(start..start + length) else {
-            return Ok(None);
-        };
-        self.taken = start + length;
-        Ok(Some(frame))
-    }
-}
-
-impl Request {
-    /// As a frame.
-    pub fn encode(&self) -> Vec<u8> {
-        let kind = u8::from(self.body.is_none());
-        let body = self.body.as_deref().unwrap_or_default();
-        let (session, sequence) = (self.session.to_le_bytes(), self.sequence.to_le_bytes());
-        frame(&[&[VERSION, kind], &session, &sequence, body])
-    }
-
-    /// From a frame.
-    pub fn decode(frame: &[u8]) -> Result<Self, Error> {
-        let Some((head, body)) = frame.split_first_chunk::<REQUEST_BYTES>() else {
-            return Err(Error::Malformed("a request ends too early"));
-        };
-        let [version, kind, ..] = *head;
-        if version != VERSION {
-            return Err(Error::Malformed(
-                "a request has another version; use a wheel and a sidecar of one release",
-            ));
-        }
-        let (sequence, session) = (word(&head[10..]), word(&head[2..]));
-        // So that one after it has a number too.
-        if sequence >= u64::MAX / 2 {
-            return Err(Error::Malformed("a request has too large a number"));
-        }
-        let body = match kind {
-            0 => Some(body.to_vec()),
-            1 if body.is_empty() => None,
-            _ => return Err(Error::Malformed("there is no such request")),
-        };
-        Ok(Self {
-            session,
-            sequence,
-            body,
-        })
-    }
-}
-
-impl Reply {
-    /// As a frame.
-    pub fn encode(&self) -> Vec<u8> {
-        let (kind, body): (u8, &[u8]) = match &self.word {
-            Word::Answer(bytes) => (0, bytes),
-            Word::Cancelled => (1, &[]),
-            Word::Refused(reason) => (2, reason.as_bytes()),
-        };
-        frame(&[&[kind], &self.sequence.to_le_bytes(), body])
-    }
-
-    /// From a frame.
-    pub fn decode(frame: &[u8]) -> Result<Self, Error> {
-        let Some((head, body)) = frame.split_first_chunk::<REPLY_BYTES>() else {
-            return Err(Error::Malformed("an answer ends too early"));
-        };
-        let word_of = match head[0] {
-            0 => Word::Answer(body.to_vec()),
-            1 => Word::Cancelled,
-            2 => Word::Refused(String::from_utf8_lossy(body).into_owned()),
-            _ => return Err(Error::Malformed("there is no such answer")),
-        };
-        Ok(Self {
-            sequence: word(&head[1..]),
-            word: word_of,
-        })
-    }
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk()
-        .map_or(0, |word| u64::from_le_bytes(*word))
-}
 
 /// A process's way to the store, for any of its threads: each that calls has a session of its own meanwhile.
 #[derive(Debug)]
@@ -415,5 +215,138 @@ impl From<io::Error> for Attempt {
 impl From<Error> for Attempt {
     fn from(error: Error) -> Self {
         Self::Malformed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Hears requests at a connection until it ends, and answers with what `answer` makes of each.
+    fn serve(
+        listener: &UnixListener,
+        mut answer: impl FnMut(&Request) -> Option<Word>,
+    ) -> Vec<Request> {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut frames, mut heard) = (Frames::new(FRAME_LIMIT_BYTES), Vec::new());
+        let mut bytes = [0; 100];
+        while let Ok(read @ 1..) = stream.read(&mut bytes) {
+            frames.push(&bytes[..read]);
+            while let Some(frame) = frames.next().unwrap() {
+                let request = Request::decode(frame).unwrap();
+                let sequence = request.sequence;
+                let word = answer(&request);
+                heard.push(request);
+                let Some(word) = word else {
+                    return heard;
+                };
+                let reply = Reply { sequence, word };
+                stream.write_all(&reply.encode()).unwrap();
+            }
+        }
+        heard
+    }
+
+    fn echo(request: &Request) -> Word {
+        let body = request.body.clone();
+        body.map_or(Word::Cancelled, Word::Answer)
+    }
+
+    #[test]
+    fn what_a_sidecar_left_unanswered_is_said_again_to_the_next_under_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let serving = thread::spawn(move || {
+            let mut answers = 0;
+            let first = serve(&listener, |request| {
+                answers += 1;
+                (answers == 1).then(|| echo(request))
+            });
+            (first, serve(&listener, |request| Some(echo(request))))
+        });
+        let client = Client::new(&path);
+        for body in [b"one", b"two"] {
+            assert_eq!(client.call(body.to_vec(), PATIENCE).unwrap(), body);
+        }
+        drop(client);
+        let (first, second) = serving.join().unwrap();
+        assert_eq!(first[1], second[0]);
+        assert_eq!((first[0].sequence, first[1].sequence), (1, 2));
+    }
+
+    #[test]
+    fn a_late_request_is_cancelled_and_is_answered_if_it_was_done_by_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        for done in [false, true] {
+            thread::scope(|scope| {
+                let serving = scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut frames = Frames::new(FRAME_LIMIT_BYTES);
+                    let mut heard: Vec<Request> = Vec::new();
+                    let mut bytes = [0; 100];
+                    while heard.len() < 2 {
+                        let read = stream.read(&mut bytes).unwrap();
+                        frames.push(&bytes[..read]);
+                        while let Some(frame) = frames.next().unwrap() {
+                            heard.push(Request::decode(frame).unwrap());
+                        }
+                    }
+                    let word = match done {
+                        true => Word::Answer(b"done".to_vec()),
+                        false => Word::Cancelled,
+                    };
+                    let sequence = heard[1].sequence;
+                    stream
+                        .write_all(&Reply { sequence, word }.encode())
+                        .unwrap();
+                    heard
+                });
+                let client = Client::new(&path);
+                let answered = client.call(b"call".to_vec(), Duration::from_millis(20));
+                match done {
+                    true => assert_eq!(answered.unwrap(), b"done"),
+                    false => assert!(matches!(answered, Err(Error::Timeout(_)))),
+                }
+                let heard = serving.join().unwrap();
+                assert_eq!(heard[1].body, None);
+                assert_eq!((heard[0].sequence, heard[1].sequence), (1, 2));
+            });
+        }
+    }
+
+    #[test]
+    fn threads_have_sessions_of_their_own_and_use_them_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let serving = thread::spawn(move || serve(&listener, |request| Some(echo(request))));
+        let client = Client::new(&path);
+        for _ in 0..3 {
+            client.call(Vec::new(), PATIENCE).unwrap();
+        }
+        let mine = client.session().unwrap();
+        assert_ne!(client.session().unwrap().number, mine.number);
+        assert_eq!(mine.sequence, 3);
+        drop((client, mine));
+        assert_eq!(serving.join().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn nobody_there_is_an_error_that_names_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client::new(&dir.path().join("store.sock"));
+        let error = client.call(Vec::new(), Duration::ZERO).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("store.sock") && text.contains("container hfreduce"),
+            "{text}"
+        );
     }
 }
