@@ -11,10 +11,13 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 from .environment import Environment
+
+if TYPE_CHECKING:
+    from .store import Store
 
 #: File of the store's socket in the run directory; there is one in jobs that go on without lost nodes.
 SOCKET = "store.sock"
@@ -22,6 +25,8 @@ SOCKET = "store.sock"
 SCHEME = "fireflyer"
 #: How long a process waits for another's key unless ``init_process_group`` says otherwise; PyTorch's own.
 _TIMEOUT = timedelta(minutes=30)
+#: The store of each socket. PyTorch keeps what is behind the Python object, and needs the object as well.
+_kept: dict[Path, Store] = {}
 
 
 def register() -> None:
@@ -53,7 +58,7 @@ def _socket() -> Path | None:
 
 def _meet(
     url: str, timeout: timedelta = _TIMEOUT, **_: Any
-) -> Iterator[tuple[Any, int, int]]:
+) -> Iterator[tuple[Store, int, int]]:
     """A rendezvous as ``init_process_group`` wants it: the store, this rank, and how many there are."""
     from .store import Store
 
@@ -67,5 +72,7 @@ def _meet(
     query = parse_qs(urlparse(url).query)
     rank = int(query.get("rank", [environment.rank])[0])
     world_size = int(query.get("world_size", [environment.world_size])[0])
-    yield Store(socket, timeout), rank, world_size
+    store = _kept.setdefault(socket, Store(socket))
+    store.set_timeout(timeout)
+    yield store, rank, world_size
     raise RuntimeError("the ranks of a job meet once")

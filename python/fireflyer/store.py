@@ -112,3 +112,7 @@ class Store(dist.Store):
 
     def __repr__(self) -> str:
         return f"Store({self._socket!r})"
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

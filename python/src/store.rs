@@ -46,24 +46,24 @@ impl Store {
     }
 
     fn done(&self, py: Python<'_>, command: &Command, timeout: f64) -> PyResult<()> {
-        match self.call(py, command, timeout)? {
-            Answer::Done => Ok(()),
-            _ => Err(raise(py, &OutOfTurn)),
-        }
+        let Answer::Done = self.call(py, command, timeout)? else {
+            return Err(raise(py, &OutOfTurn));
+        };
+        Ok(())
     }
 
     fn number(&self, py: Python<'_>, command: &Command, timeout: f64) -> PyResult<i64> {
-        match self.call(py, command, timeout)? {
-            Answer::Number(number) => Ok(number),
-            _ => Err(raise(py, &OutOfTurn)),
-        }
+        let Answer::Number(number) = self.call(py, command, timeout)? else {
+            return Err(raise(py, &OutOfTurn));
+        };
+        Ok(number)
     }
 
     fn truth(&self, py: Python<'_>, command: &Command, timeout: f64) -> PyResult<bool> {
-        match self.call(py, command, timeout)? {
-            Answer::Is(is) => Ok(is),
-            _ => Err(raise(py, &OutOfTurn)),
-        }
+        let Answer::Is(is) = self.call(py, command, timeout)? else {
+            return Err(raise(py, &OutOfTurn));
+        };
+        Ok(is)
     }
 
     fn values<'py>(
@@ -75,7 +75,9 @@ impl Store {
         match self.call(py, command, timeout)? {
             Answer::Values(values) => Ok(values.iter().map(|one| PyBytes::new(py, one)).collect()),
             Answer::Nothing => Ok(Vec::new()),
-            _ => Err(raise(py, &OutOfTurn)),
+            Answer::Done | Answer::Number(_) | Answer::Is(_) | Answer::Failed(_) => {
+                Err(raise(py, &OutOfTurn))
+            }
         }
     }
 }

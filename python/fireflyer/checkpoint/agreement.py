@@ -72,9 +72,9 @@ def to_first(value: Any, first: int = 0) -> list[Any] | None:
     for start in range(0, ends[-1], _SUM_BYTES):
         end = min(start + _SUM_BYTES, ends[-1])
         part = torch.zeros(end - start, dtype=torch.uint8, device=_device())
-        first, last = max(begin, start), min(begin + payload.numel(), end)
-        if first < last:
-            part[first - start : last - start] = payload[first - begin : last - begin]
+        low, high = max(begin, start), min(begin + payload.numel(), end)
+        if low < high:
+            part[low - start : high - start] = payload[low - begin : high - begin]
         dist.reduce(part, dst=first, op=dist.ReduceOp.SUM)
         received.append(part)
     if rank != first:
