@@ -21,6 +21,7 @@ use crate::link::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
 use crate::stop::Stop;
+use crate::store::Guests;
 
 /// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
 const KNOCK_LIMIT: usize = 64;
@@ -59,10 +60,10 @@ pub struct Door {
 
 impl Door {
     /// Opens the door. Its thread ends with the process: it holds nothing but the listener.
-    pub fn open(
+    pub(crate) fn open(
         listener: TcpListener,
         credentials: Credentials,
-        meeting: Meeting,
+        (meeting, guests): (Meeting, Guests),
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
@@ -89,6 +90,7 @@ impl Door {
                         credentials: credentials.clone(),
                         round: Arc::clone(&round),
                         meeting: Arc::clone(&meeting),
+                        guests: guests.clone(),
                         metrics: metrics.clone(),
                     };
                     let counter = Arc::clone(&knocking);
@@ -203,29 +205,47 @@ struct Knock {
     credentials: Credentials,
     round: Current,
     meeting: Arc<Meeting>,
+    /// Whom the store expects.
+    guests: Guests,
     metrics: Metrics,
+}
+
+/// What a connection is for.
+enum Agreed {
+    /// Data of a neighbour, for who waits for it.
+    Link(u32, Arrivals),
+    /// The store, in the epoch of this word.
+    Store(u64, u32),
 }
 
 impl Knock {
     fn answer(&self, mut stream: TcpStream) {
         let wanted = |identity: Identity| match identity.party {
             Party::Operator => false,
-            Party::Sidecar { rank } => current(&self.round)
-                .as_ref()
-                .is_some_and(|round| round.ranks.contains(&rank)),
+            Party::Sidecar { rank } => {
+                let round = current(&self.round);
+                let links = round.as_ref().is_some_and(|of| of.ranks.contains(&rank));
+                drop(round);
+                links || self.guests.expects(rank)
+            }
         };
         let answered = respond(&mut stream, &self.credentials, wanted)
             .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
-        let linked = answered.and_then(|(rank, arrivals)| {
-            let link = self.meeting.agree(stream, rank, Side::Answered)?;
-            Ok((rank, link, arrivals))
-        });
-        match linked {
-            Ok((rank, link, arrivals)) => {
+        let taken = answered.and_then(|agreed| match agreed {
+            Agreed::Link(rank, arrivals) => {
+                let link = self.meeting.agree(stream, rank, Side::Answered)?;
                 arrivals.hand((rank as usize, link));
+                Ok(())
             }
+            Agreed::Store(word, rank) => {
+                self.guests.hand(word, rank, stream);
+                Ok(())
+            }
+        });
+        match taken {
+            Ok(()) => {}
             // A neighbour that was told of the roster first comes again.
             Err(error @ (Error::Unwanted(_) | Error::Epoch { .. })) => {
                 debug!(%error, "refused a connection for now");
@@ -247,7 +267,7 @@ impl Knock {
     /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that
     /// comes while rosters change is taken into a round that is given up, and its dialler believes that
     /// it stands.
-    fn agree(&self, stream: &mut TcpStream, identity: Identity) -> Result<(u32, Arrivals), Error> {
+    fn agree(&self, stream: &mut TcpStream, identity: Identity) -> Result<Agreed, Error> {
         let Party::Sidecar { rank } = identity.party else {
             return Err(Error::Unwanted(identity));
         };
@@ -255,11 +275,12 @@ impl Knock {
         let mut epoch = [0; 8];
         stream.read_exact(&mut epoch)?;
         let theirs = u64::from_le_bytes(epoch);
-        let arrivals = match &*current(&self.round) {
-            Some(round) if round.epoch == theirs && round.ranks.contains(&rank) => {
-                round.arrivals.clone()
+        let agreed = match (self.guests.expects_in(theirs, rank), &*current(&self.round)) {
+            (Some(true), _) => Agreed::Store(theirs, rank),
+            (None, Some(round)) if round.epoch == theirs && round.ranks.contains(&rank) => {
+                Agreed::Link(rank, round.arrivals.clone())
             }
-            Some(_) | None => {
+            _ => {
                 return Err(Error::Epoch {
                     claim: identity,
                     theirs,
@@ -268,7 +289,7 @@ impl Knock {
         };
         stream.write_all(&AGREED)?;
         limit(stream, None)?;
-        Ok((rank, arrivals))
+        Ok(agreed)
     }
 }
 
@@ -302,7 +323,7 @@ mod tests {
             ..Options::new(PathBuf::new())
         };
         let meeting = Meeting::open(rank, &options).unwrap();
-        Door::open(listener, credentials, meeting, metrics).unwrap()
+        Door::open(listener, credentials, (meeting, Guests::default()), metrics).unwrap()
     }
 
     #[test]

@@ -22,4 +22,5 @@ pub mod rendezvous;
 pub mod serve;
 pub mod session;
 pub mod stop;
+mod store;
 pub mod welcomed;

@@ -29,6 +29,7 @@ use crate::member::{Member, Options, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
 use crate::stop::Stop;
+use crate::store::{Guests, Store};
 use crate::welcomed::Welcomed;
 
 /// An epoch whose links stand.
@@ -85,6 +86,8 @@ pub struct Node {
     pub(crate) member: Member,
     options: Options,
     door: Door,
+    /// Whom the store expects at the door.
+    guests: Guests,
     joined: Gate,
     /// Where operations wait for a sidecar that takes this one's place.
     welcomed: Option<Welcomed>,
@@ -131,8 +134,10 @@ impl Node {
         let (inspector, questions) = Inspector::new(stop.clone());
         let credentials = member.credentials();
         let meeting = Meeting::open(member.rank, &options)?;
+        let guests = Guests::default();
+        let behind = (meeting, guests.clone());
         let door =
-            Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
+            Door::open(listener, credentials, behind, metrics.clone()).map_err(|source| {
                 Error::System {
                     doing: "open the data port",
                     source,
@@ -142,6 +147,7 @@ impl Node {
             member,
             options,
             door,
+            guests,
             joined: readiness.gate("the gang"),
             welcomed,
             metrics,
@@ -186,7 +192,8 @@ impl Node {
                             source,
                         }
                     })?;
-                let served = Follower::new(&self, &rendezvous).follow();
+                let store = self.store()?;
+                let served = Follower::new(&self, &rendezvous, store).follow();
                 rendezvous.leave();
                 served
             }
@@ -266,6 +273,25 @@ impl Node {
                 resume,
             },
         }))
+    }
+
+    /// The gang's store, where the gang may go on without its first node.
+    fn store(&self) -> Result<Option<Store>, Error> {
+        if self.member.on_peer_loss == OnPeerLoss::Fail {
+            return Ok(None);
+        }
+        let own = (self.member.rank, self.member.credentials());
+        let store = Store::start(
+            &self.options.run_dir,
+            own,
+            self.guests.clone(),
+            self.stop.clone(),
+        );
+        let store = store.map_err(|source| Error::System {
+            doing: "open the store",
+            source,
+        })?;
+        Ok(Some(store))
     }
 
     /// The layout of all nodes of the attempt.

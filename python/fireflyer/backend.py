@@ -49,7 +49,12 @@ def register() -> None:
     """Makes ``hfreduce`` known to ``torch.distributed``. Called by ``import torch``."""
     import torch.distributed as dist
 
-    if dist.is_available() and NAME not in dist.Backend.backend_list:
+    if not dist.is_available():
+        return
+    from . import rendezvous
+
+    rendezvous.register()
+    if NAME not in dist.Backend.backend_list:
         # Also for "cuda", so that its tensors get an answer of ours and not one about a missing backend.
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 

@@ -373,7 +373,7 @@ fn named<T: Copy>(
         .ok_or_else(|| PyValueError::new_err(format!("no {what} is called {name:?}")))
 }
 
-fn seconds(timeout: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(timeout: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout)
         .map_err(|_| PyValueError::new_err(format!("{timeout} is not a time in seconds")))
 }

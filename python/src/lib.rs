@@ -6,6 +6,7 @@ mod client;
 mod error;
 mod gpu;
 mod memory;
+mod store;
 
 /// `fireflyer._native`.
 #[pyo3::pymodule]
@@ -16,4 +17,6 @@ mod _native {
     use crate::gpu::{Copy, Gpu};
     #[pymodule_export]
     use crate::memory::{Arena, Result};
+    #[pymodule_export]
+    use crate::store::Store;
 }

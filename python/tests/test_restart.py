@@ -25,6 +25,8 @@ STEPS = 60
 class Restarted(Sidecars):
     """Sidecars that are led by the operator and may be killed; nobody is given up within a minute."""
 
+    peer_loss_seconds = 60
+
     def __enter__(self):
         self._port = gang.free_port()
         self._operator = None
@@ -55,7 +57,7 @@ class Restarted(Sidecars):
             "crossing": False,
             "masterPort": 29500,
             "onPeerLoss": "Shrink",
-            "peerLossSeconds": 60,
+            "peerLossSeconds": self.peer_loss_seconds,
         }
         packed = gzip.compress(json.dumps(assignment).encode())
         (self.folder / "assignment").write_bytes(packed)

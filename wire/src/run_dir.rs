@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub const PATH: &str = "/run/fireflyer";
 /// The sidecar's unix socket for the trainer's processes.
 pub const SOCKET: &str = "hfreduce.sock";
+/// The sidecar's socket for the store, where it has one.
+pub const STORE: &str = "store.sock";
 /// The launcher, put there by the sidecar, so that any trainer image works.
 pub const LAUNCHER: &str = "launcher";
 /// The gang's addresses, written by the sidecar once everybody joined.

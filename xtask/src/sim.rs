@@ -18,6 +18,7 @@ Suites:
   scheduler   the operator's decisions over a simulated API, killed after each write
   collective  the rank machine over a simulated network with crashes and silence
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
+  store       the sidecars' key-value store: members lost, sidecars that forget, epochs cut short
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
                docs/measurements/runs.csv and its page, docs/protocol/faults.md
@@ -37,6 +38,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
     ),
     ("collective", "collective", "simulation", "misfortune"),
     ("recovery", "collective", "recovery", "anything"),
+    (
+        "store",
+        "store",
+        "simulation",
+        "clients_are_told_what_one_store_would_tell_them_whatever_fails",
+    ),
 ];
 
 fn run(mut args: Args) -> Result<ExitCode> {

@@ -34,29 +34,35 @@ def largest(values: Sequence[int]) -> list[int]:
     return tensor.tolist()
 
 
-def from_first(value: Any) -> Any:
-    """Rank 0's value, on every rank; the others' is not looked at."""
+def first_left() -> int:
+    """The lowest rank that is left: what has to be done once is its to do. One collective."""
+    rank, _ = standing()
+    return -largest([-rank])[0]
+
+
+def from_first(value: Any, first: int = 0) -> Any:
+    """The value of rank `first`, on every rank; the others' is not looked at."""
     if not _together():
         return value
-    payload = _encode(value) if dist.get_rank() == 0 else None
+    payload = _encode(value) if dist.get_rank() == first else None
     length = torch.tensor([0 if payload is None else payload.numel()], device=_device())
-    dist.broadcast(length, src=0)
+    dist.broadcast(length, src=first)
     if payload is None:
         payload = torch.empty(int(length.item()), dtype=torch.uint8, device=_device())
-    dist.broadcast(payload, src=0)
+    dist.broadcast(payload, src=first)
     return _decode(payload)
 
 
-def to_first(value: Any) -> list[Any] | None:
-    """All ranks' values in rank order, on rank 0; none on the others. Those of lost ranks are left out.
+def to_first(value: Any, first: int = 0) -> list[Any] | None:
+    """All ranks' values in rank order, on rank `first`, the lowest; none on the others. Those of lost ranks are left out.
 
     Sums, in which each rank has a place of its own: unlike a gathering they are carried over a loss.
     """
     rank, world_size = standing()
     if world_size == 1:
         return [value]
-    # Rank 0's own, which may be long, is here already.
-    payload = _encode(value) if rank > 0 else torch.empty(0, dtype=torch.uint8, device=_device())
+    # The first's own, which may be long, is here already.
+    payload = _encode(value) if rank != first else torch.empty(0, dtype=torch.uint8, device=_device())
     lengths = torch.zeros(world_size, dtype=torch.int64, device=_device())
     lengths[rank] = payload.numel()
     dist.all_reduce(lengths, op=dist.ReduceOp.MAX)
@@ -66,12 +72,12 @@ def to_first(value: Any) -> list[Any] | None:
     for start in range(0, ends[-1], _SUM_BYTES):
         end = min(start + _SUM_BYTES, ends[-1])
         part = torch.zeros(end - start, dtype=torch.uint8, device=_device())
-        first, last = max(begin, start), min(begin + payload.numel(), end)
-        if first < last:
-            part[first - start : last - start] = payload[first - begin : last - begin]
-        dist.reduce(part, dst=0, op=dist.ReduceOp.SUM)
+        low, high = max(begin, start), min(begin + payload.numel(), end)
+        if low < high:
+            part[low - start : high - start] = payload[low - begin : high - begin]
+        dist.reduce(part, dst=first, op=dist.ReduceOp.SUM)
         received.append(part)
-    if rank > 0:
+    if rank != first:
         return None
     joined = torch.cat(received) if received else payload
     others = [joined[end - length : end] for length, end in zip(lengths.tolist(), ends)]

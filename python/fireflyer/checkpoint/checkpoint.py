@@ -1,7 +1,8 @@
 """Saving and resuming a training run, by all of its ranks together.
 
 Owns when to save, the order in which ranks write, and which checkpoint is resumed. The manifest is written
-last and by rank 0 alone, so a process killed at any point leaves the earlier checkpoints as they were.
+last and by one rank alone, the lowest that is left, so a process killed at any point leaves the earlier
+checkpoints as they were.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, SupportsFloat
 import torch
 
 from ..environment import Environment
-from ..errors import CheckpointError
+from ..errors import CheckpointError, HFReduceError
 from ..progress import CheckpointRef, Progress
 from . import agreement, manifest, shard, state, stop
 from .disk import Disk, explain, may_write, remedy
@@ -33,7 +34,7 @@ class Checkpoint:
 
         checkpoint = Checkpoint(model=model, optimizer=optimizer)
 
-    A ``DistributedDataParallel`` model is saved without its wrapper. Rank 0 writes the states, which are
+    A ``DistributedDataParallel`` model is saved without its wrapper. The lowest rank writes the states, which are
     the same on all ranks; states named in `sharded` differ by rank and are written by each. The random
     number generators of every rank are saved too, as ``random``.
 
@@ -87,6 +88,8 @@ class Checkpoint:
         self._saved_at = clock()
         self._last: CheckpointRef | None = None
         self._sequence: int | None = None
+        #: The lowest rank that is left, as all ranks knew it last: it decides and writes what is written once.
+        self._first = 0
         #: Digests of the checkpoints that were there when this run first looked; on rank 0.
         self._inherited: set[str] | None = None
         stop.install()
@@ -105,26 +108,27 @@ class Checkpoint:
         """Loads the checkpoint to go on from and returns the step to do next; `first` if there is none.
 
         That is the one the operator recorded (``FIREFLYER_RESUME``), else the newest; one that cannot be
-        read by all ranks is skipped with a warning. Rank 0 decides. A `CheckpointError`, the same on all
+        read by all ranks is skipped with a warning. The lowest rank decides. A `CheckpointError`, the same on all
         ranks: the directory cannot be looked through, or the checkpoint lacks a state that is named here.
         What a ``load_state_dict()`` raises, as for a model of another shape, is passed on.
         """
         if self._root is None:
             return first
+        self._first = agreement.first_left()
         candidates = self._candidates()
-        if agreement.standing()[0] == 0 and not may_write(self._root):
+        if agreement.standing()[0] == self._first and not may_write(self._root):
             # Now, and not when the first interval is over.
             _log.warning(
                 "checkpoints cannot be saved: no right to write to %s; %s", self._root, remedy()
             )
         attempted = 0
         while True:
-            # Only rank 0 looks at the list; a rank whose disk lags behind must not choose another one.
+            # Only one rank looks at the list; a rank whose disk lags behind must not choose another one.
             offered = None
             if attempted < len(candidates):
                 found, digest = candidates[attempted]
                 offered = {"name": found.name, "digest": digest}
-            offered = agreement.from_first(offered)
+            offered = agreement.from_first(offered, self._first)
             if offered is None:
                 return first
             attempted += 1
@@ -132,7 +136,7 @@ class Checkpoint:
             failures = self._failures(error)
             if loaded is not None and not failures:
                 return self._apply(*loaded, offered["digest"]) + 1
-            if agreement.standing()[0] == 0:
+            if agreement.standing()[0] == self._first:
                 _log.warning(
                     "checkpoint %s cannot be loaded: %s; trying the one before",
                     offered["name"],
@@ -151,11 +155,12 @@ class Checkpoint:
         rank, _ = agreement.standing()
         due = (
             self._root is not None
-            and rank == 0
+            and rank == self._first
             and self._clock() - self._saved_at >= self._interval
         )
-        stopping, saving = agreement.largest([stop.requested(), due])
-        if rank == 0:
+        stopping, saving, first = agreement.largest([stop.requested(), due, -rank])
+        self._first = -first
+        if rank == self._first:
             self._progress.step(step, loss)
         saved = None
         if self._root is not None and (stopping or saving):
@@ -164,7 +169,7 @@ class Checkpoint:
             except CheckpointError as error:
                 _log.error("step %d was not saved: %s", step, error)
                 self._saved_at = self._clock()
-        if stopping and saved is not None and rank == 0:
+        if stopping and saved is not None and rank == self._first:
             self._progress.acknowledge(saved)
         return bool(stopping)
 
@@ -183,21 +188,27 @@ class Checkpoint:
         attempt = self._environment.attempt
         if self._last is not None and (self._last.attempt, self._last.step) == (attempt, step):
             return self._last
+        self._first = agreement.first_left()
         if self._sequence is None:
             self._candidates()
         assert self._sequence is not None
         self._sequence += 1
         rank, _ = agreement.standing()
         part = self._write_shard(step, rank)
-        parts = agreement.to_first(part)
-        outcome = None
-        if parts is not None:
-            outcome = self._write_manifest(step, parts)
-            if "digest" in outcome:
-                self._progress.durable(CheckpointRef(attempt, step, outcome["digest"]))
-                # While the others wait: none of them is writing what looks like a leftover.
-                self._prune(step)
-        outcome = agreement.from_first(outcome)
+        try:
+            parts = agreement.to_first(part, self._first)
+            outcome = None
+            if parts is not None:
+                outcome = self._write_manifest(step, parts)
+                if "digest" in outcome:
+                    self._progress.durable(CheckpointRef(attempt, step, outcome["digest"]))
+                    # While the others wait: none of them is writing what looks like a leftover.
+                    self._prune(step)
+            outcome = agreement.from_first(outcome, self._first)
+        except HFReduceError as error:
+            # The rank that writes was lost meanwhile: all ranks hear of it, and the next save is another's.
+            self._saved_at = self._clock()
+            raise CheckpointError(f"failed to save step {step}: {error}") from error
         self._saved_at = self._clock()
         if "error" in outcome:
             raise CheckpointError(outcome["error"])
@@ -208,7 +219,7 @@ class Checkpoint:
         """Writes this rank's shard. Errors travel as values: all ranks must come to the same end."""
         directory = self._directory(step)
         try:
-            shared = self._shared if rank == 0 else {}
+            shared = self._shared if rank == self._first else {}
             values, tensors = {}, []
             for name, part in shared.items():
                 values[name], found = state.encode(part.state_dict(), name)
@@ -266,10 +277,10 @@ class Checkpoint:
         return {"digest": digest}
 
     def _candidates(self) -> list[tuple[Manifest, str]]:
-        """On rank 0 the checkpoints to try, best first. On all ranks, learns where the sequence stands."""
+        """On the first rank the checkpoints to try, best first. On all ranks, learns where the sequence stands."""
         found: list[tuple[Manifest, str]] = []
         failure = None
-        if agreement.standing()[0] == 0:
+        if agreement.standing()[0] == self._first:
             assert self._root is not None
             try:
                 found, unusable = manifest.durable(self._root)
@@ -280,12 +291,12 @@ class Checkpoint:
             if self._inherited is None and failure is None:
                 self._inherited = {digest for _, digest in found}
         newest = found[0][0].sequence if found else 0
-        self._sequence, failure = agreement.from_first([newest, failure])
+        self._sequence, failure = agreement.from_first([newest, failure], self._first)
         if failure is not None:
             self._sequence = None
             raise CheckpointError(failure)
         pinned = self._environment.resume
-        if pinned is None or agreement.standing()[0] != 0:
+        if pinned is None or agreement.standing()[0] != self._first:
             return found
         chosen = [one for one in found if (one[0].attempt, one[0].step) == pinned]
         if not chosen:
@@ -303,7 +314,9 @@ class Checkpoint:
         try:
             found, actual = manifest.read(self._root / name)
             if actual != digest:
-                raise CheckpointError(f"failed to verify {name}: rank 0 sees another manifest")
+                raise CheckpointError(
+                    f"failed to verify {name}: rank {self._first} sees another manifest"
+                )
             if self._own and found.world_size != world_size:
                 raise CheckpointError(
                     f"failed to load {name}: {sorted(self._own)} are sharded over {found.world_size} ranks, "
@@ -340,22 +353,22 @@ class Checkpoint:
         rank, world_size = agreement.standing()
         if own:
             state.restore_random(own["random"])
-        elif rank == 0:
+        elif rank == self._first:
             _log.warning(
                 "%s was saved by %d ranks, there are %d now: random numbers start anew",
                 found.name, found.world_size, world_size,
             )  # fmt: skip
         self._last = CheckpointRef(found.attempt, found.step, digest)
-        if rank == 0:
+        if rank == self._first:
             self._progress.durable(self._last)
         self._saved_at = self._clock()
         return found.step
 
     def _failures(self, error: str | None) -> str | None:
         rank, _ = agreement.standing()
-        errors = agreement.to_first(error and f"rank {rank}: {error}")
+        errors = agreement.to_first(error and f"rank {rank}: {error}", self._first)
         said = None if errors is None else [one for one in errors if one is not None]
-        return agreement.from_first(_some(said) if said else None)
+        return agreement.from_first(_some(said) if said else None, self._first)
 
     def _prune(self, step: int) -> None:
         """Removes what the durable checkpoint of `step` replaces, and what interrupted saves left.

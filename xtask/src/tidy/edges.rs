@@ -8,10 +8,11 @@ use serde_json::Value;
 use std::process::Command;
 
 /// What a crate of ours may use of ours.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
+    ("store", &[]),
     ("sim", &[]),
     ("wire", &[]),
     ("crds", &[]),
@@ -30,10 +31,10 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("launcher", &["wire"]),
     (
         "hfreduce-sidecar",
-        &["collective", "topology", "wire", "daemon"],
+        &["collective", "store", "topology", "wire", "daemon"],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
-    ("fireflyer-python", &["wire"]),
+    ("fireflyer-python", &["store", "wire"]),
     ("cluster", &[]),
     (
         "scenarios",
@@ -43,16 +44,17 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// What tests may use on top.
-const TEST_EDGES: [(&str, &[&str]); 5] = [
+const TEST_EDGES: [(&str, &[&str]); 6] = [
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
+    ("store", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("wire", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 4] = ["topology", "scheduler", "collective", "sim"];
+const PURE: [&str; 5] = ["topology", "scheduler", "collective", "store", "sim"];
 const PURE_MAY_USE: [&str; 3] = ["half", "serde", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 

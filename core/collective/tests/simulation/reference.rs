@@ -53,7 +53,12 @@ pub(crate) fn entitled(call: &Call, rank: u32) -> bool {
         | OpKind::AllGather
         | OpKind::ReduceScatter { .. }
         | OpKind::Barrier
-        | OpKind::Close => true,
+        | OpKind::Close
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. } => true,
     }
 }
 
