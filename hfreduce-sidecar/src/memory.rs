@@ -62,6 +62,8 @@ pub struct Memory {
     chunk_bytes: usize,
     inputs: BTreeMap<(GroupId, OpId, usize), Input>,
     results: BTreeMap<(GroupId, OpId), ResultBlock>,
+    /// What local ranks get that nobody else does.
+    owns: BTreeMap<(GroupId, OpId, usize), ResultBlock>,
     receive: BTreeMap<(GroupId, usize, u8), Slots>,
     send: BTreeMap<(GroupId, u8), Slots>,
     pool: Pool,
@@ -75,6 +77,7 @@ impl Memory {
             chunk_bytes: 0,
             inputs: BTreeMap::new(),
             results: BTreeMap::new(),
+            owns: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: BTreeMap::new(),
             pool: Pool::new(limit_bytes),
@@ -166,6 +169,24 @@ impl Memory {
         self.results.get(&(group, op))
     }
 
+    /// Provides for what a local rank gets from an operation for itself.
+    pub fn provide_own(
+        &mut self,
+        own: (GroupId, OpId, usize),
+        bytes: usize,
+    ) -> Result<(), PoolError> {
+        if bytes > 0 && !self.owns.contains_key(&own) {
+            let block = self.pool.take(bytes)?;
+            self.owns.insert(own, block);
+        }
+        Ok(())
+    }
+
+    /// The segment of what a local rank gets for itself, if it has any bytes.
+    pub fn own(&self, group: GroupId, op: OpId, rank: usize) -> Option<&ResultBlock> {
+        self.owns.get(&(group, op, rank))
+    }
+
     /// The inputs of an operation are not read any more.
     pub fn forget_inputs(&mut self, group: GroupId, op: OpId) {
         let keys: Vec<_> = self
@@ -180,7 +201,10 @@ impl Memory {
 
     /// The result of an operation is not read any more: its memory serves another.
     pub fn forget_result(&mut self, group: GroupId, op: OpId) {
-        if let Some(result) = self.results.remove(&(group, op)) {
+        let own = (group, op, 0)..=(group, op, usize::MAX);
+        let keys: Vec<_> = self.owns.range(own).map(|(key, _)| *key).collect();
+        let owns = keys.iter().filter_map(|key| self.owns.remove(key));
+        for result in self.results.remove(&(group, op)).into_iter().chain(owns) {
             self.pool.put_back(result);
         }
     }
@@ -203,7 +227,10 @@ impl Memory {
                 .receive
                 .get(&(group, peer, tree))
                 .and_then(|slots| slots.lent.get(usize::from(slot))?.as_ref()),
-            Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Send { .. } => None,
+            Buffer::Input { .. }
+            | Buffer::Result { .. }
+            | Buffer::Own { .. }
+            | Buffer::Send { .. } => None,
         };
         if let Some(lent) = lent {
             let (start, length) = extent(region).ok_or(wrong)?;
@@ -233,6 +260,10 @@ impl Memory {
             }
             Buffer::Result { group, op } => {
                 let block = &self.results.get(&(group, op))?.block;
+                (block, 0, block.segment().len())
+            }
+            Buffer::Own { group, op, rank } => {
+                let block = &self.owns.get(&(group, op, rank))?.block;
                 (block, 0, block.segment().len())
             }
             Buffer::Receive {

@@ -234,7 +234,7 @@ const fn class(buffer: Buffer) -> usize {
         Buffer::Input { .. } => 0,
         Buffer::Receive { .. } => 1,
         Buffer::Send { .. } => 2,
-        Buffer::Result { .. } => 3,
+        Buffer::Result { .. } | Buffer::Own { .. } => 3,
     }
 }
 

@@ -118,6 +118,11 @@ impl Pool {
 
     /// Nobody reads a result any more.
     pub fn put_back(&mut self, result: ResultBlock) {
+        if Arc::strong_count(&result.block) > 1 {
+            // An operation has failed while a link still reads a payload into it.
+            self.unmap(result);
+            return;
+        }
         self.idle.push(result);
         if self.idle.len() > IDLE_LIMIT {
             let oldest = self.idle.remove(0);

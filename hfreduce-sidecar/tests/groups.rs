@@ -100,3 +100,25 @@ fn ranks_that_mean_different_groups_are_told_and_the_world_goes_on() {
         assert_eq!(sum_in(&client, again, 3), [3.0; 3]);
     });
 }
+
+// What is large has thousands of chunks here; what is urgent is called when it is under way, and does not wait for it.
+#[test]
+fn an_urgent_group_overtakes_what_is_under_way() {
+    let gang = Gang::with(2, 2, |options| Options {
+        chunk_bytes: 4096,
+        ..options
+    });
+    gang.each(|client| {
+        let ranks = [0, 1, 2, 3];
+        let urgent = client.open_with(7, &ranks, true, 5, PATIENCE).unwrap();
+        sum_in(&client, urgent, 1);
+        let elements = 8 << 20;
+        let call = Call::all_reduce(DType::F32, wire::ReduceOp::Sum, elements);
+        let input = client.buffer(4 * elements as usize, PATIENCE).unwrap();
+        let large = client.submit(call, Some(input), PATIENCE).unwrap();
+        assert_eq!(sum_in(&client, urgent, 2), [6.0; 2]);
+        assert!(!client.test(large).unwrap(), "the large one was waited for");
+        client.wait(large, PATIENCE).unwrap();
+        close(&client, urgent);
+    });
+}

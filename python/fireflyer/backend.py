@@ -63,7 +63,8 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     """Makes a group. Collective: all members decide together whether it talks to the sidecars.
 
     An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it. A group of some ranks whose
-    `backend_options` say that it is ``replicated`` goes on when ranks of it are lost.
+    `backend_options` say that it is ``replicated`` goes on when ranks of it are lost; one with a ``priority`` above 0 is
+    served before the others, one below 0 after them.
     """
     global _owner, _generation
     import torch
@@ -91,9 +92,11 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
         client, why_not = None, "other ranks cannot use their sidecar"
     if client is not None and is_part:
         replicated = bool(getattr(backend_options, "replicated", False))
+        priority = int(getattr(backend_options, "priority", 0))
         number = _number(str(options.group_id))
         try:
-            lane = client.open(number, ranks, replicated, options.timeout.total_seconds())
+            limit = options.timeout.total_seconds()
+            lane = client.open(number, ranks, replicated, limit, priority)
         except HFReduceError as refused:
             # The same on all members, as all answers about groups are.
             if "which cannot be" not in str(refused):

@@ -1,10 +1,10 @@
 """The process group: which calls go to the sidecar, in which words, and which go to gloo.
 
 Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather, reduce_scatter and barrier are the
-sidecar's; every other collective, and element types that the sidecar does not add up, are gloo's, so nothing that
-works over gloo fails here. Each rank decides that from its own arguments, hence a collective of gloo waits behind
-a barrier of the sidecar that is named after it: ranks that differ get an error. Send and receive are gloo's
-alone. Gloo connects all ranks with all: that one pair of nodes crosses zones holds for the sidecar only.
+sidecar's, and what is in `exchange`; every other collective, and element types that the sidecar does not add up, are
+gloo's. Each rank decides that from its own arguments, hence a collective of gloo waits behind a barrier of the sidecar
+that is named after it: ranks that differ get an error. Gloo connects all ranks with all: that one pair of nodes crosses
+zones holds for the sidecar only.
 Method and parameter names are c10d's: it calls some of them by keyword.
 """
 
@@ -16,34 +16,27 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
-import numpy
 import torch
 import torch.distributed as dist
 
 from . import naming, process
 from .errors import HFReduceError
+from .exchange import Exchange, MessageWork
 from .gpu import Courier
 from .membership import Members
+from .tensors import DTYPES as _DTYPES
+from .tensors import Tensors, Words
+from .tensors import as_bytes as _bytes
+from .tensors import flat as _list
+from .tensors import moved as _moved
+from .tensors import receive as _receive
 from .work import Completer, HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
 
-#: Element types that the sidecar adds up, in its words.
-_DTYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "e4m3",
-    torch.float8_e5m2: "e5m2",
-    torch.uint8: "u8",
-    torch.int32: "i32",
-    torch.int64: "i64",
-}
-#: Element types that NumPy knows too.
-_NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
 #: Reductions of the sidecar, in its words.
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, "sum"),
@@ -57,12 +50,8 @@ _CLOSE_SECONDS = 2.0
 #: How long a group of some ranks that this one has closed is waited for: its end frees what it holds.
 _DAY_SECONDS = 86_400.0
 
-Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
-#: What a call is about: element type in the sidecar's words, count, and a name for what these do not say or 0.
-Words = tuple[str, int, int]
 
-
-class HFReduceGroup(dist.ProcessGroup):
+class HFReduceGroup(Exchange, dist.ProcessGroup):
     """A process group over the node's sidecar, or over gloo where there is none."""
 
     def __init__(
@@ -90,6 +79,7 @@ class HFReduceGroup(dist.ProcessGroup):
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
+        self._posted: list[MessageWork] = []
         self._courier: Courier | None = None
         self._completer = None
         if client is not None:
@@ -384,10 +374,6 @@ class HFReduceGroup(dist.ProcessGroup):
             return completer.add(HFReduceWork(what, results), finish)
 
     # What only gloo does.
-    gather = partialmethod(_over_gloo, "gather")
-    scatter = partialmethod(_over_gloo, "scatter")
-    alltoall = partialmethod(_over_gloo, "alltoall")
-    alltoall_base = partialmethod(_over_gloo, "alltoall_base")
     allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
 
     def _on_gpu(self, tensor: torch.Tensor, reduction: str | None) -> dist.Work:
@@ -449,6 +435,7 @@ class HFReduceGroup(dist.ProcessGroup):
         results: list[torch.Tensor] | None = None,
         after: Callable[[], None] | None = None,
         factor: float = 1.0,
+        splits: tuple[list[int], list[int]] | None = None,
     ) -> HFReduceWork:
         """Calls one operation for each input now; the results come into `outputs` later."""
         # Each rank reads its part of what is shared out.
@@ -477,11 +464,12 @@ class HFReduceGroup(dist.ProcessGroup):
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = None
-                    if tensor is not None and count > 0:
+                    if tensor is not None and (count > 0 or splits is not None):
                         data = _bytes(tensor.contiguous())
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
                     said["factor"] = factor
                     said["group"] = self._lane
+                    said["splits"] = splits
                     tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
@@ -502,44 +490,6 @@ def _finish(completer: Completer, client: Client, lane: Group | None) -> None:
             completer.close(0.0)
             return
     completer.close(_CLOSE_SECONDS)
-
-
-def _receive(
-    client: Client,
-    ticket: Ticket,
-    output: torch.Tensor | None,
-    timeout: float,
-    part: int | None,
-) -> int:
-    """Waits for an operation and copies its result, or that part of it which is as large as `output`. How many ranks
-    took part."""
-    if output is None or output.numel() == 0:
-        return client.wait(ticket, None, timeout=timeout)
-    offset = None if part is None else part * output.numel() * output.element_size()
-    if output.is_contiguous():
-        return client.wait(ticket, _bytes(output), offset=offset, timeout=timeout)
-    dense = torch.empty(output.shape, dtype=output.dtype)
-    ranks = client.wait(ticket, _bytes(dense), offset=offset, timeout=timeout)
-    output.detach().copy_(dense)
-    return ranks
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    """The memory of a contiguous tensor, as a buffer of bytes. As few steps of PyTorch as will do: each takes a
-    microsecond and lets another thread have the interpreter."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.dtype in _NUMPY:
-        return tensor.numpy().reshape(-1).view(numpy.uint8)
-    return tensor.reshape(-1).view(torch.uint8).numpy()
-
-
-def _moved(tensor: torch.Tensor) -> Words:
-    """The words of what is moved and not added up: unknown types are bytes, named after the type."""
-    dtype = _DTYPES.get(tensor.dtype)
-    if dtype is not None:
-        return dtype, tensor.numel(), 0
-    return "u8", tensor.numel() * tensor.element_size(), naming.of_bytes(tensor)
 
 
 def _reduction(given: Any) -> str | None:
@@ -571,7 +521,3 @@ def _allreduce_options(opts: Any, op: Any) -> Any:
 
 def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
-
-
-def _list(tensors: Tensors) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::{Call, DType, OpKind, ReduceOp};
+use wire::{Call, DType, OpKind, ReduceOp, parts};
 
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
@@ -124,7 +124,9 @@ impl Client {
     }
 
     /// Opens a group of global ranks, which ascend, and waits until all of them have done so alike under the same
-    /// number. `replicated`: its ranks do the same work, so that some of them can go on without others.
+    /// number. `replicated`: its ranks do the same work, so that some of them can go on without others. `priority`: what
+    /// is computed for it goes before what is for groups of a lower one; 0 is the world's.
+    #[pyo3(signature = (number, ranks, replicated, timeout, priority = 0))]
     fn open(
         &self,
         py: Python<'_>,
@@ -132,19 +134,25 @@ impl Client {
         ranks: Vec<u32>,
         replicated: bool,
         timeout: f64,
+        priority: i8,
     ) -> PyResult<Group> {
         let timeout = seconds(timeout)?;
-        py.detach(|| self.inner.open(number, &ranks, replicated, timeout))
-            .map(Group)
-            .map_err(|error| raise(py, &error))
+        py.detach(|| {
+            self.inner
+                .open_with(number, &ranks, replicated, priority, timeout)
+        })
+        .map(Group)
+        .map_err(|error| raise(py, &error))
     }
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
     /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
     /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. Of the world, unless a
-    /// `group` is given; `root` is a rank of that.
+    /// `group` is given; `root` is a rank of that. `splits`, of an all-to-all: how many elements go to each rank, and how
+    /// many come from each.
     #[pyo3(signature = (
-        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, timeout
+        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, splits = None,
+        timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -162,21 +170,28 @@ impl Client {
         root: u32,
         tag: u64,
         group: Option<&Bound<'_, Group>>,
+        splits: Option<(Vec<u64>, Vec<u64>)>,
         timeout: f64,
     ) -> PyResult<Ticket> {
         let call = call(kind, dtype, count, reduce, factor, root, tag)?;
         let timeout = seconds(timeout)?;
+        let lists = splits
+            .as_ref()
+            .map_or(0, |(send, _)| parts::bytes(send.len() as u32));
         let lent = match input {
             None => None,
             Some(input) => {
-                let bytes = input.len_bytes();
+                let bytes = lists + input.len_bytes();
                 let idle = self.inner.idle_buffer(bytes);
                 let lent = match idle.map_err(|error| raise(py, &error))? {
                     Some(lent) => Ok(lent),
                     None => py.detach(|| self.inner.buffer(bytes, timeout)),
                 };
                 let mut lent = lent.map_err(|error| raise(py, &error))?;
-                input.copy_to_slice(py, &mut lent)?;
+                if let Some((send, receive)) = &splits {
+                    parts::write(send, receive, &mut lent[..lists]);
+                }
+                input.copy_to_slice(py, &mut lent[lists..])?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(lent)
             }

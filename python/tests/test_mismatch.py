@@ -25,6 +25,11 @@ def gather(count=4, dst=0, dtype=torch.float32):
     return [part.tolist() for part in parts or []]
 
 
+def exchange(send, receive):
+    output, part = torch.zeros(sum(receive)), torch.ones(sum(send))
+    dist.all_to_all_single(output, part, receive, send)
+
+
 def scatter(count=4):
     size, part = dist.get_world_size(), torch.zeros(count)
     dist.scatter(part, [torch.ones(count)] * size if dist.get_rank() == 0 else None)
@@ -52,13 +57,13 @@ DIFFERENCES = {
         lambda: sum_of(torch.float32),
         gather,
         "allreduce(sum, 4 x f32)",
-        "gather(4 x float32, root 0) over gloo",
+        "gather(4 x f32, root 0)",
     ),
-    "collective, both over gloo": (
+    "collective of parts": (
         scatter,
         gather,
-        "scatter(4 x float32, root 0) over gloo",
-        "gather(4 x float32, root 0) over gloo",
+        "scatter(4 x f32, root 0)",
+        "gather(4 x f32, root 0)",
     ),
     "collective, called by C++": (
         lambda: functional.all_gather_tensor(torch.ones(2), 0, dist.group.WORLD).wait(),
@@ -66,7 +71,7 @@ DIFFERENCES = {
             torch.ones(4), [1] * 4, [1] * 4, dist.group.WORLD
         ).wait(),
         "allgather(2 x f32)",
-        "alltoall_base(float32) over gloo",
+        "alltoall(f32)",
     ),
     "reduction": (
         lambda: sum_of(torch.float32, "PRODUCT"),
@@ -80,17 +85,23 @@ DIFFERENCES = {
         "allreduce(max, 4 x float64) over gloo",
         "allreduce(sum, 4 x float64) over gloo",
     ),
-    "size over gloo": (
+    "size of a part": (
         lambda: gather(8),
         gather,
-        "gather(8 x float32, root 0) over gloo",
-        "gather(4 x float32, root 0) over gloo",
+        "gather(8 x f32, root 0)",
+        "gather(4 x f32, root 0)",
     ),
-    "root over gloo": (
+    "root of a gathering": (
         lambda: gather(dst=1),
         gather,
-        "gather(4 x float32, root 1) over gloo",
-        "gather(4 x float32, root 0) over gloo",
+        "gather(4 x f32, root 1)",
+        "gather(4 x f32, root 0)",
+    ),
+    "splits": (
+        lambda: exchange([1, 1, 1, 1], [2, 1, 1, 1]),
+        lambda: exchange([1, 1, 1, 1], [1, 1, 1, 1]),
+        "alltoall(2 x f32 with rank 0)",
+        "alltoall(1 x f32 with rank 1)",
     ),
     "types of the same bytes": (
         lambda: broadcast(32, torch.bool),

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Largest packet: the members of an attempt of 2,600 nodes of which every other one is lost.
 const PACKET_LIMIT_BYTES: usize = 16 << 10;
 /// No process has called as many operations: one in a microsecond for eight years.

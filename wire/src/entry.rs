@@ -55,6 +55,8 @@ pub enum Submission {
         ranks: u32,
         /// Whether its ranks do the same work, so that some can go on without others.
         replicated: bool,
+        /// What it computes goes before what groups of a lower priority compute; 0 is the world's.
+        priority: i8,
         /// Where the ranks lie, four bytes each.
         input: Place,
     },
@@ -85,10 +87,13 @@ impl Submission {
                 group,
                 ranks,
                 replicated,
+                priority,
                 input,
             } => {
                 words[..2].copy_from_slice(&[OPEN, *ticket]);
-                words[2..4].copy_from_slice(&[u64::from(*ranks), u64::from(*replicated)]);
+                let manner = [u64::from(*replicated), i64::from(*priority) as u64];
+                words[2] = u64::from(*ranks);
+                words[3..5].copy_from_slice(&manner);
                 words[6..9].copy_from_slice(&[u64::from(input.segment), input.offset, *group]);
             }
             Self::Release { ticket } => words[..2].copy_from_slice(&[RELEASE, *ticket]),
@@ -115,6 +120,7 @@ impl Submission {
                 group,
                 ranks: u32::try_from(c0).map_err(|_| Malformed("no such number of ranks"))?,
                 replicated: c1 != 0,
+                priority: i8::try_from(c2 as i64).map_err(|_| Malformed("no such priority"))?,
                 input: input()?,
             }),
             RELEASE => Ok(Self::Release { ticket }),
@@ -254,6 +260,7 @@ mod tests {
             group: 7,
             ranks: 128,
             replicated: true,
+            priority: -3,
             input: Place {
                 segment: 3,
                 offset: 0,

@@ -1,19 +1,25 @@
 //! Headers of the frames between sidecars. Every frame begins with a header of one size and, for the
-//! two kinds that carry data, goes on with that many bytes of payload. A header is checked whole when it
+//! three kinds that carry data, goes on with that many bytes of payload. A header is checked whole when it
 //! is parsed: magic, version, checksum, every code, and that unused fields are zero. What a frame means,
 //! and whether its sender may send it now, is decided by `collective::machine`.
 
-use crate::op::{CALL_WORDS, Call};
+mod fields;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use fields::checksum;
+
+use crate::op::Call;
+use fields::{Reader, Writer};
 
 /// Bytes of every header: two cache lines, nothing next to a chunk.
 pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
-const CLAIM_BYTES: usize = 8 + CALL_WORDS * 8;
 
 /// Why bytes are no header. The link is of no use afterwards: close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +98,17 @@ pub enum Dispute {
     Refused { opener: Opener, reason: u8 },
 }
 
+/// A message from one rank of a group to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The rank that sends.
+    pub from: u32,
+    /// The rank that receives.
+    pub to: u32,
+    /// Under which tag, if it is not part of an operation of the group.
+    pub tag: Option<u64>,
+}
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -103,7 +120,21 @@ pub enum Body {
     Down { mark: Mark },
     /// The operation failed, to a child.
     Fail { verdict: Verdict },
-    /// A receive slot is free again, to a child.
+    /// The rank that receives a message expects this; a reason other than 0 is why its node cannot take it.
+    Want {
+        message: Message,
+        call: Call,
+        reason: u8,
+    },
+    /// A chunk of a message.
+    Data { message: Message },
+    /// The rank that sends a message has called this; a reason other than 0 is why its node cannot send it.
+    Deny {
+        message: Message,
+        call: Call,
+        reason: u8,
+    },
+    /// A receive slot is free again, to who has filled it.
     Credit,
     /// Your part is missing, to a child.
     Awaiting,
@@ -136,9 +167,9 @@ pub struct Header {
     pub epoch: u32,
     /// The group of ranks, 0 for all of them.
     pub group: u64,
-    /// The operation, by its number in the group.
+    /// The operation, by its number in the group; or the message, by its number among those of its two ranks and tag.
     pub operation: u64,
-    /// Which of the two trees.
+    /// Which of the two trees, or 2 for what is passed on.
     pub tree: u8,
     /// The receive slot.
     pub slot: u8,
@@ -181,12 +212,18 @@ impl Body {
             Self::Disputed {
                 dispute: Dispute::Refused { .. },
             } => 16,
+            Self::Want { .. } => 17,
+            Self::Data { .. } => 18,
+            Self::Deny { .. } => 19,
         }
     }
 
     /// Whether payload may follow.
     pub const fn carries_payload(&self) -> bool {
-        matches!(self, Self::Up { .. } | Self::Down { .. })
+        matches!(
+            self,
+            Self::Up { .. } | Self::Down { .. } | Self::Data { .. }
+        )
     }
 }
 
@@ -209,10 +246,7 @@ impl Header {
 
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut writer = Writer {
-            bytes: [0; HEADER_BYTES],
-            at: 0,
-        };
+        let mut writer = Writer::default();
         writer.put(&MAGIC.to_le_bytes());
         writer.put(&[VERSION, self.body.code(), self.tree, self.slot]);
         writer.put(&self.attempt.to_le_bytes());
@@ -261,9 +295,24 @@ impl Header {
                     writer.put(&[*reason]);
                 }
             },
+            Body::Want {
+                message,
+                call,
+                reason,
+            }
+            | Body::Deny {
+                message,
+                call,
+                reason,
+            } => {
+                writer.message(message);
+                writer.call(call);
+                writer.put(&[*reason]);
+            }
+            Body::Data { message } => writer.message(message),
             Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye | Body::Opened => {}
         }
-        let Writer { mut bytes, .. } = writer;
+        let mut bytes = writer.bytes;
         let sum = checksum(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -351,6 +400,19 @@ impl Header {
                     reason: reader.u8(),
                 },
             },
+            17 => Body::Want {
+                message: reader.message()?,
+                call: reader.call()?,
+                reason: reader.u8(),
+            },
+            18 => Body::Data {
+                message: reader.message()?,
+            },
+            19 => Body::Deny {
+                message: reader.message()?,
+                call: reader.call()?,
+                reason: reader.u8(),
+            },
             _ => return Err(Error::Field("kind")),
         };
         let limit = if header.body.carries_payload() {
@@ -366,253 +428,5 @@ impl Header {
             return Err(Error::Field("padding"));
         }
         Ok(header)
-    }
-}
-
-struct Writer {
-    bytes: [u8; HEADER_BYTES],
-    at: usize,
-}
-
-impl Writer {
-    fn put(&mut self, field: &[u8]) {
-        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
-        self.at += field.len();
-    }
-
-    fn claim(&mut self, claim: &Claim) {
-        self.put(&u64::from(claim.rank).to_le_bytes());
-        for word in claim.call.encode() {
-            self.put(&word.to_le_bytes());
-        }
-    }
-
-    fn opener(&mut self, opener: &Opener) {
-        self.put(&opener.rank.to_le_bytes());
-        self.put(&opener.size.to_le_bytes());
-        self.put(&opener.checksum.to_le_bytes());
-    }
-
-    fn mark(&mut self, mark: &Mark) {
-        self.put(&mark.done.to_le_bytes());
-        self.put(&mark.told.to_le_bytes());
-    }
-}
-
-/// The fields of all kinds together are shorter than a header, so taking always succeeds.
-const _: () = assert!(40 + 2 * CLAIM_BYTES + 4 <= HEADER_BYTES && 40 + 32 + 4 <= HEADER_BYTES);
-
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
-            return [0; N];
-        };
-        self.0 = rest;
-        *field
-    }
-
-    fn u8(&mut self) -> u8 {
-        let [byte] = self.take();
-        byte
-    }
-
-    fn opener(&mut self) -> Opener {
-        Opener {
-            rank: self.u32(),
-            size: self.u32(),
-            checksum: self.u64(),
-        }
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-
-    fn claim(&mut self) -> Result<Claim, Error> {
-        let rank = u32::try_from(self.u64()).map_err(|_| Error::Field("rank"))?;
-        let words = std::array::from_fn(|_| self.u64());
-        let call = Call::decode(&words).ok_or(Error::Field("call"))?;
-        Ok(Claim { rank, call })
-    }
-
-    fn mark(&mut self) -> Mark {
-        Mark {
-            done: self.u64(),
-            told: self.u64(),
-        }
-    }
-
-    fn mismatch(&mut self) -> Result<Verdict, Error> {
-        Ok(Verdict::Mismatch {
-            one: self.claim()?,
-            other: self.claim()?,
-        })
-    }
-
-    fn refusal(&mut self) -> Result<Verdict, Error> {
-        let claim = self.claim()?;
-        let reason = self.u8();
-        Ok(Verdict::Refusal { claim, reason })
-    }
-}
-
-/// FNV-1a over words: finds a damaged header; the payload is left to TCP's own sum.
-pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    bytes.chunks(4).fold(0x811c_9dc5, |sum: u32, part| {
-        let word = part
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u32::from(*byte));
-        (sum ^ word).wrapping_mul(0x0100_0193).rotate_left(5)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::op::{DType, OpKind, ReduceOp};
-
-    fn claim() -> impl Strategy<Value = Claim> {
-        let call = (
-            0..OpKind::ALL.len(),
-            0..DType::ALL.len(),
-            0..ReduceOp::ALL.len(),
-            any::<[u32; 2]>(),
-            any::<[u64; 2]>(),
-        )
-            .prop_map(|(kind, dtype, reduce, [root, factor], [count, tag])| {
-                let reduce = ReduceOp::ALL[reduce];
-                let has_factor = reduce == ReduceOp::PremulSum;
-                Call {
-                    kind: OpKind::ALL[kind],
-                    dtype: DType::ALL[dtype],
-                    reduce,
-                    factor_bits: if has_factor { factor } else { 0 },
-                    root,
-                    count,
-                    tag,
-                }
-            });
-        (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
-    }
-
-    fn verdict() -> impl Strategy<Value = Verdict> {
-        prop_oneof![
-            (claim(), claim()).prop_map(|(one, other)| Verdict::Mismatch { one, other }),
-            (claim(), any::<u8>()).prop_map(|(claim, reason)| Verdict::Refusal { claim, reason }),
-        ]
-    }
-
-    fn opener() -> impl Strategy<Value = Opener> {
-        any::<(u32, u32, u64)>().prop_map(|(rank, size, checksum)| Opener {
-            rank,
-            size,
-            checksum,
-        })
-    }
-
-    fn dispute() -> impl Strategy<Value = Dispute> {
-        prop_oneof![
-            (opener(), opener()).prop_map(|(one, other)| Dispute::Mismatch { one, other }),
-            (opener(), any::<u8>())
-                .prop_map(|(opener, reason)| Dispute::Refused { opener, reason }),
-        ]
-    }
-
-    fn mark() -> impl Strategy<Value = Mark> {
-        any::<(u64, u64)>().prop_map(|(done, told)| Mark { done, told })
-    }
-
-    fn body() -> impl Strategy<Value = Body> {
-        prop_oneof![
-            (claim(), mark()).prop_map(|(claim, mark)| Body::Up { claim, mark }),
-            mark().prop_map(|mark| Body::Down { mark }),
-            mark().prop_map(|mark| Body::Mark { mark }),
-            verdict().prop_map(|verdict| Body::Refuse { verdict }),
-            verdict().prop_map(|verdict| Body::Fail { verdict }),
-            any::<(u8, u8, u32, u32)>().prop_map(|(code, detail, subject, by)| Body::Abort {
-                notice: Notice {
-                    code,
-                    detail,
-                    subject,
-                    by
-                }
-            }),
-            prop::sample::select(vec![
-                Body::Credit,
-                Body::Awaiting,
-                Body::Heartbeat,
-                Body::Bye,
-                Body::Opened
-            ]),
-            (opener(), any::<(u32, u8)>()).prop_map(|(opener, (present, reason))| Body::Open {
-                opener,
-                present,
-                reason
-            }),
-            dispute().prop_map(|dispute| Body::Disputed { dispute }),
-        ]
-    }
-
-    fn header() -> impl Strategy<Value = Header> {
-        let numbers = any::<(u32, u32, u64, u64, u8, u8, u32)>();
-        (numbers, 0..=PAYLOAD_LIMIT_BYTES, body()).prop_map(|(numbers, payload, body)| {
-            let (attempt, epoch, group, operation, tree, slot, chunk) = numbers;
-            Header {
-                attempt,
-                epoch,
-                group,
-                operation,
-                tree,
-                slot,
-                chunk,
-                payload: if body.carries_payload() { payload } else { 0 },
-                body,
-            }
-        })
-    }
-
-    /// Sets the checksum right, as a hostile sender would.
-    fn seal(bytes: &mut [u8; HEADER_BYTES]) {
-        let sum = checksum(&bytes[..HEADER_BYTES - 4]);
-        bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_read(header in header()) {
-            prop_assert_eq!(Header::parse(&header.encode()), Ok(header));
-        }
-
-        #[test]
-        fn a_flipped_bit_is_refused(header in header(), bit in 0..HEADER_BYTES * 8) {
-            let mut bytes = header.encode();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Header::parse(&bytes).is_err());
-        }
-
-        #[test]
-        fn a_forged_header_is_refused_or_means_what_it_says(
-            header in header(),
-            places in prop::collection::vec((4usize..HEADER_BYTES, any::<u8>()), 1..8),
-        ) {
-            let mut bytes = header.encode();
-            for (place, byte) in places {
-                bytes[place] = byte;
-            }
-            seal(&mut bytes);
-            if let Ok(parsed) = Header::parse(&bytes) {
-                prop_assert_eq!(parsed.encode(), bytes);
-                prop_assert!(parsed.payload <= PAYLOAD_LIMIT_BYTES);
-            }
-        }
     }
 }

@@ -17,6 +17,7 @@ pub mod handshake;
 mod identity;
 mod key;
 pub mod op;
+pub mod parts;
 pub mod rendezvous;
 pub mod ring;
 pub mod run_dir;

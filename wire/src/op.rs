@@ -119,6 +119,17 @@ pub enum OpKind {
     /// Every rank gets its part of the reduction of all contributions. The result is laid out as a whole, and only that
     /// part of it is of use.
     ReduceScatter,
+    /// The root gets all contributions, in rank order.
+    Gather,
+    /// Every rank gets its part of what the root brings, in rank order; the count is that of a part.
+    Scatter,
+    /// Every rank gets from each rank the part that is for it. How many elements these have stands before them, see
+    /// [`crate::parts`], and the count is 0.
+    AllToAll,
+    /// Not of all ranks: one rank's contribution goes to the root.
+    Send,
+    /// The other side of it: the root's contribution comes.
+    Receive,
 }
 
 codes!(OpKind {
@@ -129,6 +140,11 @@ codes!(OpKind {
     Barrier = 5 => "barrier",
     Close = 6 => "close",
     ReduceScatter = 7 => "reduce_scatter",
+    Gather = 8 => "gather",
+    Scatter = 9 => "scatter",
+    AllToAll = 10 => "alltoall",
+    Send = 11 => "send",
+    Receive = 12 => "recv",
 });
 
 /// An operation as one rank calls it. Ranks of a group make equal calls in the same order.
@@ -142,11 +158,12 @@ pub struct Call {
     pub reduce: ReduceOp,
     /// Bits of the single-precision factor of [`ReduceOp::PremulSum`]; 0 with the others.
     pub factor_bits: u32,
-    /// Rank of the root in the group; of no meaning where there is none.
+    /// Rank of the root in the group, or of the other one of two; of no meaning where there is none.
     pub root: u32,
     /// Elements that each rank brings.
     pub count: u64,
-    /// Hash of the tensor's name, 0 for none: two ranks that call different names disagree.
+    /// Hash of the tensor's name, 0 for none: two ranks that call different names disagree. Of a message between two
+    /// ranks it says which of theirs it is.
     pub tag: u64,
 }
 
@@ -205,9 +222,38 @@ impl Call {
             OpKind::AllReduce | OpKind::Reduce | OpKind::AllGather | OpKind::ReduceScatter => {
                 self.count > 0
             }
-            OpKind::Broadcast => self.count > 0 && self.root == rank,
-            OpKind::Barrier | OpKind::Close => false,
+            OpKind::Gather | OpKind::Send => self.count > 0,
+            OpKind::Broadcast | OpKind::Scatter => self.count > 0 && self.root == rank,
+            OpKind::AllToAll => true,
+            OpKind::Barrier | OpKind::Close | OpKind::Receive => false,
         }
+    }
+
+    /// Bytes that the operation reads of a rank of a group of this `size`; none if there are more than memory can hold.
+    /// Of an all-to-all, those that say how many follow.
+    pub fn reads_bytes_of(&self, rank: u32, size: u32) -> Option<usize> {
+        if !self.reads_input_of(rank) {
+            return Some(0);
+        }
+        match self.kind {
+            OpKind::AllToAll => Some(crate::parts::bytes(size)),
+            OpKind::Scatter => self.input_bytes()?.checked_mul(size as usize),
+            OpKind::AllReduce
+            | OpKind::Reduce
+            | OpKind::Broadcast
+            | OpKind::AllGather
+            | OpKind::Barrier
+            | OpKind::Close
+            | OpKind::ReduceScatter
+            | OpKind::Gather
+            | OpKind::Send
+            | OpKind::Receive => self.input_bytes(),
+        }
+    }
+
+    /// Whether two ranks call it, and not all of a group.
+    pub const fn is_between_two(&self) -> bool {
+        matches!(self.kind, OpKind::Send | OpKind::Receive)
     }
 
     /// The call as words, for rings and frames: the first holds three codes, a zero byte and the factor.
@@ -294,7 +340,7 @@ mod tests {
             codes in any::<[u8; 3]>(),
             factor in any::<u32>(),
         ) {
-            let [kind, dtype, reduce] = codes.map(|code| code % 9);
+            let [kind, dtype, reduce] = codes.map(|code| code % 14);
             let [a, b, c, d] = factor.to_le_bytes();
             let mut likely = words;
             likely[0] = u64::from_le_bytes([kind, dtype, reduce, 0, 0, 0, 0, 0]);

@@ -124,6 +124,17 @@ pub enum OpKind {
     AllGather,
     /// The combination of all inputs is shared out: every rank gets an equal part of it, in rank order.
     ReduceScatter { op: ReduceOp },
+    /// `root` gets all inputs, one after another in rank order.
+    Gather { root: u32 },
+    /// Every rank gets its part of `root`'s input, in rank order; `count` is that of a part.
+    Scatter { root: u32 },
+    /// Every rank gets from every other the part that is meant for it. How large the parts are is for each pair to agree
+    /// on: `count` is 0, and `with` nobody. Errors that are about one pair name the other rank and what is moved.
+    AllToAll { with: Option<u32> },
+    /// Not a collective: one rank's input for another. Those of a pair of ranks and a tag are matched in their order.
+    Send { to: u32 },
+    /// The other side of it.
+    Receive { from: u32 },
     /// Nobody passes before everybody came.
     Barrier,
     /// A barrier that is the last operation of its group.
@@ -140,7 +151,8 @@ pub struct Call {
     pub dtype: DType,
     /// Elements each rank brings (for a broadcast: elements the root brings).
     pub count: u64,
-    /// Hash of the tensor's or bucket's name, 0 for none: catches equal shapes in a different order.
+    /// Hash of the tensor's or bucket's name, 0 for none: catches equal shapes in a different order. Between two ranks
+    /// it says which of their messages are meant.
     pub tag: u64,
 }
 
@@ -194,7 +206,7 @@ impl Call {
     /// Checks what one call alone can show. A call that was made takes its place in the order of operations even so:
     /// see [`crate::machine::Input::Refuse`].
     pub fn check(&self, world: u32) -> Result<(), CallError> {
-        if let OpKind::Reduce { root, .. } | OpKind::Broadcast { root } = self.kind
+        if let Some(root) = self.kind.root()
             && root >= world
         {
             return Err(CallError::Root { root, world });
@@ -238,6 +250,31 @@ impl Call {
             | OpKind::Broadcast { .. }
             | OpKind::ReduceScatter { .. } => self.input_bytes(),
             OpKind::Barrier | OpKind::Close => 0,
+            OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::Receive { .. } => 0,
+        }
+    }
+
+    /// Bytes of what one rank gets that is nobody else's, [`crate::machine::Buffer::Own`]. Of an all-to-all the parts
+    /// say. Needs a checked call.
+    #[must_use]
+    pub const fn own_bytes(&self, rank: u32, world: u32) -> u64 {
+        match self.kind {
+            OpKind::Gather { root } if root == rank => self.input_bytes() * world as u64,
+            OpKind::Scatter { .. } | OpKind::Receive { .. } => self.input_bytes(),
+            OpKind::Gather { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::AllReduce { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::AllGather
+            | OpKind::ReduceScatter { .. }
+            | OpKind::Barrier
+            | OpKind::Close => 0,
         }
     }
 
@@ -278,8 +315,52 @@ impl Call {
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
                 Some(op)
             }
-            OpKind::Broadcast { .. } | OpKind::AllGather | OpKind::Barrier | OpKind::Close => None,
+            OpKind::Broadcast { .. }
+            | OpKind::AllGather
+            | OpKind::Barrier
+            | OpKind::Close
+            | OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::Receive { .. } => None,
         }
+    }
+}
+
+impl OpKind {
+    /// The rank that has a part of its own in it, or is the other one of two.
+    #[must_use]
+    pub const fn root(&self) -> Option<u32> {
+        match *self {
+            Self::Reduce { root, .. }
+            | Self::Broadcast { root }
+            | Self::Gather { root }
+            | Self::Scatter { root }
+            | Self::Send { to: root }
+            | Self::Receive { from: root } => Some(root),
+            Self::AllToAll { with } => with,
+            Self::AllReduce { .. }
+            | Self::AllGather
+            | Self::ReduceScatter { .. }
+            | Self::Barrier
+            | Self::Close => None,
+        }
+    }
+
+    /// Whether ranks get something that nobody else gets, in messages from one rank to another.
+    #[must_use]
+    pub const fn exchanges(&self) -> bool {
+        matches!(
+            self,
+            Self::Gather { .. } | Self::Scatter { .. } | Self::AllToAll { .. }
+        )
+    }
+
+    /// Whether two ranks call it, and not all: it has no place in the order of operations.
+    #[must_use]
+    pub const fn is_between_two(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Receive { .. })
     }
 }
 
@@ -297,6 +378,20 @@ impl fmt::Display for Call {
             OpKind::ReduceScatter { op } => write!(f, "reduce_scatter({op}, {count} x {dtype}")?,
             OpKind::Barrier => f.write_str("barrier(")?,
             OpKind::Close => f.write_str("close(")?,
+            OpKind::Gather { root } => write!(f, "gather({count} x {dtype}, root {root}")?,
+            OpKind::Scatter { root } => write!(f, "scatter({count} x {dtype}, root {root}")?,
+            OpKind::AllToAll { with: None } => write!(f, "alltoall({dtype}")?,
+            OpKind::AllToAll { with: Some(rank) } => {
+                write!(f, "alltoall({count} x {dtype} with rank {rank}")?;
+            }
+            OpKind::Send { to } => write!(f, "send({count} x {dtype} to rank {to}")?,
+            OpKind::Receive { from } => write!(f, "recv({count} x {dtype} from rank {from}")?,
+        }
+        if self.kind.is_between_two() {
+            return match self.tag {
+                0 => f.write_str(")"),
+                tag => write!(f, ", tag {tag})"),
+            };
         }
         if self.tag != 0 {
             // A barrier has no other words.
@@ -306,7 +401,12 @@ impl fmt::Display for Call {
                 | OpKind::Reduce { .. }
                 | OpKind::Broadcast { .. }
                 | OpKind::AllGather
-                | OpKind::ReduceScatter { .. } => ", ",
+                | OpKind::ReduceScatter { .. }
+                | OpKind::Gather { .. }
+                | OpKind::Scatter { .. }
+                | OpKind::AllToAll { .. }
+                | OpKind::Send { .. }
+                | OpKind::Receive { .. } => ", ",
             };
             write!(f, "{comma}name {:016x}", self.tag)?;
         }

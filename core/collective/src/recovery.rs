@@ -159,7 +159,9 @@ fn serve(op: OpId, reports: &BTreeMap<usize, &GroupReport>) -> Option<Served> {
         .filter_map(|(&node, report)| Some((node, *report.holds(op)?)));
     let lacks = |report: &&GroupReport| report.told_all <= op && report.holds(op).is_none();
     let wanted = reports.values().any(lacks);
-    let whole = |held: &Held| held.complete || held.verdict.is_some() || !wanted;
+    // Of what each rank gets for itself no node has more than its own.
+    let spreads = |held: &Held| held.complete && !held.call.kind.exchanges();
+    let whole = |held: &Held| spreads(held) || held.verdict.is_some() || !wanted;
     let (holder, held) = holders.into_iter().find(|(_, held)| whole(held))?;
     Some(Served {
         held,

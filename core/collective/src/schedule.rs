@@ -86,6 +86,8 @@ enum Cut {
     From(Vec<(u32, u64, u64)>),
     /// The same where all combine it for that node.
     To(Vec<(u32, u64, u64)>),
+    /// No range: a chunk without data says that all have called, another that each has what others have sent it.
+    Twice,
 }
 
 impl Plan {
@@ -112,12 +114,18 @@ impl Plan {
                 let each = call.input_bytes() / u64::from(layout.world());
                 Cut::To(ranges(each, layout, chunk_bytes))
             }
+            OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::Receive { .. } => Cut::Twice,
         };
         let chunks = match &cut {
             Cut::Whole { bytes, .. } => count(*bytes, chunk_bytes),
             Cut::From(nodes) | Cut::To(nodes) => nodes
                 .last()
                 .map_or(0, |&(first, _, bytes)| first + count(bytes, chunk_bytes)),
+            Cut::Twice => 2,
         };
         Self {
             call,
@@ -159,7 +167,7 @@ impl Plan {
                     ..plan
                 }
             }
-            Cut::Whole { .. } | Cut::From(_) => plan,
+            Cut::Whole { .. } | Cut::From(_) | Cut::Twice => plan,
         }
     }
 
@@ -193,13 +201,14 @@ impl Plan {
     pub fn chunk(&self, index: u32) -> Chunk {
         let (within, start, bytes, flow) = match &self.cut {
             Cut::Whole { bytes, flow } => (index, 0, *bytes, *flow),
+            Cut::Twice => (0, 0, 0, Flow::Combine { to: None }),
             Cut::From(nodes) | Cut::To(nodes) => {
                 // Nodes with nothing to bring still own one empty chunk, so the first chunks are distinct.
                 let node = nodes.partition_point(|&(first, _, _)| first <= index) - 1;
                 let (first, start, bytes) = nodes[node];
                 let flow = match self.cut {
                     Cut::To(_) => Flow::Combine { to: Some(node) },
-                    Cut::From(_) | Cut::Whole { .. } => Flow::Spread { from: node },
+                    Cut::From(_) | Cut::Whole { .. } | Cut::Twice => Flow::Spread { from: node },
                 };
                 (index - first, start, bytes, flow)
             }
@@ -235,7 +244,7 @@ impl Plan {
                 });
                 mine.count() as u32
             }
-            Cut::Whole { .. } | Cut::From(_) => all,
+            Cut::Whole { .. } | Cut::From(_) | Cut::Twice => all,
         }
     }
 }

@@ -93,6 +93,21 @@ impl DoubleTree {
         self.trees[0].parent.len()
     }
 
+    /// Whether two nodes are of one zone.
+    #[must_use]
+    pub fn share_zone(&self, one: usize, other: usize) -> bool {
+        self.zones[one] == self.zones[other]
+    }
+
+    /// The next node on the way from one node to another along the edges of the first tree, which cross between zones
+    /// where the gateways do.
+    #[must_use]
+    pub fn next_towards(&self, from: usize, to: usize) -> usize {
+        let tree = &self.trees[0];
+        let below = tree.toward(from, to);
+        below.or(tree.parent[from]).unwrap_or(to)
+    }
+
     /// Everybody a node exchanges frames with, ascending.
     #[must_use]
     pub fn neighbours(&self, node: usize) -> Vec<usize> {

@@ -2,12 +2,14 @@
 //! Every translation names all cases, so a new frame or cause does not compile until it has a code here.
 
 use collective::machine::{
-    Broken, Claim, Claimed, Fence, Frame, Mark, Mismatch, Reason, Refusal, Verdict, Violation,
+    Broken, Claim, Claimed, Fence, Frame, Mark, Mismatch, Refusal, Verdict, Violation,
 };
 use collective::{DType, Factor, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
+mod message;
 mod opening;
+use message::{maybe_reason, message_from_wire, message_to_wire, reason_from_wire, reason_to_wire};
 use opening::{
     dispute_from_wire, dispute_to_wire, open_reason_from_wire, open_reason_to_wire,
     opener_from_wire, opener_to_wire,
@@ -36,6 +38,13 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         wire::OpKind::Barrier => OpKind::Barrier,
         wire::OpKind::Close => OpKind::Close,
         wire::OpKind::ReduceScatter => OpKind::ReduceScatter { op },
+        wire::OpKind::Gather => OpKind::Gather { root },
+        wire::OpKind::Scatter => OpKind::Scatter { root },
+        wire::OpKind::AllToAll => OpKind::AllToAll {
+            with: root.checked_sub(1),
+        },
+        wire::OpKind::Send => OpKind::Send { to: root },
+        wire::OpKind::Receive => OpKind::Receive { from: root },
     };
     let dtype = match call.dtype {
         wire::DType::F32 => DType::F32,
@@ -65,6 +74,14 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
         OpKind::Barrier => (wire::OpKind::Barrier, ReduceOp::Sum, 0),
         OpKind::Close => (wire::OpKind::Close, ReduceOp::Sum, 0),
         OpKind::ReduceScatter { op } => (wire::OpKind::ReduceScatter, op, 0),
+        OpKind::Gather { root } => (wire::OpKind::Gather, ReduceOp::Sum, root),
+        OpKind::Scatter { root } => (wire::OpKind::Scatter, ReduceOp::Sum, root),
+        OpKind::AllToAll { with } => {
+            let with = with.map_or(0, |rank| rank + 1);
+            (wire::OpKind::AllToAll, ReduceOp::Sum, with)
+        }
+        OpKind::Send { to } => (wire::OpKind::Send, ReduceOp::Sum, to),
+        OpKind::Receive { from } => (wire::OpKind::Receive, ReduceOp::Sum, from),
     };
     wire::Call {
         kind,
@@ -127,19 +144,7 @@ fn verdict_from_wire(verdict: &wire::frame::Verdict) -> Result<Verdict, Unknown>
         }),
         wire::frame::Verdict::Refusal { claim, reason } => Verdict::Refusal(Refusal {
             claim: claim_from_wire(claim),
-            reason: match reason {
-                1 => Reason::Root,
-                2 => Reason::Size,
-                3 => Reason::Input,
-                4 => Reason::Limit,
-                5 => Reason::Memory,
-                6 => Reason::RootLost,
-                7 => Reason::RanksLost,
-                8 => Reason::NotReplicated,
-                9 => Reason::Factor,
-                10 => Reason::Parts,
-                _ => return Err(Unknown("reason of a refusal")),
-            },
+            reason: reason_from_wire(*reason)?,
         }),
     })
 }
@@ -152,18 +157,7 @@ fn verdict_to_wire(verdict: &Verdict) -> wire::frame::Verdict {
         },
         Verdict::Refusal(refusal) => wire::frame::Verdict::Refusal {
             claim: claim_to_wire(&refusal.claim),
-            reason: match refusal.reason {
-                Reason::Root => 1,
-                Reason::Size => 2,
-                Reason::Input => 3,
-                Reason::Limit => 4,
-                Reason::Memory => 5,
-                Reason::RootLost => 6,
-                Reason::RanksLost => 7,
-                Reason::NotReplicated => 8,
-                Reason::Factor => 9,
-                Reason::Parts => 10,
-            },
+            reason: reason_to_wire(refusal.reason),
         },
     }
 }
@@ -227,6 +221,45 @@ pub fn frame_to_wire(fence: Fence, frame: &Frame) -> Header {
             (header.group, header.operation) = (*group, *op);
             header.body = Body::Fail {
                 verdict: verdict_to_wire(verdict),
+            };
+        }
+        Frame::Want {
+            group,
+            message,
+            call,
+            refused,
+        } => {
+            (header.group, header.operation) = (*group, message.number);
+            header.body = Body::Want {
+                message: message_to_wire(message),
+                call: call_to_wire(call),
+                reason: refused.map_or(0, reason_to_wire),
+            };
+        }
+        Frame::Data {
+            group,
+            message,
+            chunk,
+            slot,
+            bytes,
+        } => {
+            (header.group, header.operation) = (*group, message.number);
+            (header.chunk, header.slot, header.payload) = (*chunk, *slot, *bytes);
+            header.body = Body::Data {
+                message: message_to_wire(message),
+            };
+        }
+        Frame::Deny {
+            group,
+            message,
+            call,
+            refused,
+        } => {
+            (header.group, header.operation) = (*group, message.number);
+            header.body = Body::Deny {
+                message: message_to_wire(message),
+                call: call_to_wire(call),
+                reason: refused.map_or(0, reason_to_wire),
             };
         }
         Frame::Credit { group, tree, slot } => {
@@ -312,6 +345,33 @@ pub fn frame_from_wire(header: &Header) -> Result<(Fence, Frame), Unknown> {
             op,
             verdict: verdict_from_wire(verdict)?,
         },
+        Body::Want {
+            message,
+            call,
+            reason,
+        } => Frame::Want {
+            group,
+            message: message_from_wire(message, op),
+            call: call_from_wire(call),
+            refused: maybe_reason(*reason)?,
+        },
+        Body::Data { message } => Frame::Data {
+            group,
+            message: message_from_wire(message, op),
+            chunk: header.chunk,
+            slot,
+            bytes: header.payload,
+        },
+        Body::Deny {
+            message,
+            call,
+            reason,
+        } => Frame::Deny {
+            group,
+            message: message_from_wire(message, op),
+            call: call_from_wire(call),
+            refused: maybe_reason(*reason)?,
+        },
         Body::Credit => Frame::Credit { group, tree, slot },
         Body::Awaiting => Frame::Awaiting { group, op },
         Body::Abort { notice } => Frame::Abort {
@@ -369,6 +429,7 @@ fn notice(broken: &Broken) -> (Notice, u64) {
                 Violation::Tree => 4,
                 Violation::Operation => 5,
                 Violation::Group => 6,
+                Violation::Message => 7,
             };
             (6, detail, node as u32, by, 0)
         }
@@ -402,6 +463,7 @@ fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
                 4 => Violation::Tree,
                 5 => Violation::Operation,
                 6 => Violation::Group,
+                7 => Violation::Message,
                 _ => return Err(Unknown("violation")),
             },
         },

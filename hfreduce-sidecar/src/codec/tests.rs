@@ -1,6 +1,6 @@
 //! What is said is heard: every call, frame and cause there and back.
 
-use collective::machine::{Dispute, OpenReason, Opener};
+use collective::machine::{Dispute, MessageId, OpenReason, Opener, Reason, Stream};
 
 use super::*;
 
@@ -19,6 +19,12 @@ fn calls() -> Vec<collective::Call> {
         OpKind::Barrier,
         OpKind::Close,
         OpKind::ReduceScatter { op: ReduceOp::Max },
+        OpKind::Gather { root: 2 },
+        OpKind::Scatter { root: 1 },
+        OpKind::AllToAll { with: None },
+        OpKind::AllToAll { with: Some(0) },
+        OpKind::Send { to: 4 },
+        OpKind::Receive { from: 5 },
     ];
     let call = |kind| {
         DType::ALL.map(|dtype| collective::Call {
@@ -65,6 +71,9 @@ fn frames_keep_their_meaning() {
         Reason::NotReplicated,
         Reason::Factor,
         Reason::Parts,
+        Reason::Splits,
+        Reason::Closed,
+        Reason::Tags,
     ];
     let refusals = refusals.map(|reason| Refusal {
         claim: mismatch.one,
@@ -167,6 +176,37 @@ fn frames_keep_their_meaning() {
                 },
             }),
     );
+    let message = |of| MessageId {
+        from: 3,
+        to: 1 << 20,
+        of,
+        number: 77,
+    };
+    for of in [Stream::Operation, Stream::Tag(0), Stream::Tag(u64::MAX)] {
+        let message = message(of);
+        frames.push(Frame::Data {
+            group,
+            message,
+            chunk: 5,
+            slot: 1,
+            bytes: 99,
+        });
+        for refused in [None, Some(Reason::Limit), Some(Reason::Tags)] {
+            let call = calls()[100];
+            frames.push(Frame::Want {
+                group,
+                message,
+                call,
+                refused,
+            });
+            frames.push(Frame::Deny {
+                group,
+                message,
+                call,
+                refused,
+            });
+        }
+    }
     frames.extend(causes.map(|broken| Frame::Abort { broken }));
     let verdicts = refusals.map(Verdict::from);
     for verdict in verdicts.into_iter().chain([mismatch.into()]) {

@@ -2,7 +2,8 @@
 
 use collective::kernels::{self, Store};
 use collective::machine::{
-    Broken, Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict, WORLD,
+    Broken, Cause, Effect, FIRST_POST, Frame, GroupId, Input, OpId, Placement, Region, Ticket,
+    Verdict, WORLD,
 };
 use rustix::event::epoll;
 use tracing::{error, info, warn};
@@ -215,7 +216,7 @@ impl Engine {
             self.flush_pushed();
         }
         let effect = self.effects.pop_front();
-        effect.or_else(|| self.work.pop_front())
+        effect.or_else(|| self.work.pop())
     }
 
     /// Sends what was queued: frames that follow each other leave together.
@@ -375,7 +376,7 @@ impl Engine {
             Ok(epoch) => Ok(epoch),
             Err(cause) => Err((cause, self.text(&cause))),
         };
-        if group == WORLD {
+        if group == WORLD && op < FIRST_POST {
             self.told[rank] = self.told[rank].max(op + 1);
         }
         let Some(session) = self.sessions.get_mut(&rank) else {
@@ -399,7 +400,11 @@ impl Engine {
                 let bytes = session
                     .lane(group)
                     .map_or(0, |lane| result_bytes(&called, lane));
-                let result = self.memory.result(group, op).filter(|_| bytes > 0);
+                let result = match called.own_bytes {
+                    0 => self.memory.result(group, op),
+                    _ => self.memory.own(group, op, rank),
+                };
+                let result = result.filter(|_| bytes > 0);
                 self.uses.entry((group, op)).or_default().holders += 1;
                 let result = result.map(|result| (result, bytes));
                 session.succeed((group, op), epoch, &called, result)
@@ -441,6 +446,9 @@ impl Engine {
 
 /// Bytes of a result that this process is entitled to.
 fn result_bytes(called: &Called, lane: &Lane) -> u64 {
+    if called.own_bytes > 0 {
+        return called.own_bytes;
+    }
     let only_root = called.call.kind == wire::OpKind::Reduce;
     if only_root && called.call.root != lane.rank {
         return 0;

@@ -1,7 +1,7 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, GroupId, Input, Machine, Start, WORLD};
+use collective::machine::{Config, GroupId, Input, Machine, RELAY, Start, WORLD};
 use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ pub(super) fn sizes(
     let (borrows, receives) = machine
         .receives(group)
         .into_iter()
-        .partition(|(peer, _)| lends(peer));
+        .partition(|(peer, tree)| *tree != RELAY && lends(peer));
     Sizes {
         receives,
         borrows,
@@ -276,12 +276,22 @@ impl Engine {
         let calls: Vec<_> = lane.in_flight_from(first).collect();
         for (op, called) in calls {
             let call = crate::codec::call_from_wire(&called.call);
+            let splits = self
+                .sessions
+                .get(&rank)
+                .and_then(|one| one.splits(group, op));
             self.handle(match called.refused {
                 Some(reason) => Input::Refuse {
                     group,
                     rank,
                     call,
                     reason,
+                },
+                None if splits.is_some() => Input::Exchange {
+                    group,
+                    rank,
+                    call,
+                    splits: splits.unwrap_or_default(),
                 },
                 None => Input::Submit {
                     group,

@@ -99,7 +99,20 @@ impl Journal {
             Input::Submit {
                 group, rank, call, ..
             } => Event::Called { group, rank, call },
+            Input::Exchange {
+                group, rank, call, ..
+            }
+            | Input::Post {
+                group,
+                rank,
+                call,
+                refused: None,
+                ..
+            } => Event::Called { group, rank, call },
             Input::Refuse {
+                group, rank, call, ..
+            }
+            | Input::Post {
                 group, rank, call, ..
             } => Event::Refused { group, rank, call },
             Input::Open {
@@ -111,6 +124,7 @@ impl Journal {
             Input::Frame { peer, frame, .. } => match frame {
                 Frame::Refuse { .. }
                 | Frame::Fail { .. }
+                | Frame::Deny { .. }
                 | Frame::Awaiting { .. }
                 | Frame::Abort { .. }
                 | Frame::Open { .. }
@@ -121,6 +135,8 @@ impl Journal {
                 },
                 Frame::Up { .. }
                 | Frame::Down { .. }
+                | Frame::Want { .. }
+                | Frame::Data { .. }
                 | Frame::Credit { .. }
                 | Frame::Mark { .. }
                 | Frame::Heartbeat => return,

@@ -9,6 +9,7 @@ use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 use wire::entry::FailureKind;
 use wire::ring;
 
+use super::exchange::wrong_input;
 use super::waits::Who;
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, Use, VISITOR};
 use crate::codec;
@@ -215,7 +216,12 @@ impl Engine {
         // A broken epoch answers every call at once, as does a group that is no more.
         let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
         let is_dead = lane.is_some_and(|lane| lane.dead.is_some());
-        self.is_over() || is_dead || self.machine.may_submit(group, rank)
+        let next = lane.and_then(|lane| lane.first_waiting());
+        let may = match next {
+            Some(waiting) if waiting.called.call.is_between_two() => self.machine.may_post(group),
+            Some(_) | None => self.machine.may_submit(group, rank),
+        };
+        self.is_over() || is_dead || may
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {
@@ -278,16 +284,21 @@ impl Engine {
         let Some(waiting) = lane.first_waiting() else {
             return false;
         };
-        let (op, size) = (lane.next_op, lane.size);
+        if waiting.called.call.is_between_two() {
+            return self.post(group, rank);
+        }
+        let (op, size, own_bytes) = (lane.next_op, lane.size, waiting.called.own_bytes);
         let over = self.over.clone().or_else(|| lane.dead.clone());
         let call = codec::call_from_wire(&waiting.called.call);
         let mut refused = match (call.check(size), &waiting.input) {
             (Err(error), _) => Some((reason_of(&error), error.to_string())),
-            (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
+            (Ok(()), Err(wrong)) => Some((wrong_input(&call), wrong.clone())),
             (Ok(()), Ok(_)) => None,
         };
         if refused.is_none()
-            && let Err(error) = self.provide((group, op), &call, size)
+            && let Err(error) = self
+                .provide((group, op), &call, size)
+                .and_then(|()| self.provide_own((group, op), rank, own_bytes))
         {
             let reason = match error {
                 PoolError::Full { .. } => {
@@ -329,17 +340,25 @@ impl Engine {
         if let Some(input) = input.filter(|_| !self.is_over()) {
             self.memory.bring(group, op, rank, input);
         }
-        self.handle(Input::Submit {
-            group,
-            rank,
-            call,
-            ready,
+        self.handle(match waiting.splits {
+            Some(splits) => Input::Exchange {
+                group,
+                rank,
+                call,
+                splits,
+            },
+            None => Input::Submit {
+                group,
+                rank,
+                call,
+                ready,
+            },
         });
         true
     }
 
     /// Tells a process that its call has failed.
-    fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
+    pub(super) fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
@@ -352,7 +371,7 @@ impl Engine {
         }
     }
 
-    fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
+    pub(super) fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
         let session = self.sessions.get_mut(&rank);
         if let Some(lane) = session.and_then(|session| session.lane_mut(group))
             && !std::mem::replace(&mut lane.stalled, true)
@@ -417,7 +436,7 @@ impl Engine {
     }
 }
 
-fn reason_of(error: &CallError) -> Reason {
+pub(super) fn reason_of(error: &CallError) -> Reason {
     match error {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,

@@ -2,8 +2,10 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
+mod backlog;
 mod effects;
 mod epoch;
+mod exchange;
 mod groups;
 mod journal;
 mod local;
@@ -20,7 +22,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use collective::machine::{
-    Cause, Config, Effect, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
+    Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
 };
 use collective::recovery::Report;
 use rustix::event::epoll;
@@ -39,6 +41,7 @@ use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
 use crate::welcomed::Welcomed;
+use backlog::Backlog;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
@@ -147,9 +150,11 @@ pub struct Engine {
     sessions: BTreeMap<usize, Session>,
     seats: Vec<Seat>,
     uses: BTreeMap<(GroupId, OpId), Use>,
+    /// The number of the next message between two ranks.
+    next_post: OpId,
     effects: VecDeque<Effect>,
     /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
-    work: VecDeque<Effect>,
+    work: Backlog,
     scratch: Vec<Effect>,
     /// Neighbours whose links have something to send.
     pushed: Vec<usize>,
@@ -240,8 +245,9 @@ impl Engine {
             sessions: BTreeMap::new(),
             seats: vec![Seat::Free; local],
             uses: BTreeMap::new(),
+            next_post: FIRST_POST,
             effects: VecDeque::new(),
-            work: VecDeque::new(),
+            work: Backlog::default(),
             scratch: Vec::new(),
             pushed: Vec::new(),
             limit_bytes,
@@ -343,8 +349,8 @@ impl Engine {
         self.machine.handle(now, input, &mut self.scratch);
         for effect in self.scratch.drain(..) {
             self.journal.give(now, &effect, node);
-            if matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. }) {
-                self.work.push_back(effect);
+            if let Effect::Reduce { destination, .. } | Effect::Copy { destination, .. } = effect {
+                self.work.push(destination.buffer.group(), effect);
             } else {
                 self.effects.push_back(effect);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use collective::machine::OpId;
+use collective::machine::{FIRST_POST, OpId, Splits};
 
 use super::{Called, Waiting};
 
@@ -13,6 +13,8 @@ pub struct Lane {
     pub ranks: Vec<u32>,
     /// Whether some of them can go on without others.
     pub replicated: bool,
+    /// What is computed for it goes before what is for lanes of a lower one.
+    pub priority: i8,
     /// The process among them.
     pub rank: u32,
     /// How many they are.
@@ -32,6 +34,10 @@ pub struct Lane {
     /// Whether the first of them waits for memory.
     pub stalled: bool,
     pub(super) in_flight: BTreeMap<OpId, Called>,
+    /// Whether it has sent or received messages.
+    pub(super) has_posted: bool,
+    /// How those are divided in which each rank has parts for the others.
+    pub(super) splits: BTreeMap<OpId, Splits>,
 }
 
 impl Lane {
@@ -39,6 +45,7 @@ impl Lane {
         Self {
             ranks,
             replicated: true,
+            priority: 0,
             rank,
             size,
             opening: None,
@@ -49,6 +56,8 @@ impl Lane {
             waiting: VecDeque::new(),
             stalled: false,
             in_flight: BTreeMap::new(),
+            has_posted: false,
+            splits: BTreeMap::new(),
         }
     }
 
@@ -57,10 +66,10 @@ impl Lane {
         self.waiting.front()
     }
 
-    /// The calls from this operation on that are not over, in their order.
+    /// The calls from this operation on that are not over, in their order. Messages end with their epoch.
     pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
         self.in_flight
-            .range(first..)
+            .range(first..FIRST_POST)
             .map(|(op, called)| (*op, *called))
     }
 }

@@ -2,34 +2,33 @@
 //! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
+mod input;
 mod lane;
+mod lent;
+mod opening;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use collective::machine::{GroupId, OpId, Reason, WORLD};
+use collective::machine::{FIRST_POST, GroupId, OpId, Reason, Splits, WORLD};
 use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
-use wire::entry::{Completion, FailureKind, Malformed, Outcome, Place, Submission};
+use wire::entry::{Completion, FailureKind, Malformed, Outcome, Submission};
 use wire::ring::{
     self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, PushError,
     SUBMISSION_WORDS, Sleep,
 };
-use wire::segment::{self, Segment, Writers};
+use wire::segment;
 
 pub use lane::Lane;
 
 use crate::memory::Input;
 use crate::pool::ResultBlock;
+use input::Brought;
 
-/// Input segments of one process: the buckets of a large model.
-const SEGMENT_LIMIT: usize = 1024;
-/// Inputs begin at a cache line.
-const ALIGNMENT: u64 = 64;
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
 /// How long a process looks for the next sidecar where operations wait for one, in seconds: some restarts of the
@@ -84,6 +83,8 @@ pub struct Called {
     pub since: Instant,
     /// Why this node cannot carry it out, if so.
     pub refused: Option<Reason>,
+    /// Bytes that it gets for itself alone.
+    pub own_bytes: u64,
 }
 
 /// Where a process begins.
@@ -121,6 +122,8 @@ pub struct Waiting {
     pub called: Called,
     /// Where the contribution lies, or what is wrong with it; none if the operation reads none here.
     pub input: Result<Option<Input>, String>,
+    /// How an all-to-all is divided.
+    pub splits: Option<Splits>,
 }
 
 /// What the ring brought.
@@ -258,62 +261,6 @@ impl Session {
         Ok(self.channel.send(&ToClient::Members(members), &[])?)
     }
 
-    /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked as a stranger's.
-    fn take_back(&mut self, number: u32, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let count = fds.len();
-        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
-            return Err(format!(
-                "segment {number} came with {count} descriptors instead of one"
-            ));
-        };
-        let next = number.checked_add(1);
-        let Some(next) = next.filter(|_| !self.inputs.contains_key(&number)) else {
-            return Err(format!(
-                "there is a segment {number} already, or none can be"
-            ));
-        };
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check_room(bytes, bytes)?;
-        let segment = Segment::open(fd, bytes).map_err(|error| error.to_string())?;
-        self.inputs.insert(number, Block::new(segment));
-        self.next_segment = self.next_segment.max(next);
-        Ok(())
-    }
-
-    fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Block>), String> {
-        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check_room(wanted, segment::size_class(wanted))?;
-        let number = self.next_segment;
-        let next = number
-            .checked_add(1)
-            .ok_or("all numbers of segments are used up")?;
-        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
-            .map(Block::new)
-            .map_err(|error| error.to_string())?;
-        self.next_segment = next;
-        self.inputs.insert(number, Arc::clone(&block));
-        Ok((number, block))
-    }
-
-    /// Whether the process may use so much more memory for inputs; `size` is what `wanted` bytes take.
-    fn check_room(&self, wanted: usize, size: usize) -> Result<(), String> {
-        let lent: usize = self
-            .inputs
-            .values()
-            .map(|block| block.segment().len())
-            .sum();
-        let room = self.limit_bytes.saturating_sub(lent);
-        if size > room || self.inputs.len() >= SEGMENT_LIMIT {
-            return Err(format!(
-                "{wanted} bytes were asked for, and {lent} of the {} bytes that one process may use \
-                 for inputs are lent in {} segments",
-                self.limit_bytes,
-                self.inputs.len()
-            ));
-        }
-        Ok(())
-    }
-
     /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
     /// while a call waits for what they give back.
     pub fn take(&mut self) -> Result<Option<Taken>, Error> {
@@ -332,10 +279,11 @@ impl Session {
                 group,
                 ranks,
                 replicated,
+                priority,
                 input,
             } => {
                 self.note_question()?;
-                self.open(ticket, group, ranks, replicated, input)
+                self.open(ticket, group, ranks, (replicated, priority), input)
             }
             Submission::Call {
                 ticket,
@@ -344,7 +292,11 @@ impl Session {
                 input,
             } => {
                 self.note_question()?;
-                let input = self.input(group, &call, input);
+                let Brought {
+                    input,
+                    splits,
+                    own_bytes,
+                } = self.input(group, &call, input);
                 let since = Instant::now();
                 let lane = self.lanes.get_mut(&group);
                 let lane = lane.filter(|lane| lane.opening.is_none() && lane.closed.is_none());
@@ -355,8 +307,10 @@ impl Session {
                         call,
                         since,
                         refused: None,
+                        own_bytes,
                     },
                     input,
+                    splits,
                 });
                 Ok(Some(Taken::Call))
             }
@@ -371,103 +325,6 @@ impl Session {
         }
         self.unanswered += 1;
         Ok(())
-    }
-
-    /// Notes a group that the process opens, or refuses at once what is no group.
-    fn open(
-        &mut self,
-        ticket: u64,
-        group: GroupId,
-        count: u32,
-        replicated: bool,
-        place: Place,
-    ) -> Result<Option<Taken>, Error> {
-        let refused = if self.lanes.contains_key(&group) {
-            Some(format!("group {group:x} is open already"))
-        } else if count > self.standing.world {
-            Some(format!("{count} ranks are more than there are"))
-        } else {
-            None
-        };
-        if let Some(text) = refused {
-            self.fail(ticket, FailureKind::Refused, text)?;
-            return Ok(Some(Taken::Nothing));
-        }
-        let read = self.place(&"open", place, Some(count as usize * 4));
-        let read = read.and_then(|input| {
-            let range = input.offset..input.offset + input.bytes;
-            let bytes = input.block.read(range);
-            bytes.map_err(|_in_use| "the list of ranks is being written".to_owned())
-        });
-        let ranks: Vec<u32> = match read {
-            Ok(bytes) => {
-                let words = bytes.as_chunks().0.iter();
-                words.map(|word| u32::from_ne_bytes(*word)).collect()
-            }
-            Err(text) => {
-                self.fail(ticket, FailureKind::Refused, text)?;
-                return Ok(Some(Taken::Nothing));
-            }
-        };
-        // Whether it is one of them is for the machine to say, to all of them.
-        let rank = ranks.iter().take_while(|rank| **rank < self.standing.rank);
-        let rank = rank.count() as u32;
-        let lane = Lane {
-            opening: Some(ticket),
-            replicated,
-            ..Lane::new(ranks, rank, count)
-        };
-        self.lanes.insert(group, lane);
-        Ok(Some(Taken::Open(group)))
-    }
-
-    fn input(
-        &self,
-        group: GroupId,
-        call: &wire::Call,
-        place: Place,
-    ) -> Result<Option<Input>, String> {
-        let rank = self.lanes.get(&group).map(|lane| lane.rank);
-        if !rank.is_some_and(|rank| call.reads_input_of(rank)) {
-            return Ok(None);
-        }
-        self.place(call, place, call.input_bytes()).map(Some)
-    }
-
-    /// What lies at a place in the segments that were lent.
-    fn place(
-        &self,
-        what: &impl Display,
-        place: Place,
-        bytes: Option<usize>,
-    ) -> Result<Input, String> {
-        let wrong = || {
-            let Place { segment, offset } = place;
-            format!("{what} reads past the end of input segment {segment} at {offset}")
-        };
-        let block = self.inputs.get(&place.segment).ok_or_else(|| {
-            format!(
-                "{what} names input segment {}, which is not lent",
-                place.segment
-            )
-        })?;
-        if !place.offset.is_multiple_of(ALIGNMENT) {
-            return Err(format!(
-                "{what} reads at {}, which is no multiple of {ALIGNMENT}",
-                place.offset
-            ));
-        }
-        let bytes = bytes.ok_or_else(wrong)?;
-        let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
-        let end = offset.checked_add(bytes).ok_or_else(wrong)?;
-        if end > block.segment().len() {
-            return Err(wrong());
-        }
-        Ok(Input {
-            block: Arc::clone(block),
-            offset,
-            bytes,
-        })
     }
 
     /// How many calls wait for their turn.
@@ -501,71 +358,52 @@ impl Session {
         self.lanes.values().any(|lane| lane.stalled)
     }
 
-    /// A group that it has opened stands. False when it stood before.
-    pub fn opened(&mut self, group: GroupId, epoch: u32) -> Result<bool, Error> {
-        let lane = self.lanes.get_mut(&group);
-        let Some(ticket) = lane.and_then(|lane| lane.opening.take()) else {
-            return Ok(false);
-        };
-        self.held.insert(ticket, None);
-        let outcome = Outcome::Done {
-            segment: NO_SEGMENT,
-            bytes: 0,
-            epoch: epoch.into(),
-        };
-        self.complete(ticket, outcome)?;
-        Ok(true)
-    }
-
-    /// A group could not be opened, or not again in a new epoch. All that was called in it fails.
-    pub fn fail_open(
-        &mut self,
-        group: GroupId,
-        kind: FailureKind,
-        text: &str,
-    ) -> Result<(), Error> {
-        let Some(lane) = self.lanes.get_mut(&group) else {
-            return Ok(());
-        };
-        if let Some(ticket) = lane.opening {
-            self.lanes.remove(&group);
-            return self.fail(ticket, kind, text.to_owned());
-        }
-        lane.dead = Some(text.to_owned());
-        for called in std::mem::take(&mut lane.in_flight).into_values() {
-            self.fail(called.ticket, kind, text.to_owned())?;
-        }
-        Ok(())
-    }
-
-    /// A group is of no use any more.
-    pub fn forget_group(&mut self, group: GroupId) {
-        self.lanes
-            .retain(|of, lane| *of != group || *of == WORLD || lane.opening.is_some());
-    }
-
     /// Whether the process has called anything.
     pub fn has_called(&self) -> bool {
         let mut lanes = self.lanes.values();
-        let used = |lane: &Lane| lane.next_op > 0 || !lane.waiting.is_empty();
+        let used = |lane: &Lane| lane.next_op > 0 || lane.has_posted || !lane.waiting.is_empty();
         self.begin != Begin::Afresh || self.lanes.len() > 1 || lanes.any(used)
     }
 
     /// The call whose turn is next takes its place in the order of operations.
     pub fn accept(&mut self, group: GroupId, refused: Option<Reason>) -> Option<Waiting> {
         let lane = self.lanes.get_mut(&group)?;
+        let op = lane.next_op;
+        lane.next_op += 1;
+        self.accept_as(group, op, refused)
+    }
+
+    /// The same for a message between two ranks, which has none: `op` is its number.
+    pub fn accept_as(
+        &mut self,
+        group: GroupId,
+        op: OpId,
+        refused: Option<Reason>,
+    ) -> Option<Waiting> {
+        let lane = self.lanes.get_mut(&group)?;
         let mut waiting = lane.waiting.pop_front()?;
         waiting.called.refused = refused;
         lane.stalled = false;
-        lane.in_flight.insert(lane.next_op, waiting.called);
-        lane.next_op += 1;
+        lane.has_posted |= op >= FIRST_POST;
+        lane.in_flight.insert(op, waiting.called);
+        if let Some(splits) = waiting.splits.clone() {
+            lane.splits.insert(op, splits);
+        }
         Some(waiting)
+    }
+
+    /// How an operation that is not over is divided.
+    pub fn splits(&self, group: GroupId, op: OpId) -> Option<Splits> {
+        self.lanes.get(&group)?.splits.get(&op).cloned()
     }
 
     /// An operation is over: what was called.
     pub fn ended(&mut self, group: GroupId, op: OpId) -> Option<Called> {
         let lane = self.lanes.get_mut(&group)?;
-        lane.told = lane.told.max(op + 1);
+        if op < FIRST_POST {
+            lane.told = lane.told.max(op + 1);
+        }
+        lane.splits.remove(&op);
         lane.in_flight.remove(&op)
     }
 

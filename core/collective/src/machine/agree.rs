@@ -16,6 +16,7 @@ impl Group {
     /// Decides whether this node's subtree can carry out the operation, when all of it has called it.
     pub(super) fn judge(&mut self, node: &mut Node, id: OpId) {
         let Some(verdict) = self.verdict(id) else {
+            self.judge_late(node, id);
             return;
         };
         match self.parents[VERDICTS].as_ref().map(|&(peer, _)| peer) {
@@ -30,6 +31,33 @@ impl Group {
                     verdict,
                 };
                 self.send(node, peer, frame, None);
+            }
+            None => self.fail_operation(node, id, verdict),
+        }
+    }
+
+    /// That two ranks do not agree about what one sends the other is found after all have agreed about the call. No node
+    /// ends the operation then: two of them never say that everything is where it belongs.
+    fn judge_late(&mut self, node: &mut Node, id: OpId) {
+        let Some(operation) = self.ops.get(&id).filter(|one| one.stage == Stage::Open) else {
+            return;
+        };
+        let exchanges = operation.call().is_some_and(|call| call.kind.exchanges());
+        if !exchanges || operation.halves[VERDICTS].started == 0 || operation.exchange.is_refused {
+            return;
+        }
+        let below = self.edges.values();
+        let below = below.filter_map(|edge| edge.refused.get(&id)).next();
+        let Some(verdict) = operation.exchange.dispute.or(below.copied()) else {
+            return;
+        };
+        match self.parents[VERDICTS].as_ref().map(|&(peer, _)| peer) {
+            Some(peer) => {
+                if let Some(operation) = self.ops.get_mut(&id) {
+                    operation.exchange.is_refused = true;
+                }
+                let (group, op) = (self.id, id);
+                self.send(node, peer, Frame::Refuse { group, op, verdict }, None);
             }
             None => self.fail_operation(node, id, verdict),
         }
@@ -67,7 +95,8 @@ impl Group {
             }
         }
         let globals = |rank| self.global(rank);
-        refused.or_else(|| operation.verdict(globals)).or(differs)
+        let own = || operation.verdict(globals).or(operation.exchange.dispute);
+        refused.or_else(own).or(differs)
     }
 
     pub(super) fn refused(
@@ -120,6 +149,7 @@ impl Group {
     /// Ends one operation with a verdict and passes it on; parts that came for it are dropped.
     fn fail_operation(&mut self, node: &mut Node, id: OpId, verdict: Verdict) {
         self.finish(node, id, Some(verdict));
+        self.drop_messages(id);
         for (peer, tree) in self.below.clone() {
             if usize::from(tree) == VERDICTS {
                 let group = self.id;

@@ -68,6 +68,15 @@ pub enum Reason {
     /// The result has a place for every rank, and some have left the group.
     #[error("every rank of the group is needed for it and some were lost")]
     RanksLost,
+    /// An all-to-all has not one part for each rank, or more than its input holds.
+    #[error("its parts are not one for each rank of the group, or more than its input")]
+    Splits,
+    /// A message that the other rank has not called for when the group was closed.
+    #[error("its group was closed before the other rank called")]
+    Closed,
+    /// More streams of messages than a node counts.
+    #[error("the ranks of its node use too many different tags: use them again")]
+    Tags,
     /// Some have left a group whose ranks do not do the same work.
     #[error("ranks of the group were lost and it cannot go on without them")]
     NotReplicated,
@@ -197,6 +206,9 @@ pub enum Violation {
     /// There is no such group.
     #[error("frame for a group that does not exist")]
     Group,
+    /// No message between these ranks, or more of them than there may be.
+    #[error("frame for a message that cannot be")]
+    Message,
     /// The tree index is not 0 or 1.
     #[error("frame for a tree that does not exist")]
     Tree,

@@ -13,6 +13,8 @@ impl Group {
     /// Does everything that has become possible.
     pub(super) fn advance(&mut self, node: &mut Node) {
         if node.broken.is_none() {
+            // What that brings to an end, or finds wrong, lets operations go on.
+            self.pump_mail(node);
             while let Some(id) = self.next_turn() {
                 self.judge(node, id);
                 for tree in 0..2 {
@@ -27,7 +29,9 @@ impl Group {
     /// Whether a part waits for a slot to the parent, or a chunk for one to a child.
     pub(super) fn waits_for_room(&self) -> bool {
         let children = || self.edges.values().flat_map(|edge| &edge.child).flatten();
-        self.turns.wait_for_slots() || children().any(|child| !child.backlog.is_empty())
+        self.turns.wait_for_slots()
+            || children().any(|child| !child.backlog.is_empty())
+            || self.mail.waits()
     }
 
     /// A chunk of an operation that is planned, and this node's step.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::edge::{Child, Edge, Parent};
 use super::history::History;
+use super::mail::Mail;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
 use super::part::Part;
 use super::turns::Turns;
 use super::{
     Broken, Buffer, Claim, Config, Effect, Frame, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason,
-    Region, Start, Ticket, WORLD,
+    Region, Splits, Start, Ticket, WORLD,
 };
 use crate::op::{Call, OpKind};
 use crate::recovery::{Held, MAX_HELD};
@@ -45,8 +46,10 @@ pub(super) struct Group {
     /// How many operations each local rank has called.
     pub(super) called: Vec<u64>,
     pub(super) history: History,
+    /// What ranks send each other.
+    pub(super) mail: Mail,
     /// Local ranks that closed their session.
-    gone: Vec<bool>,
+    pub(super) gone: Vec<bool>,
 }
 
 impl Group {
@@ -89,6 +92,7 @@ impl Group {
             turns: Turns::default(),
             history: History::new(base, called.clone(), &trees[0].children[node]),
             called,
+            mail: Mail::default(),
             gone: vec![false; local],
             part,
             chunk_bytes: config.chunk_bytes,
@@ -156,7 +160,7 @@ impl Group {
     }
 
     /// Why a call cannot run any more since ranks were lost.
-    fn lost_for(&self, call: &Call) -> Option<Reason> {
+    pub(super) fn lost_for(&self, call: &Call) -> Option<Reason> {
         if self.part.layout.is_whole() || call.kind == OpKind::Close {
             return None;
         }
@@ -167,7 +171,14 @@ impl Group {
             OpKind::Reduce { root, .. } | OpKind::Broadcast { root } => {
                 (!self.part.layout.has_rank(root)).then_some(Reason::RootLost)
             }
-            OpKind::AllGather | OpKind::ReduceScatter { .. } => Some(Reason::RanksLost),
+            OpKind::Send { to: other } | OpKind::Receive { from: other } => {
+                (!self.part.layout.has_rank(other)).then_some(Reason::RanksLost)
+            }
+            OpKind::AllGather
+            | OpKind::ReduceScatter { .. }
+            | OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. } => Some(Reason::RanksLost),
             OpKind::AllReduce { .. } | OpKind::Barrier | OpKind::Close => None,
         }
     }
@@ -252,6 +263,7 @@ impl Group {
         rank: usize,
         call: Call,
         ready: Result<u64, Reason>,
+        splits: Splits,
     ) {
         if node.holds() {
             return; // The shell hands it to the next machine.
@@ -291,6 +303,7 @@ impl Group {
         if operation.served.is_some() {
             return;
         }
+        operation.exchange.bring(rank, splits);
         if operation.complete_here() && operation.verdict(|rank| self.part.global(rank)).is_none() {
             let plan = match node.config.recovery.on_peer_loss {
                 OnPeerLoss::Fail => Plan::new(call, &self.part.layout, self.chunk_bytes),
@@ -298,11 +311,12 @@ impl Group {
             };
             operation.plan(plan, &self.part.trees, self.part.node);
             self.check_early_parts(node, id);
+            self.begin_exchange(node, id);
         }
         self.check_departures(node, id);
     }
 
-    pub(super) fn ready(&mut self, rank: usize, op: OpId, ready: u64) {
+    pub(super) fn ready(&mut self, node: &mut Node, rank: usize, op: OpId, ready: u64) {
         if let Some(brought) = self
             .ops
             .get_mut(&op)
@@ -311,6 +325,7 @@ impl Group {
             brought.ready = brought.ready.max(ready);
             self.turns.stir(op);
         }
+        self.begin_exchange(node, op);
     }
 
     pub(super) fn ticket(&mut self, node: &mut Node, work: Work) -> Ticket {
@@ -346,6 +361,7 @@ impl Group {
                     child.sending -= 1;
                 }
             }
+            Work::Mail { op, parcel } => self.parcel_left(node, op, parcel),
         }
     }
 
@@ -362,6 +378,7 @@ impl Group {
         // What only others have begun keeps nobody: the farewell tells them.
         let mut operations = self.ops.values();
         operations.any(|operation| operation.brought.iter().any(Option::is_some))
+            || self.mail.is_in_use()
     }
 
     /// The epoch is over: what is in flight ends with the cause.
@@ -389,11 +406,13 @@ impl Group {
             child.backlog.clear();
             child.arrived.clear();
         }
+        self.close_mail(node, broken);
     }
 
     pub(super) fn rank_left(&mut self, node: &mut Node, rank: usize) {
         self.gone[rank] = true;
         self.check_departures_of_open(node);
+        self.check_wanted_of(node, rank);
     }
 
     pub(super) fn check_departures_of_open(&mut self, node: &mut Node) {

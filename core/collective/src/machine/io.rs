@@ -52,6 +52,65 @@ pub enum Buffer {
     },
     /// A slot of `chunk_bytes` staged for the parent in one tree; [`super::Config::slots`] of them.
     Send { group: GroupId, tree: u8, slot: u8 },
+    /// What a local rank gets from an operation that nobody else gets: [`Call::own_bytes`], or the parts that others
+    /// have for it.
+    Own {
+        group: GroupId,
+        op: OpId,
+        rank: usize,
+    },
+}
+
+impl Buffer {
+    /// The group that it belongs to.
+    #[must_use]
+    pub const fn group(&self) -> GroupId {
+        let (Self::Input { group, .. }
+        | Self::Result { group, .. }
+        | Self::Own { group, .. }
+        | Self::Receive { group, .. }
+        | Self::Send { group, .. }) = *self;
+        group
+    }
+}
+
+/// In the place of a tree: what is passed on between nodes that have no link to each other. Its slots are the receiver's.
+pub const RELAY: u8 = 2;
+/// In the place of a slot: the frame's payload has arrived where it is meant for, or it has none.
+pub const NO_SLOT: u8 = u8::MAX;
+/// The first operation that is a message between two ranks and has no place in the order of a group. The shell numbers
+/// them upwards from here, each once on a node.
+pub const FIRST_POST: OpId = 1 << 63;
+
+/// Whose bytes for whom: one message from a rank of a group to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId {
+    /// The rank that sends, by its number in the group.
+    pub from: u32,
+    /// The rank that receives.
+    pub to: u32,
+    /// What it is a part of.
+    pub of: Stream,
+    /// The operation, or its place among the messages of these two ranks with this tag.
+    pub number: u64,
+}
+
+/// What a message is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// An operation of the group.
+    Operation,
+    /// What two ranks send each other under a tag.
+    Tag(u64),
+}
+
+/// How many elements a rank has for each rank of its group, and how many each has for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Splits {
+    /// To each rank; the parts lie in its input one after another.
+    pub send: Vec<u64>,
+    /// From each rank; they come to lie in the same way.
+    pub receive: Vec<u64>,
 }
 
 /// A range of a buffer. `bytes` may be 0.
@@ -74,7 +133,7 @@ pub struct Mark {
     pub told: OpId,
 }
 
-/// One message between neighbours. `Up` and `Down` are followed by `bytes` of payload, the others by none.
+/// What goes over a link. `Up`, `Down` and `Data` are followed by `bytes` of payload, the others by none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Child to parent: this subtree's part of a chunk, with the call it belongs to. `slot` is the
@@ -113,7 +172,32 @@ pub enum Frame {
         op: OpId,
         verdict: Verdict,
     },
-    /// Parent to child: a receive slot is free again.
+    /// To the node of the rank that sends, passed on: the rank that receives has called, and this is what it expects.
+    /// A reason: its node cannot take it.
+    Want {
+        group: GroupId,
+        message: MessageId,
+        call: Call,
+        refused: Option<Reason>,
+    },
+    /// To the node of the rank that receives, passed on: so many bytes of a message. `slot` is the next node's, if it has
+    /// to pass them on, and is taken until it returns it with `Credit` of [`RELAY`].
+    Data {
+        group: GroupId,
+        message: MessageId,
+        chunk: u32,
+        slot: u8,
+        bytes: u32,
+    },
+    /// The same way, instead of any `Data` of a message between two ranks: the one that sends has called this, which is
+    /// something else, or which its node cannot carry out.
+    Deny {
+        group: GroupId,
+        message: MessageId,
+        call: Call,
+        refused: Option<Reason>,
+    },
+    /// Parent to child, or back to who has handed it over to be passed on: a receive slot is free again.
     Credit { group: GroupId, tree: u8, slot: u8 },
     /// To neighbours in tree 0, passed on once: we have waited long for this operation; who is missing?
     Awaiting { group: GroupId, op: OpId },
@@ -152,6 +236,23 @@ pub enum Input {
         rank: usize,
         call: Call,
         reason: Reason,
+    },
+    /// A local rank made its next call of a group, an all-to-all; all of its input may be read. Its splits have an entry
+    /// for each rank.
+    Exchange {
+        group: GroupId,
+        rank: usize,
+        call: Call,
+        splits: Splits,
+    },
+    /// A local rank sends or receives a message ([`crate::OpKind::is_between_two`]); all of the input may be read. `op` is
+    /// a number from [`FIRST_POST`] on. A reason: this node cannot carry it out, and it fails on both ranks.
+    Post {
+        group: GroupId,
+        rank: usize,
+        op: OpId,
+        call: Call,
+        refused: Option<Reason>,
     },
     /// More of a local rank's input may be read: the first `ready` bytes.
     Ready {

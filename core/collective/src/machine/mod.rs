@@ -7,8 +7,9 @@
 //! - Links: a reliable link to each of [`Machine::peers`] that delivers every frame once. Frames may overtake each
 //!   other, except that a link is not reported lost before all that came over it was handed in.
 //! - Memory: `slots` receive slots of `chunk_bytes` for each of [`Machine::receives`], `slots` send slots for
-//!   each of [`Machine::sends`], one input per rank and one result per operation.
-//! - Incoming `Up` and `Down`: after the header ask [`Machine::place`], read the payload there, then hand in
+//!   each of [`Machine::sends`], one input per rank and one result per operation, and where ranks get something of their
+//!   own one buffer for each of them.
+//! - Incoming `Up`, `Down` and `Data`: after the header ask [`Machine::place`], read the payload there, then hand in
 //!   [`Input::Frame`]. Every other frame is handed in at once.
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
@@ -22,19 +23,23 @@
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
 mod agree;
+mod carry;
 mod cause;
 mod config;
 mod dispute;
 mod down;
 mod edge;
+mod exchange;
 mod flow;
 mod group;
 mod history;
 mod io;
+mod mail;
 mod node;
 mod open;
 mod operation;
 mod part;
+mod post;
 mod receive;
 mod status;
 mod turns;
@@ -51,7 +56,8 @@ pub use config::{
 };
 pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 pub use io::{
-    Buffer, Effect, Fence, Frame, GroupId, Input, Mark, OpId, Placement, Region, Ticket, WORLD,
+    Buffer, Effect, FIRST_POST, Fence, Frame, GroupId, Input, Mark, MessageId, NO_SLOT, OpId,
+    Placement, RELAY, Region, Splits, Stream, Ticket, WORLD,
 };
 
 pub use status::Status;
@@ -129,13 +135,16 @@ impl Machine {
         self.node.peers()
     }
 
-    /// `(peer, tree)` of every child in a group that needs receive slots.
+    /// `(peer, tree)` of every child in a group that needs receive slots, and of every neighbour that has something
+    /// passed on ([`RELAY`]).
     #[must_use]
     pub fn receives(&self, group: GroupId) -> Vec<(usize, u8)> {
         let below = |group: &Group| {
-            let below = group.below.iter();
+            let below = group.below.iter().copied();
+            let relays = group.relays().map(|peer| (peer, RELAY));
             below
-                .map(|&(peer, tree)| (group.part.nodes[peer], tree))
+                .chain(relays)
+                .map(|(peer, tree)| (group.part.nodes[peer], tree))
                 .collect()
         };
         self.groups.get(&group).map_or_else(Vec::new, below)
@@ -153,6 +162,13 @@ impl Machine {
     pub fn may_submit(&self, group: GroupId, rank: usize) -> bool {
         let group = self.groups.get(&group);
         group.is_some_and(|group| group.may_submit(rank))
+    }
+
+    /// Whether a local rank may send or receive a message in a group: it stands.
+    #[must_use]
+    pub fn may_post(&self, group: GroupId) -> bool {
+        let group = self.groups.get(&group);
+        group.is_some_and(|group| group.stands)
     }
 
     /// Why the epoch is over, if it is.
@@ -218,6 +234,8 @@ impl Machine {
         match *input {
             Input::Submit { group, .. }
             | Input::Refuse { group, .. }
+            | Input::Exchange { group, .. }
+            | Input::Post { group, .. }
             | Input::Ready { group, .. } => Some(group),
             Input::Done { ticket } => self.node.work.get(&ticket).map(|(group, _)| *group),
             Input::Frame { ref frame, .. } => match *frame {
@@ -225,6 +243,9 @@ impl Machine {
                 | Frame::Refuse { group, .. }
                 | Frame::Down { group, .. }
                 | Frame::Fail { group, .. }
+                | Frame::Want { group, .. }
+                | Frame::Data { group, .. }
+                | Frame::Deny { group, .. }
                 | Frame::Credit { group, .. }
                 | Frame::Awaiting { group, .. }
                 | Frame::Mark { group, .. } => Some(group),
@@ -253,13 +274,26 @@ impl Machine {
                 rank,
                 call,
                 ready,
-            } => self.submit(group, rank, call, Ok(ready)),
+            } => self.submit(group, rank, call, Ok(ready), Splits::default()),
             Input::Refuse {
                 group,
                 rank,
                 call,
                 reason,
-            } => self.submit(group, rank, call, Err(reason)),
+            } => self.submit(group, rank, call, Err(reason), Splits::default()),
+            Input::Exchange {
+                group,
+                rank,
+                call,
+                splits,
+            } => self.submit(group, rank, call, Ok(u64::MAX), splits),
+            Input::Post {
+                group,
+                rank,
+                op,
+                call,
+                refused,
+            } => self.post(group, rank, op, call, refused),
             Input::Ready {
                 group,
                 rank,
@@ -269,7 +303,7 @@ impl Machine {
                 if let Some(group) = self.groups.get_mut(&group)
                     && let Some(rank) = group.part.local(rank)
                 {
-                    group.ready(rank, op, ready);
+                    group.ready(node, rank, op, ready);
                 }
             }
             Input::Open {
@@ -308,11 +342,26 @@ impl Machine {
         }
     }
 
-    fn submit(&mut self, group: GroupId, rank: usize, call: Call, ready: Result<u64, Reason>) {
+    fn submit(
+        &mut self,
+        group: GroupId,
+        rank: usize,
+        call: Call,
+        ready: Result<u64, Reason>,
+        splits: Splits,
+    ) {
         if let Some(group) = self.groups.get_mut(&group)
             && let Some(rank) = group.part.local(rank)
         {
-            group.submit(&mut self.node, rank, call, ready);
+            group.submit(&mut self.node, rank, call, ready, splits);
+        }
+    }
+
+    fn post(&mut self, group: GroupId, rank: usize, op: OpId, call: Call, refused: Option<Reason>) {
+        if let Some(group) = self.groups.get_mut(&group)
+            && let Some(rank) = group.part.local(rank)
+        {
+            group.post(&mut self.node, rank, op, call, refused);
         }
     }
 
@@ -323,7 +372,7 @@ impl Machine {
         };
         group.watch(&mut self.node);
         group.advance(&mut self.node);
-        if group.over && group.ops.is_empty() {
+        if group.over && group.ops.is_empty() && group.finish_mail(&mut self.node) {
             group.say_last_marks(&mut self.node);
             self.groups.remove(&id);
             self.node.out.push(Effect::Closed { group: id });

@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::carry::Parcel;
 use super::{
-    Broken, Config, Counters, Effect, Frame, GroupId, OnPeerLoss, OpId, Region, Ticket, WORLD,
+    Broken, Config, Counters, Effect, Frame, GroupId, MAX_LINKS, OnPeerLoss, OpId, Region, Ticket,
+    WORLD,
 };
 
 /// A neighbour.
@@ -38,11 +40,16 @@ pub(super) enum Work {
     Up { op: OpId, tree: usize, slot: u8 },
     /// A payload on its way to a child.
     Down { op: OpId, tree: usize, peer: usize },
+    /// A part of a message on its way to the next node, or within this one.
+    Mail { op: OpId, parcel: Parcel },
 }
 
 impl Work {
     pub(super) const fn op(&self) -> OpId {
-        let (Self::Part { op, .. } | Self::Up { op, .. } | Self::Down { op, .. }) = *self;
+        let (Self::Part { op, .. }
+        | Self::Up { op, .. }
+        | Self::Down { op, .. }
+        | Self::Mail { op, .. }) = *self;
         op
     }
 }
@@ -103,6 +110,18 @@ impl Node {
         if !self.links.contains_key(&peer) && self.asked.insert(peer) {
             self.out.push(Effect::Connect { peer });
         }
+    }
+
+    /// Asks for a link that makes a way shorter, as far as links may be had.
+    pub(super) fn connect_if_there_is_room(&mut self, peer: usize) {
+        if self.count_links() < MAX_LINKS {
+            self.connect(peer);
+        }
+    }
+
+    /// Whether a neighbour has said farewell.
+    pub(super) fn has_left(&self, peer: usize) -> bool {
+        self.links.get(&peer).is_some_and(|link| link.bye)
     }
 
     /// Links that stand or were asked for.

@@ -330,6 +330,9 @@ impl Machine {
             | Frame::Refuse { .. }
             | Frame::Down { .. }
             | Frame::Fail { .. }
+            | Frame::Want { .. }
+            | Frame::Data { .. }
+            | Frame::Deny { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Abort { .. }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cause::{Cause, Claim, Mismatch, Reason, Refusal, Verdict};
+use super::exchange::Exchange;
 use crate::layout::Layout;
 use crate::op::{Call, OpKind};
 use crate::schedule::{Chunk, Flow, Plan};
@@ -80,6 +81,8 @@ pub(super) struct Operation {
     /// Set when all local ranks made the same call.
     pub(super) plan: Option<Plan>,
     pub(super) halves: [Half; 2],
+    /// What its ranks send each other, if that is what it is for.
+    pub(super) exchange: Exchange,
     /// A bit for each chunk that settled.
     settled: Vec<u64>,
     /// Work on chunks, by index.
@@ -104,6 +107,7 @@ impl Operation {
             epoch: None,
             plan: None,
             halves: [Half::default(); 2],
+            exchange: Exchange::default(),
             settled: Vec::new(),
             parts: BTreeMap::new(),
             tickets: 0,
@@ -213,6 +217,10 @@ impl Operation {
         let plan = self.plan.as_ref()?;
         if self.served.is_some() {
             return Some(Vec::new()); // The result is in its place.
+        }
+        if plan.call().kind.exchanges() {
+            // The second chunk says that everything is where it belongs.
+            return (chunk.index == 0 || self.exchange.is_over()).then(Vec::new);
         }
         let end = chunk.offset + chunk.bytes;
         let whole = |rank| (rank, chunk.offset, chunk.bytes, chunk.offset);

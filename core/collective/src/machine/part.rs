@@ -71,7 +71,8 @@ impl Part {
         self.name(self.layout.ranks(node).start)
     }
 
-    fn name(&self, rank: u32) -> u32 {
+    /// The global number of a rank of the group.
+    pub(super) fn name(&self, rank: u32) -> u32 {
         self.ranks.get(rank as usize).copied().unwrap_or(rank)
     }
 }

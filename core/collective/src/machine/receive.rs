@@ -5,10 +5,11 @@ use super::cause::Violation;
 use super::edge::Arrival;
 use super::group::Group;
 use super::history::MARKS;
+use super::mail::Want;
 use super::node::Node;
 use super::operation::{Operation, Stage};
 use super::{
-    Broken, Fence, Frame, GroupId, MAX_IN_FLIGHT, Machine, OpId, Placement, Region, WORLD,
+    Broken, Fence, Frame, GroupId, MAX_IN_FLIGHT, Machine, OpId, Placement, RELAY, Region, WORLD,
 };
 use crate::schedule::{Carry, Chunk, Step};
 
@@ -21,13 +22,15 @@ impl Machine {
             return Placement::Discard;
         }
         match *frame {
-            Frame::Up { group, .. } | Frame::Down { group, .. } => {
+            Frame::Up { group, .. } | Frame::Down { group, .. } | Frame::Data { group, .. } => {
                 let group = self.groups.get(&group);
                 let place = group.and_then(|group| Some((group, group.part.place(peer)?)));
                 place.map_or(Placement::Discard, |(group, peer)| group.place(peer, frame))
             }
             Frame::Refuse { .. }
             | Frame::Fail { .. }
+            | Frame::Want { .. }
+            | Frame::Deny { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Mark { .. }
@@ -66,6 +69,9 @@ impl Machine {
             | Frame::Refuse { group, .. }
             | Frame::Down { group, .. }
             | Frame::Fail { group, .. }
+            | Frame::Want { group, .. }
+            | Frame::Data { group, .. }
+            | Frame::Deny { group, .. }
             | Frame::Credit { group, .. }
             | Frame::Awaiting { group, .. }
             | Frame::Mark { group, .. } => group,
@@ -86,7 +92,12 @@ impl Machine {
             // Of one that is closed here: what others still had to say.
             let is_late = matches!(
                 frame,
-                Frame::Credit { .. } | Frame::Mark { .. } | Frame::Awaiting { .. }
+                Frame::Credit { .. }
+                    | Frame::Mark { .. }
+                    | Frame::Awaiting { .. }
+                    | Frame::Want { .. }
+                    | Frame::Data { .. }
+                    | Frame::Deny { .. }
             );
             node.counters.late_frames += u64::from(is_late);
             return is_late.then_some(()).ok_or(Violation::Group);
@@ -146,8 +157,17 @@ impl Group {
                     bytes: u64::from(bytes),
                     ..self.result(op, &chunk)
                 }),
+            Frame::Data {
+                message,
+                chunk,
+                slot,
+                bytes,
+                ..
+            } => return self.place_part(peer, message, chunk, slot, bytes),
             Frame::Refuse { .. }
             | Frame::Fail { .. }
+            | Frame::Want { .. }
+            | Frame::Deny { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Mark { .. }
@@ -193,7 +213,7 @@ impl Group {
                 mark,
                 ..
             } => {
-                self.down(peer, tree, op, chunk, bytes)?;
+                self.down(node, peer, tree, op, chunk, bytes)?;
                 if usize::from(tree) == MARKS {
                     self.marked(peer, mark)?;
                 }
@@ -201,6 +221,28 @@ impl Group {
             }
             Frame::Refuse { op, verdict, .. } => self.refused(node, peer, op, verdict),
             Frame::Fail { op, verdict, .. } => self.failed(node, peer, op, verdict),
+            Frame::Want {
+                message,
+                call,
+                refused,
+                ..
+            } => self.wanted(node, peer, message, Want { call, refused }),
+            Frame::Data {
+                message,
+                chunk,
+                slot,
+                bytes,
+                ..
+            } => self.part_came(node, peer, message, chunk, slot, bytes),
+            Frame::Deny {
+                message,
+                call,
+                refused,
+                ..
+            } => self.denied(node, peer, message, Want { call, refused }),
+            Frame::Credit {
+                tree: RELAY, slot, ..
+            } => self.relay_credit(peer, slot),
             Frame::Credit { tree, slot, .. } => self.credit(peer, tree, slot),
             Frame::Awaiting { op, .. } => self.awaiting(node, peer, op),
             Frame::Mark { mark, .. } => self.marked(peer, mark),
@@ -247,12 +289,19 @@ impl Group {
 
     fn down(
         &mut self,
+        node: &mut Node,
         peer: usize,
         tree: u8,
         id: OpId,
         chunk: u32,
         bytes: u32,
     ) -> Result<(), Violation> {
+        // An exchange may have failed since this was sent.
+        let is_open = |one: &Operation| one.stage == Stage::Open;
+        if bytes == 0 && !self.ops.get(&id).is_some_and(is_open) && !self.is_live(id)? {
+            node.counters.late_frames += 1;
+            return Ok(());
+        }
         let (chunk, step) = self.check_down(peer, tree, id, chunk, bytes)?;
         self.settle(id, &chunk, &step);
         Ok(())

@@ -6,9 +6,12 @@ use sim::{Rng, explore};
 
 use crate::world::{MS, World};
 
-fn any_call(rng: &mut Rng, ranks: u32) -> Call {
+pub(crate) fn any_call(rng: &mut Rng, ranks: u32) -> Call {
     let op = *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min]);
     let root = rng.range(0..u64::from(ranks)) as u32;
+    if rng.chance(1, 4) {
+        return any_exchange(rng, root);
+    }
     let kind = *rng.pick(&[
         OpKind::AllReduce { op },
         OpKind::AllReduce { op },
@@ -18,11 +21,14 @@ fn any_call(rng: &mut Rng, ranks: u32) -> Call {
         OpKind::ReduceScatter { op },
         OpKind::Barrier,
     ]);
-    let most = match kind {
-        OpKind::Barrier | OpKind::Close => 1,
-        OpKind::AllGather => 30,
-        OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => 300,
-        OpKind::ReduceScatter { .. } => 60,
+    let most = if kind == OpKind::Barrier {
+        1
+    } else if kind == OpKind::AllGather {
+        30
+    } else if let OpKind::ReduceScatter { .. } = kind {
+        60
+    } else {
+        300
     };
     let parts = if let OpKind::ReduceScatter { .. } = kind {
         u64::from(ranks)
@@ -33,6 +39,17 @@ fn any_call(rng: &mut Rng, ranks: u32) -> Call {
         kind,
         dtype: DType::I64,
         count: rng.range(0..most) * parts,
+        tag: 0,
+    }
+}
+
+fn any_exchange(rng: &mut Rng, root: u32) -> Call {
+    let all = OpKind::AllToAll { with: None };
+    let kind = *rng.pick(&[OpKind::Gather { root }, OpKind::Scatter { root }, all, all]);
+    Call {
+        kind,
+        dtype: DType::I64,
+        count: if kind == all { 0 } else { rng.range(0..200) },
         tag: 0,
     }
 }
@@ -60,7 +77,7 @@ fn any_ranks(rng: &mut Rng, world: u32) -> Vec<u32> {
     if ranks.is_empty() { vec![from] } else { ranks }
 }
 
-fn any_world(rng: &mut Rng) -> World {
+pub(crate) fn any_world(rng: &mut Rng) -> World {
     let nodes = 1 + rng.below(8);
     let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..4) as u32).collect();
     let split = if rng.chance(1, 2) {
@@ -88,6 +105,9 @@ fn any_world(rng: &mut Rng) -> World {
         let replicated = rng.chance(2, 3);
         world.add(1000 - group, &ranks, replicated, &program);
     }
+    if rng.chance(1, 2) {
+        world.add_messages(rng);
+    }
     world
 }
 
@@ -103,6 +123,13 @@ fn check_run(rng: &mut Rng) {
         if program[odd].kind != OpKind::Close {
             program[odd] = any_call(rng, size);
         }
+    } else if rng.chance(1, 6) {
+        // One rank expects other parts than it is sent.
+        let groups: Vec<_> = world.lanes.keys().copied().collect();
+        let group = *rng.pick(&groups);
+        let lane = &world.lanes[&group];
+        let odd = rng.below(lane.members[0].program.len());
+        world.odd = Some((group, *rng.pick(&lane.ranks), odd));
     }
     world.start();
     let losses = rng.below(3);
@@ -126,13 +153,17 @@ fn check_run(rng: &mut Rng) {
             // One after another, or in the middle of what follows.
             let epoch = world.epoch;
             if holds {
-                world.run(|world| world.epoch > epoch);
+                world.run(|world| world.epoch > epoch || world.forgotten);
             }
         }
     }
     world.run(World::all_ended);
     world.check();
+    world.check_messages();
     check_openings(&world);
+    if world.forgotten {
+        return;
+    }
     if world.recovery.on_peer_loss == OnPeerLoss::Hold || losses == 0 {
         check_that_groups_end(&mut world);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use collective::OpKind;
 use collective::machine::{Buffer, GroupId, Input, Machine, OnPeerLoss, OpId, Start, WORLD};
-use collective::recovery::{self, GroupReport, Report, Resume};
+use collective::recovery::{self, Forgotten, GroupReport, Report, Resume};
 
 use crate::shell::group_of;
 use crate::world::{Event, MS, World};
@@ -14,6 +14,7 @@ impl World {
     pub(crate) fn enter(&mut self, members: Vec<usize>, resume: Option<&Resume>) {
         self.epoch += 1;
         self.members.push(members.clone());
+        self.give_up_messages();
         self.note(format!("epoch {} of {members:?}", self.epoch));
         for &node in &members {
             self.build(node, resume);
@@ -45,7 +46,7 @@ impl World {
             of.map_or_else(Vec::new, |of| of.held.clone())
         };
         let memory = &mut self.nodes[node].memory;
-        memory.retain(|buffer, _| matches!(buffer, Buffer::Result { .. }));
+        memory.retain(|buffer, _| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. }));
         let mut starts = Vec::new();
         for resume in resume.into_iter().flatten() {
             let told = self.told(node, resume.group);
@@ -124,6 +125,7 @@ impl World {
         lost.memory.clear();
         lost.life += 1;
         lost.report = None;
+        self.give_up_messages_of(node);
         let own = self.present().binary_search(&node).unwrap();
         for other in self.present().to_vec() {
             self.network.cut(node, other);
@@ -182,7 +184,17 @@ impl World {
             .filter_map(|node| Some((node, self.nodes[node].report.as_ref()?)))
             .collect();
         let members: Vec<usize> = reports.keys().copied().collect();
-        let resume = recovery::resume(&reports).unwrap();
+        let resume = match recovery::resume(&reports) {
+            Ok(resume) => resume,
+            Err(Forgotten { op }) => {
+                // What each rank gets for itself nobody else has.
+                let calls = self.lanes.values().flat_map(|lane| &lane.members);
+                let mut calls = calls.filter_map(|member| member.program.get(op as usize));
+                assert!(calls.any(|call| call.kind.exchanges()), "{op} is forgotten");
+                self.forgotten = true;
+                return;
+            }
+        };
         for group in &resume {
             let line = format!(
                 "group {} from {}: {:?}",

@@ -11,6 +11,8 @@
 
 mod anything;
 mod epochs;
+mod exchange;
+mod messages;
 mod opening;
 mod oracle;
 mod shell;

@@ -28,11 +28,14 @@ impl World {
 
     /// All ranks of members know the end of everything they were to do.
     pub(crate) fn all_ended(&self) -> bool {
+        if self.forgotten {
+            return true;
+        }
         let here = |rank: &u32| self.nodes[self.node_of(*rank)].machine.is_some();
         self.lanes.values().all(|lane| {
             let mut members = lane.ranks.iter().zip(&lane.members);
             members.all(|(rank, member)| !here(rank) || member.has_ended())
-        })
+        }) && self.messages_ended()
     }
 
     /// REC-1 and COLL-1: the same end for all members, of one committed epoch.
@@ -92,9 +95,14 @@ impl World {
                         Reason::RootLost,
                         OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
                     ) => is_lost(lane.ranks[root as usize]),
-                    (Reason::RanksLost, OpKind::AllGather | OpKind::ReduceScatter { .. }) => {
-                        any_lost
-                    }
+                    (
+                        Reason::RanksLost,
+                        OpKind::AllGather
+                        | OpKind::ReduceScatter { .. }
+                        | OpKind::Gather { .. }
+                        | OpKind::Scatter { .. }
+                        | OpKind::AllToAll { .. },
+                    ) => any_lost,
                     // A group that has no part in a loss goes on.
                     (Reason::NotReplicated, kind) => {
                         !lane.replicated && any_lost && kind != OpKind::Close
@@ -133,6 +141,14 @@ impl World {
         if matches!(call.kind, OpKind::Reduce { root, .. } if lane.ranks[root as usize] != rank) {
             return;
         }
+        if call.kind.exchanges() {
+            let expected = self.exchanged(group, rank, op);
+            assert!(
+                bytes == expected,
+                "rank {rank} has other bytes of {call} of group {group}"
+            );
+            return;
+        }
         let expected = self.reference(group, lane, &call, op, &ranks);
         let part = if let OpKind::ReduceScatter { .. } = call.kind {
             let each = expected.len() / lane.ranks.len();
@@ -157,7 +173,13 @@ impl World {
     ) -> Vec<u8> {
         let input = |rank: u32| self.input(group, rank, op);
         match call.kind {
-            OpKind::Barrier | OpKind::Close => Vec::new(),
+            OpKind::Barrier
+            | OpKind::Close
+            | OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::Receive { .. } => Vec::new(),
             OpKind::Broadcast { root } => input(lane.ranks[root as usize]),
             OpKind::AllGather => ranks.iter().flat_map(|&rank| input(rank)).collect(),
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {

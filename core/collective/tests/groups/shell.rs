@@ -18,11 +18,7 @@ pub(crate) struct Work {
 
 /// The group that a buffer belongs to.
 pub(crate) fn group_of(buffer: &Buffer) -> GroupId {
-    let (Buffer::Input { group, .. }
-    | Buffer::Result { group, .. }
-    | Buffer::Receive { group, .. }
-    | Buffer::Send { group, .. }) = *buffer;
-    group
+    buffer.group()
 }
 
 impl World {
@@ -71,9 +67,14 @@ impl World {
                 });
             }
             Effect::Release { group, op } => {
-                self.nodes[node]
-                    .memory
-                    .remove(&Buffer::Result { group, op });
+                let is_its = |buffer: &Buffer| match *buffer {
+                    Buffer::Result { group: g, op: o }
+                    | Buffer::Own {
+                        group: g, op: o, ..
+                    } => (g, o) == (group, op),
+                    Buffer::Input { .. } | Buffer::Receive { .. } | Buffer::Send { .. } => false,
+                };
+                self.nodes[node].memory.retain(|buffer, _| !is_its(buffer));
             }
             Effect::Begin { group } => self.allocate(node, group),
             Effect::Connect { peer } => {
@@ -95,7 +96,12 @@ impl World {
                 let begun = self.nodes[node].memory.keys();
                 let left = begun
                     .filter(|buffer| group_of(buffer) == group)
-                    .find(|buffer| matches!(buffer, Buffer::Input { .. } | Buffer::Result { .. }));
+                    .find(|buffer| {
+                        matches!(
+                            buffer,
+                            Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Own { .. }
+                        )
+                    });
                 assert_eq!(left, None, "released before the end of the group");
                 let memory = &mut self.nodes[node].memory;
                 memory.retain(|buffer, _| group_of(buffer) != group);
@@ -163,6 +169,9 @@ impl World {
         let payload = payload.map(|(ticket, region)| {
             let bytes = self.read(node, region);
             assert!(!bytes.is_empty() && bytes.len() <= CHUNK as usize);
+            if let Frame::Data { .. } = frame {
+                *self.parts.entry((node, to)).or_default() += bytes.len() as u64;
+            }
             self.work(node, ticket, vec![(region, bytes.clone())], None);
             bytes
         });

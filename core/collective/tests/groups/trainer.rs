@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{
-    Buffer, Cause, Dispute, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
+    Buffer, Cause, Dispute, FIRST_POST, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
 };
 use collective::{Call, DType, OpKind};
 use sim::Rng;
@@ -88,7 +88,7 @@ impl World {
         Some(&mut lane.members[at])
     }
 
-    fn has(&self, group: GroupId, rank: u32) -> Option<&Member> {
+    pub(crate) fn has(&self, group: GroupId, rank: u32) -> Option<&Member> {
         let lane = self.lanes.get(&group)?;
         let at = lane.ranks.binary_search(&rank).ok()?;
         Some(&lane.members[at])
@@ -115,7 +115,14 @@ impl World {
                 .then_some(group)
         };
         let open: Vec<GroupId> = self.lanes.keys().copied().filter_map(may).collect();
+        if self.rng.chance(1, 2) && self.post_next(node, rank, local) {
+            self.act_soon(rank);
+            return;
+        }
         if open.is_empty() {
+            if self.post_next(node, rank, local) {
+                self.act_soon(rank);
+            }
             return;
         }
         let group = *self.rng.pick(&open);
@@ -163,6 +170,10 @@ impl World {
         let result = memory.entry(Buffer::Result { group, op: id }).or_default();
         if bytes > result.len() {
             result.resize(bytes, 0xdd);
+        }
+        if call.kind.exchanges() {
+            self.exchange(node, group, rank, local, op);
+            return;
         }
         let ready = self.rng.range(0..total + 1);
         if ready < total {
@@ -228,11 +239,23 @@ impl World {
         outcome: Result<u32, Cause>,
     ) {
         let rank = self.layout.ranks(node).start + local as u32;
-        let result = self.nodes[node].memory.get(&Buffer::Result { group, op });
+        let memory = &self.nodes[node].memory;
+        let own = Buffer::Own {
+            group,
+            op,
+            rank: local,
+        };
+        let result = memory.get(&own);
+        let result = result.or_else(|| memory.get(&Buffer::Result { group, op }));
         let bytes = result.cloned().unwrap_or_default();
         self.note(format!(
             "{node}: operation {op} of group {group} for rank {rank}: {outcome:?}"
         ));
+        if op >= FIRST_POST {
+            self.message_ended(op, outcome.map(|_| bytes));
+            self.act_soon(rank);
+            return;
+        }
         let member = self.member(group, rank).unwrap();
         if outcome.is_err_and(|cause| matches!(cause, Cause::Broken(_))) {
             // The trainer gives up.
@@ -259,7 +282,17 @@ impl World {
         let reads = !matches!(call.kind, OpKind::Barrier | OpKind::Close);
         let salt = group << 48 | u64::from(rank) << 32 | op as u64;
         let mut rng = Rng::new(self.inputs_seed ^ salt);
-        let count = if reads { call.count } else { 0 };
+        let ranks = &self.lanes[&group].ranks;
+        let count = if let OpKind::AllToAll { .. } = call.kind {
+            self.splits(group, rank, op).send.iter().sum()
+        } else if let OpKind::Scatter { root } = call.kind {
+            let is_root = ranks[root as usize] == rank;
+            u64::from(is_root) * call.count * ranks.len() as u64
+        } else if reads {
+            call.count
+        } else {
+            0
+        };
         (0..count)
             .flat_map(|_| (rng.next_u64() as i64 >> 20).to_ne_bytes())
             .collect()

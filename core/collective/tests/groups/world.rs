@@ -10,6 +10,7 @@ use collective::recovery::Report;
 use collective::{DoubleTree, Layout};
 use sim::{Conditions, Network, Queue, Rng};
 
+use crate::messages::Message;
 use crate::shell::Work;
 use crate::trainer::Lane;
 
@@ -69,6 +70,14 @@ pub(crate) struct World {
     pub(crate) window: usize,
     pub(crate) inputs_seed: u64,
     pub(crate) frames: u64,
+    /// Bytes of messages that each node has handed to another.
+    pub(crate) parts: BTreeMap<(usize, usize), u64>,
+    /// Messages between two ranks.
+    pub(crate) messages: Vec<Message>,
+    /// A rank that expects something else than it is sent, in an operation of a group.
+    pub(crate) odd: Option<(GroupId, u32, usize)>,
+    /// The attempt has ended: what somebody needs is lost.
+    pub(crate) forgotten: bool,
     pub(crate) late: Vec<(usize, GroupId, OpId, Vec<usize>)>,
     pub(crate) story: Vec<String>,
 }
@@ -106,6 +115,10 @@ impl World {
             window: 1 + rng.below(4),
             inputs_seed: rng.next_u64(),
             frames: 0,
+            parts: BTreeMap::new(),
+            messages: Vec::new(),
+            odd: None,
+            forgotten: false,
             late: Vec::new(),
             story: Vec::new(),
         };

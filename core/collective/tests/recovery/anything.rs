@@ -36,7 +36,13 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         *rng.pick(&others)
     };
     let count = match kind {
-        OpKind::Barrier | OpKind::Close => 0,
+        OpKind::Barrier
+        | OpKind::Close
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. } => 0,
         OpKind::AllGather => rng.range(0..30),
         OpKind::ReduceScatter { .. } => rng.range(0..60) * u64::from(world),
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {

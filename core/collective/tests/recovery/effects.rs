@@ -120,6 +120,9 @@ impl World {
             Frame::Down { op, .. } => *self.downs.entry(op).or_default() += 1,
             Frame::Refuse { .. }
             | Frame::Fail { .. }
+            | Frame::Want { .. }
+            | Frame::Data { .. }
+            | Frame::Deny { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Mark { .. }

@@ -126,7 +126,13 @@ impl World {
     fn reference(&self, op: usize, call: &Call, ranks: &[u32]) -> Vec<u8> {
         let input = |rank| self.input(rank, op);
         match call.kind {
-            OpKind::Barrier | OpKind::Close => Vec::new(),
+            OpKind::Barrier
+            | OpKind::Close
+            | OpKind::Gather { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::AllToAll { .. }
+            | OpKind::Send { .. }
+            | OpKind::Receive { .. } => Vec::new(),
             OpKind::Broadcast { root } => input(root),
             OpKind::AllGather => ranks.iter().flat_map(|&rank| input(rank)).collect(),
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {

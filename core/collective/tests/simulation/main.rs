@@ -39,7 +39,13 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
     ]);
     let dtype = *rng.pick(&DType::ALL);
     let count = match kind {
-        OpKind::Barrier | OpKind::Close => 0,
+        OpKind::Barrier
+        | OpKind::Close
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. } => 0,
         OpKind::AllGather => *rng.pick(&[0, 1, 3, rng.clone().range(0..200)]),
         OpKind::ReduceScatter { .. } => {
             draw::elements(rng, dtype.size()).next_multiple_of(u64::from(world))

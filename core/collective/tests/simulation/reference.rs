@@ -18,7 +18,13 @@ pub(crate) fn result(cluster: &Cluster, op: OpId) -> Vec<u8> {
         .map(|rank| cluster.input(rank, op as usize))
         .collect();
     match call.kind {
-        OpKind::Barrier | OpKind::Close => Vec::new(),
+        OpKind::Barrier
+        | OpKind::Close
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. } => Vec::new(),
         OpKind::Broadcast { root } => inputs[root as usize].clone(),
         OpKind::AllGather => inputs.concat(),
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::ReduceScatter { .. } => {
@@ -47,7 +53,12 @@ pub(crate) fn entitled(call: &Call, rank: u32) -> bool {
         | OpKind::AllGather
         | OpKind::ReduceScatter { .. }
         | OpKind::Barrier
-        | OpKind::Close => true,
+        | OpKind::Close
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. } => true,
     }
 }
 

@@ -1,0 +1,126 @@
+//! What a process brings to its calls: looked up in the segments that it was lent, and checked.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use collective::machine::{GroupId, Splits};
+use wire::entry::Place;
+use wire::{OpKind, parts};
+
+use super::Session;
+use crate::codec;
+use crate::memory::Input;
+
+/// Inputs begin at a cache line.
+const ALIGNMENT: u64 = 64;
+
+/// What a call comes with.
+pub(super) struct Brought {
+    /// Where the contribution lies, or what is wrong with it; none if the operation reads none here.
+    pub(super) input: Result<Option<Input>, String>,
+    /// How an all-to-all is divided.
+    pub(super) splits: Option<Splits>,
+    /// Bytes that the process gets for itself alone.
+    pub(super) own_bytes: u64,
+}
+
+impl Session {
+    pub(super) fn input(&self, group: GroupId, call: &wire::Call, place: Place) -> Brought {
+        let lane = self.lanes.get(&group);
+        let (rank, size) = lane.map_or((0, 0), |lane| (lane.rank, lane.size));
+        let fits = codec::call_from_wire(call).check(size).is_ok();
+        let plain = |input, own_bytes| Brought {
+            input,
+            splits: None,
+            own_bytes,
+        };
+        if lane.is_none() || !fits {
+            return plain(Ok(None), 0); // Refused by its words.
+        }
+        let read = call.reads_input_of(rank);
+        let lies = || self.place(call, place, call.reads_bytes_of(rank, size));
+        let input = read.then(lies).transpose();
+        if call.kind == OpKind::AllToAll {
+            return match input.and_then(|lists| divide(call, lists, size)) {
+                Ok((input, splits, own_bytes)) => Brought {
+                    input: Ok(Some(input)),
+                    splits: Some(splits),
+                    own_bytes,
+                },
+                Err(wrong) => plain(Err(wrong), 0),
+            };
+        }
+        let own_bytes = codec::call_from_wire(call).own_bytes(rank, size);
+        plain(input, own_bytes)
+    }
+
+    /// What lies at a place in the segments that were lent.
+    pub(super) fn place(
+        &self,
+        what: &impl Display,
+        place: Place,
+        bytes: Option<usize>,
+    ) -> Result<Input, String> {
+        let wrong = || {
+            let Place { segment, offset } = place;
+            format!("{what} reads past the end of input segment {segment} at {offset}")
+        };
+        let block = self.inputs.get(&place.segment).ok_or_else(|| {
+            format!(
+                "{what} names input segment {}, which is not lent",
+                place.segment
+            )
+        })?;
+        if !place.offset.is_multiple_of(ALIGNMENT) {
+            return Err(format!(
+                "{what} reads at {}, which is no multiple of {ALIGNMENT}",
+                place.offset
+            ));
+        }
+        let bytes = bytes.ok_or_else(wrong)?;
+        let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
+        let end = offset.checked_add(bytes).ok_or_else(wrong)?;
+        if end > block.segment().len() {
+            return Err(wrong());
+        }
+        Ok(Input {
+            block: Arc::clone(block),
+            offset,
+            bytes,
+        })
+    }
+}
+
+/// The elements of an all-to-all, how they are divided, and how many bytes come. The process may change the lists
+/// afterwards, so they are read once.
+fn divide(
+    call: &wire::Call,
+    lists: Option<Input>,
+    size: u32,
+) -> Result<(Input, Splits, u64), String> {
+    let wrong = || format!("{call} is divided into more than its input, or more than there can be");
+    let lists = lists.ok_or_else(wrong)?;
+    let end = lists.offset + lists.bytes;
+    let bytes = lists.block.read(lists.offset..end);
+    let bytes = bytes.map_err(|_in_use| "the list of parts is being written".to_owned())?;
+    let (send, receive) = parts::read(&bytes, size).ok_or_else(wrong)?;
+    let sum = |counts: &[u64]| {
+        let mut counts = counts.iter();
+        let all = counts.try_fold(0u64, |sum, count| sum.checked_add(*count))?;
+        all.checked_mul(call.dtype.size() as u64)
+            .filter(|bytes| *bytes <= collective::op::MAX_RESULT_BYTES)
+    };
+    let (out, back) = (sum(&send), sum(&receive));
+    let (out, back) = out.zip(back).ok_or_else(wrong)?;
+    let out = usize::try_from(out).map_err(|_| wrong())?;
+    let room = lists.block.segment().len() - end;
+    if out > room || lists.bytes != parts::bytes(size) {
+        return Err(wrong());
+    }
+    let input = Input {
+        block: Arc::clone(&lists.block),
+        offset: end,
+        bytes: out,
+    };
+    Ok((input, Splits { send, receive }, back))
+}

@@ -1,0 +1,87 @@
+"""Tensors as the sidecar sees them: their element types in its words, their bytes, and where results are copied to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy
+import torch
+
+from . import naming
+
+if TYPE_CHECKING:
+    from ._native import Client, Ticket
+
+#: Element types that the sidecar adds up, in its words.
+DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+#: Element types that NumPy knows too.
+_NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
+Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+#: What a call is about: element type in the sidecar's words, count, and a name for what these do not say or 0.
+Words = tuple[str, int, int]
+
+
+def receive(
+    client: Client,
+    ticket: Ticket,
+    output: torch.Tensor | None,
+    timeout: float,
+    part: int | None,
+) -> int:
+    """Waits for an operation and copies its result, or that part of it which is as large as `output`. How many ranks
+    took part."""
+    if output is None or output.numel() == 0:
+        return client.wait(ticket, None, timeout=timeout)
+    offset = None if part is None else part * output.numel() * output.element_size()
+    if output.is_contiguous():
+        return client.wait(ticket, as_bytes(output), offset=offset, timeout=timeout)
+    dense = torch.empty(output.shape, dtype=output.dtype)
+    ranks = client.wait(ticket, as_bytes(dense), offset=offset, timeout=timeout)
+    output.detach().copy_(dense)
+    return ranks
+
+
+def fill(output: torch.Tensor, content: torch.Tensor) -> None:
+    """Copies the elements of a contiguous tensor, whatever mode the caller of the collective was in."""
+    if output.numel() == 0:
+        return
+    if output.is_contiguous():
+        as_bytes(output)[:] = as_bytes(content)
+    else:
+        output.detach().copy_(content.view(output.shape))
+
+
+def as_bytes(tensor: torch.Tensor) -> Any:
+    """The memory of a contiguous tensor, as a buffer of bytes. As few steps of PyTorch as will do: each takes a
+    microsecond and lets another thread have the interpreter."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype in _NUMPY:
+        return tensor.numpy().reshape(-1).view(numpy.uint8)
+    # A single element may have any stride.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+
+
+def moved(tensor: torch.Tensor) -> Words:
+    """The words of what is moved and not added up: unknown types are bytes, named after the type."""
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is not None:
+        return dtype, tensor.numel(), 0
+    return "u8", tensor.numel() * tensor.element_size(), naming.of_bytes(tensor)
+
+
+def flat(tensors: Any) -> list[torch.Tensor]:
+    """One tensor, or one or several in a list or in lists."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [one for each in tensors for one in flat(each)]
