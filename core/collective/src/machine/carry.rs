@@ -131,7 +131,11 @@ impl Group {
             // Others may be ahead, and a link of ours not stand yet.
             self.mail.unsaid.push_back((to, frame));
             let too_many = self.mail.unsaid.len() > MAX_UNSAID;
-            return if too_many { Err(Violation::Message) } else { Ok(()) };
+            return if too_many {
+                Err(Violation::Message)
+            } else {
+                Ok(())
+            };
         }
         if node.has_left(peer) {
             let (by, op) = (node.config.node, 0);

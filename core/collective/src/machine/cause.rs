@@ -209,7 +209,7 @@ pub enum Violation {
     /// No message between these ranks, or more of them than there may be.
     #[error("frame for a message that cannot be")]
     Message,
-    /// The tree index is not 0 or 1.
+    /// There are two trees, and what is passed on counts as a third.
     #[error("frame for a tree that does not exist")]
     Tree,
 }

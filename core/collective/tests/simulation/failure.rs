@@ -364,7 +364,7 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
         (
             Frame::Credit {
                 group: WORLD,
-                tree: 2,
+                tree: 3,
                 slot: 0,
             },
             Violation::Tree,
