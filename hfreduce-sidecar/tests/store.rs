@@ -36,10 +36,11 @@ fn set(client: &Client, key: &str, content: &str) {
 }
 
 fn get(client: &Client, key: &str) -> String {
-    match ask(client, &Command::Get(vec![key.to_owned()])) {
-        Answer::Values(values) => String::from_utf8(values[0].to_vec()).unwrap(),
-        other => panic!("{key} is {other:?}"),
-    }
+    let told = ask(client, &Command::Get(vec![key.to_owned()]));
+    let Answer::Values(values) = told else {
+        panic!("{key} is {told:?}");
+    };
+    String::from_utf8(values[0].to_vec()).unwrap()
 }
 
 #[test]
@@ -80,9 +81,12 @@ fn each_call_is_done_once_while_sidecars_are_killed_and_started_again() {
             .map(|store| {
                 scope.spawn(|| {
                     let add = Command::Add("sum".to_owned(), 1);
-                    let sums = (0..ADDS).map(|_| match ask(store, &add) {
-                        Answer::Number(sum) => sum,
-                        other => panic!("{other:?}"),
+                    let sums = (0..ADDS).map(|_| {
+                        let told = ask(store, &add);
+                        let Answer::Number(sum) = told else {
+                            panic!("{told:?}");
+                        };
+                        sum
                     });
                     sums.collect::<Vec<i64>>()
                 })

@@ -41,7 +41,11 @@ impl Store {
         })?;
         match Answer::decode(&answer).map_err(|error| raise(py, &error))? {
             Answer::Failed(why) => Err(raise(py, &why)),
-            answer => Ok(answer),
+            answer @ (Answer::Done
+            | Answer::Values(_)
+            | Answer::Number(_)
+            | Answer::Is(_)
+            | Answer::Nothing) => Ok(answer),
         }
     }
 

@@ -58,11 +58,9 @@ impl<S: Read + Write> Connection<S> {
             match self.stream.write(&self.outgoing[self.left..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => self.left += written,
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(()),
-                    io::ErrorKind::Interrupted => {}
-                    _ => return Err(error),
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         self.outgoing.clear();
@@ -80,11 +78,9 @@ impl<S: Read + Write> Connection<S> {
             let read = match self.stream.read(&mut bytes) {
                 Ok(0) => return Err("it was closed".to_owned()),
                 Ok(read) => read,
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(()),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => return Err(error.to_string()),
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.to_string()),
             };
             self.frames.push(&bytes[..read]);
             while let Some(frame) = self.frames.next().map_err(|error| error.to_string())? {

@@ -164,7 +164,7 @@ impl Shell {
                         return;
                     }
                     Err(error) => {
-                        debug!(peer, %address, %error, "the store's first member is not there yet")
+                        debug!(peer, %address, %error, "the store's first member is not there yet");
                     }
                 }
                 thread::sleep(pause);

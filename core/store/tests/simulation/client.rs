@@ -46,7 +46,18 @@ impl Client {
     pub(crate) fn audit(&mut self) {
         let get = |key: &str| Command::Get(vec![key.into()]);
         let pop = || Command::TryPop("q".into());
-        self.script = [get("a"), get("b"), get("n"), pop(), pop(), pop()].into();
+        let push = Command::Push("q".into(), b"last".as_slice().into());
+        self.script = [
+            get("a"),
+            get("b"),
+            get("n"),
+            pop(),
+            pop(),
+            pop(),
+            push,
+            pop(),
+        ]
+        .into();
     }
 
     /// Calls the next thing.
@@ -107,6 +118,20 @@ impl Client {
         }
         event.told = Some((now, answer));
         self.history.push(event);
+    }
+
+    /// Whether somebody else took what it had just put into the queue.
+    pub(crate) fn was_robbed(&self) -> bool {
+        let told = |event: &Event| event.told.clone().map(|(_, answer)| answer);
+        match &self.history[..] {
+            [.., put, took] => {
+                matches!(put.command, Command::Push(..))
+                    && told(put) == Some(Answer::Done)
+                    && matches!(took.command, Command::TryPop(_))
+                    && told(took) == Some(Answer::Nothing)
+            }
+            _ => false,
+        }
     }
 
     /// What was under way when its node ended, or the run.

@@ -13,7 +13,7 @@ use world::{Faults, World};
 /// Any number of nodes and faults: STORE-1, STORE-3, STORE-4.
 #[test]
 fn clients_are_told_what_one_store_would_tell_them_whatever_fails() {
-    sim::explore(3000, |rng| {
+    sim::explore(1000, |rng| {
         let nodes = 1 + rng.below(4) as u32;
         let faults = Faults {
             crashes: rng.below(nodes as usize),
@@ -29,7 +29,7 @@ fn clients_are_told_what_one_store_would_tell_them_whatever_fails() {
 /// A run is counted, then repeated with a crash of the first member, or of the last, before each step: STORE-2.
 #[test]
 fn a_crash_at_any_step_loses_nothing_that_was_acknowledged() {
-    sim::for_each_seed(6, |rng| {
+    sim::for_each_seed(3, |rng| {
         let seed = rng.next_u64();
         let run = |crash| World::new(&mut Rng::new(seed), 3, Faults::default(), crash).run();
         let steps = run(CrashPoint::never());

@@ -65,6 +65,7 @@ enum Happening {
     Late(Way, u64, Box<Message>),
     Call(ClientId),
     Cancel(ClientId),
+    Leave(ClientId),
     Act(u32),
     Fault(Fault),
 }
@@ -88,6 +89,7 @@ pub(crate) struct World {
     members: Vec<u32>,
     crash: CrashPoint,
     ended: Vec<Event>,
+    auditor: Option<ClientId>,
 }
 
 impl World {
@@ -102,6 +104,7 @@ impl World {
             members: (0..count).collect(),
             crash,
             ended: Vec::new(),
+            auditor: None,
         };
         for node in 0..count {
             let client = |number| {
@@ -165,6 +168,10 @@ impl World {
             }
             self.happen(happening);
         }
+        // Those who are gone take nothing any more; unless the auditor went as well.
+        let auditor = self.auditor.and_then(|id| self.client(id));
+        let was_robbed = auditor.as_ref().is_some_and(|one| one.was_robbed());
+        assert!(!was_robbed, "{auditor:?}");
         for node in self.nodes.values_mut() {
             for client in node.clients.values_mut() {
                 let is_member = node.is_alive && self.members.contains(&client.id.node);
@@ -194,6 +201,7 @@ impl World {
     fn audit(&mut self) {
         let node = self.members[0];
         let id = ClientId { node, number: 0 };
+        self.auditor = Some(id);
         self.client(id).unwrap().audit();
         self.soon(Happening::Call(id));
     }
@@ -233,6 +241,7 @@ impl World {
                     self.hear(id.node, Input::Called(call));
                 }
             }
+            Happening::Leave(id) => self.hear(id.node, Input::Left(id)),
             Happening::Act(node) => self.act(node),
             Happening::Fault(fault) => self.fault(fault),
         }
@@ -263,14 +272,13 @@ impl World {
 
     fn enter(&mut self, node: u32, epoch: u64, members: Vec<u32>) {
         let own = self.nodes.get_mut(&node).unwrap();
-        if !own.is_alive || epoch < self.epoch || own.epoch == epoch {
-            return;
-        }
-        own.epoch = epoch;
         let from_start = !own.has_forgotten;
-        // Connections are of an epoch.
-        self.connections
-            .retain(|(one, other), _| *one != node && *other != node);
+        // It may be one of before, and connections are of an epoch.
+        let is_new = epoch > own.epoch;
+        if is_new && own.is_alive {
+            own.epoch = epoch;
+            self.break_all(node);
+        }
         let first = members[0];
         self.hear(
             node,
@@ -280,7 +288,7 @@ impl World {
                 from_start,
             },
         );
-        let others = members.iter().filter(|other| **other != node);
+        let others = members.iter().filter(|other| is_new && **other != node);
         let others: Vec<u32> = others.copied().collect();
         for other in others {
             if node == first || other == first {
@@ -371,7 +379,13 @@ impl World {
                     let now = self.queue.now();
                     let own = self.client(client).unwrap();
                     own.told(sequence, answer, now);
-                    self.soon(Happening::Call(client));
+                    // The first stays for the audit.
+                    if own.is_done() && client.number > 0 {
+                        own.end();
+                        self.soon(Happening::Leave(client));
+                    } else {
+                        self.soon(Happening::Call(client));
+                    }
                 }
             }
         }
