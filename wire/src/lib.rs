@@ -21,6 +21,7 @@ pub mod rendezvous;
 pub mod ring;
 pub mod run_dir;
 pub mod segment;
+pub mod spin;
 pub mod termination;
 pub mod transport;
 pub mod verbs;
