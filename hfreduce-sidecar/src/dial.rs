@@ -35,7 +35,16 @@ pub(crate) struct Dial {
 }
 
 impl Dial {
-    pub(crate) fn run(&self) {
+    /// Dials from a thread of its own, until the link stands or its epoch is over.
+    pub(crate) fn spawn(self) {
+        let peer = self.peer;
+        let named = thread::Builder::new().name(format!("dial-{peer}"));
+        if let Err(error) = named.spawn(move || self.run()) {
+            warn!(%error, peer, "failed to start a thread");
+        }
+    }
+
+    fn run(&self) {
         let (mut pause, longest) = BACKOFF;
         while !self.over.load(Ordering::Acquire) {
             match self.once() {

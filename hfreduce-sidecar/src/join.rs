@@ -138,7 +138,7 @@ impl Door {
             arrivals: arrivals.clone(),
         });
         for (peer, address) in neighbours.iter().filter(|(peer, _)| **peer as u32 > rank) {
-            let dial = Dial {
+            Dial {
                 peer: *peer,
                 address: *address,
                 epoch,
@@ -146,11 +146,8 @@ impl Door {
                 over: Arc::clone(&over),
                 arrivals: arrivals.clone(),
                 meeting: Arc::clone(&self.meeting),
-            };
-            let named = thread::Builder::new().name(format!("dial-{peer}"));
-            if let Err(error) = named.spawn(move || dial.run()) {
-                warn!(%error, peer, "failed to start a thread");
             }
+            .spawn();
         }
         let mut links = BTreeMap::new();
         let mut reminded = Instant::now();

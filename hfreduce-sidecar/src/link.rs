@@ -5,9 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
-
-use tracing::warn;
 
 use crate::dial::Dial;
 use crate::introduce::Credentials;
@@ -96,7 +93,7 @@ impl Linker {
         if (peer as u32) < self.rank {
             return;
         }
-        let dial = Dial {
+        Dial {
             peer,
             address,
             epoch: self.epoch,
@@ -104,11 +101,8 @@ impl Linker {
             over: Arc::clone(&self.over),
             arrivals: self.arrivals.clone(),
             meeting: Arc::clone(&self.meeting),
-        };
-        let named = thread::Builder::new().name(format!("dial-{peer}"));
-        if let Err(error) = named.spawn(move || dial.run()) {
-            warn!(%error, peer, "failed to start a thread");
         }
+        .spawn();
     }
 
     /// Links that stand since the last time.

@@ -24,20 +24,6 @@ const DEEP: u32 = 4;
 /// Most doorbells that one thread can sleep on at once, set by the kernel.
 pub const WAIT_LIMIT: usize = 128;
 
-/// How long one of a node's processes, or its sidecar, looks for an answer before it sleeps: about what waking
-/// up costs, where each of the `processes` and the sidecar has a processor to itself. Where they share, whoever
-/// looks keeps the one he waits for from working: then nobody looks (4 KiB between two nodes on two processors
-/// take half as long, measured).
-#[must_use]
-pub fn patience(processes: usize) -> Duration {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if processors > processes + 1 {
-        Duration::from_micros(20)
-    } else {
-        Duration::ZERO
-    }
-}
-
 /// Where a side sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {

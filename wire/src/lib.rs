@@ -22,6 +22,7 @@ pub mod rendezvous;
 pub mod ring;
 pub mod run_dir;
 pub mod segment;
+pub mod spin;
 pub mod store;
 pub mod termination;
 pub mod transport;

@@ -291,6 +291,11 @@ impl<const WORDS: usize> Consumer<WORDS> {
         Ok(waiting)
     }
 
+    /// Whether there is an entry.
+    pub fn has_entry(&self) -> Result<bool, Corrupt> {
+        Ok(self.waiting()? > 0)
+    }
+
     /// Takes the next entry, if there is one.
     pub fn pop(&mut self) -> Result<Option<[u64; WORDS]>, Corrupt> {
         let entry = self.peek()?;

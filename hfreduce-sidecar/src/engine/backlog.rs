@@ -34,6 +34,10 @@ impl Backlog {
         self.pushed += 1;
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Effect> {
         self.waiting.pop_first().map(|(_, effect)| effect)
     }

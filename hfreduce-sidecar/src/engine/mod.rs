@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::machine::{
@@ -27,10 +28,11 @@ use collective::machine::{
 use collective::recovery::Report;
 use rustix::event::epoll;
 use wire::attach::{self, Channel, Listener, Standing};
-use wire::doorbell::{self, Depth};
+use wire::doorbell::Depth;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::ring::Bed;
 use wire::segment;
+use wire::spin::{Look, Spin};
 use wire::transport::Transport;
 
 use crate::inspect::Question;
@@ -164,9 +166,7 @@ pub struct Engine {
     beds: Vec<Bed>,
     stop: Stop,
     start: Instant,
-    active: Instant,
-    /// How long it looks before it sleeps while operations are in flight.
-    spin: Duration,
+    spin: Spin,
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
@@ -255,8 +255,7 @@ impl Engine {
             beds: Vec::new(),
             stop,
             start: Instant::now(),
-            active: Instant::now(),
-            spin: doorbell::patience(local),
+            spin: Spin::default(),
             left: None,
             metrics,
             reporter,
@@ -358,13 +357,19 @@ impl Engine {
     }
 
     /// Looks at the descriptors, and sleeps before if there is nothing to do: not while there is work, and not
-    /// before looking around for a moment while somebody waits for an answer.
+    /// before looking around for a moment after there was, since more may follow soon.
     fn rest(&mut self, busy: bool, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
-        if busy {
-            self.active = Instant::now();
-        }
-        if busy || !self.uses.is_empty() && self.active.elapsed() < self.spin {
+        // What has ended may let a call go on.
+        let has_calls = || self.sessions.values().any(|one| one.waiting() > 0);
+        if !self.effects.is_empty() || !self.work.is_empty() || busy && has_calls() {
             return self.park.look(events);
+        }
+        if busy && let Some(look) = self.spin.begin() {
+            let has_come = self.look_around(&look, events)?;
+            self.spin.end(&look, has_come);
+            if has_come {
+                return Ok(());
+            }
         }
         let mut beds = std::mem::take(&mut self.beds);
         beds.clear();
@@ -382,6 +387,27 @@ impl Engine {
         self.sessions.values().for_each(Session::awake);
         self.links.values().for_each(|link| link.awake());
         slept
+    }
+
+    /// Looks for a moment whether something comes. Says whether it has.
+    fn look_around(
+        &mut self,
+        look: &Look,
+        events: &mut Vec<epoll::Event>,
+    ) -> rustix::io::Result<bool> {
+        loop {
+            self.park.look(events)?;
+            if !events.is_empty()
+                || self.sessions.values().any(Session::has_entry)
+                || self.links.values_mut().any(|link| link.has_come())
+            {
+                return Ok(true);
+            }
+            if look.is_over() {
+                return Ok(false);
+            }
+            thread::yield_now();
+        }
     }
 
     /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.

@@ -481,6 +481,11 @@ impl Session {
         self.held.values().copied().flatten()
     }
 
+    /// Whether its ring holds something; one that has broken its ring is found out when it is read.
+    pub fn has_entry(&self) -> bool {
+        self.calls.has_entry().unwrap_or(true)
+    }
+
     /// Announces that the engine is about to sleep. False: there is an entry, do not.
     pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Error> {
         Ok(self.calls.sleep(how, depth)?)

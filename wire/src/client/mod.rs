@@ -28,7 +28,6 @@ use shared::Shared;
 use state::State;
 
 use crate::attach::{self, Members, Standing, ToSidecar};
-use crate::doorbell::patience;
 use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
 use crate::ring::{self, Bell, PushError};
@@ -79,7 +78,6 @@ impl Client {
             owner: std::process::id(),
             socket: socket.to_owned(),
             standing,
-            spin: patience(standing.local_world as usize),
             state: Mutex::new(State::new(welcome)),
             looked: Condvar::new(),
             asking: Mutex::new(()),

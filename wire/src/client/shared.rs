@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -11,6 +12,7 @@ use super::Error;
 use super::state::State;
 use crate::attach::{Channel, Standing, ToSidecar};
 use crate::ring::{Bed, Bell};
+use crate::spin::Look;
 
 /// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.
 const LOOK: Duration = Duration::from_millis(50);
@@ -32,8 +34,6 @@ pub(super) struct Shared {
     pub(super) owner: u32,
     pub(super) socket: PathBuf,
     pub(super) standing: Standing,
-    /// How long a waiting thread looks before it sleeps.
-    pub(super) spin: Duration,
     pub(super) state: Mutex<State>,
     /// Notified whenever the thread that sleeps has looked, and when the sidecar has gone or come.
     pub(super) looked: Condvar,
@@ -65,12 +65,15 @@ impl Shared {
         mut state: MutexGuard<'a, State>,
         limit: Duration,
     ) -> MutexGuard<'a, State> {
-        let start = Instant::now();
-        while state.is_there() && start.elapsed() < self.spin.min(limit) {
-            if state.look() {
+        if state.is_there()
+            && let Some(look) = state.spin.begin()
+        {
+            let has_come;
+            (state, has_come) = self.look_around(state, &look, limit);
+            state.spin.end(&look, has_come);
+            if has_come {
                 return state;
             }
-            std::hint::spin_loop();
         }
         if state.sleeper || !state.is_there() {
             state.waiters += 1;
@@ -99,6 +102,27 @@ impl Shared {
             self.looked.notify_all();
         }
         state
+    }
+
+    /// Looks for what `sleep` waits for. Says whether it has come. Others have the lock between two looks.
+    fn look_around<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        look: &Look,
+        limit: Duration,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let unfinished = state.in_flight();
+        loop {
+            if state.look() || state.in_flight() != unfinished || !state.is_there() {
+                return (state, true);
+            }
+            if look.is_over() || limit.is_zero() {
+                return (state, false);
+            }
+            drop(state);
+            thread::yield_now();
+            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits until the sidecar has answered over the socket, or time is over.

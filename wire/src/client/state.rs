@@ -18,6 +18,7 @@ use crate::ring::{
     COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
 };
 use crate::segment::{Segment, View};
+use crate::spin::Spin;
 
 /// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
 const IDLE_LIMIT: usize = 64;
@@ -89,6 +90,7 @@ pub(super) struct State {
     /// The newest epochs, ascending.
     members: VecDeque<Arc<Members>>,
     pub(super) answers: VecDeque<Result<Lent, String>>,
+    pub(super) spin: Spin,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
     /// How many others wait.
@@ -120,6 +122,7 @@ impl State {
             results: HashMap::new(),
             members: VecDeque::new(),
             answers: VecDeque::new(),
+            spin: Spin::default(),
             sleeper: false,
             waiters: 0,
         }

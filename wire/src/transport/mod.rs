@@ -162,6 +162,11 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
+    /// Whether something has come that its socket does not tell of, or does not yet; as cheaply as can be.
+    fn has_come(&mut self) -> bool {
+        self.has_more()
+    }
+
     /// Prepares for its owner's sleep. False: something has come, do not sleep. One that sleeps deeply has no use
     /// for slots and payloads that come back.
     fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {

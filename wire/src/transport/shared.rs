@@ -361,6 +361,16 @@ impl Transport for Shared {
         true
     }
 
+    fn has_come(&mut self) -> bool {
+        let is_done = |consumed| {
+            let copied = self.copied.front();
+            copied.is_some_and(|(entry, _)| *entry < consumed)
+                || !self.queue.is_empty() && consumed > self.consumed
+        };
+        // Who has broken a ring is found out when it is read.
+        self.inbox.has_entry().unwrap_or(true) || self.outbox.consumed().is_ok_and(is_done)
+    }
+
     fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
         if !self.inbox.sleep(how, depth)? {
             return Ok(false);

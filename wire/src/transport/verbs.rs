@@ -280,6 +280,11 @@ impl Transport for Verbs {
         true
     }
 
+    fn has_come(&mut self) -> bool {
+        // A device that fails is found out when it is read.
+        self.poll().is_err() || !self.completions.is_empty()
+    }
+
     fn sleep(&mut self, _: Sleep, _: Depth) -> Result<bool, Error> {
         if !self.armed {
             self.queue.arm().map_err(channel::Error::from)?;
