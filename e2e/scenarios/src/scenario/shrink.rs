@@ -71,16 +71,16 @@ async fn reaches_step(context: &Context, name: &str, rank: u32, step: u32) -> Re
         .await
 }
 
-/// A rank whose node can be taken away: rank 0 keeps the store of `torch.distributed`, the leader is another matter.
-async fn victim(context: &Context, name: &str) -> Result<(u32, String)> {
+/// The first of these ranks whose node can be taken away: the leader is another matter.
+async fn victim(context: &Context, name: &str, ranks: [u32; 2]) -> Result<(u32, String)> {
     let leader = leader_node(context).await?;
-    for rank in [2, 1] {
+    for rank in ranks {
         let node = context.node_of(name, rank).await?;
         if node != leader {
             return Ok((rank, node));
         }
     }
-    anyhow::bail!("ranks 1 and 2 are both on the leader's node {leader}")
+    anyhow::bail!("ranks {ranks:?} are both on the leader's node {leader}")
 }
 
 /// Waits until the job says that it goes on without this node.
@@ -142,12 +142,13 @@ async fn completes(
     Ok(())
 }
 
-/// GANG-1 as well: the node is given to another job only when it is back and its pod has gone.
+/// Rank 0's, if that is not the leader's: where `torch.distributed` would have its store without the sidecars. GANG-1 as
+/// well: the node is given to another job only when it is back and its pod has gone.
 pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) -> Result<()> {
     context.submit(&job("shrinks", LONG)).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
     reaches_step(&context, "shrinks", 0, 5).await?;
-    let (rank, lost) = victim(&context, "shrinks").await?;
+    let (rank, lost) = victim(&context, "shrinks", [0, 2]).await?;
     context.cluster.node(&lost)?.kill()?;
     let went_on = goes_on_without(&context, "shrinks", &lost).await;
     context.cluster.node(&lost)?.restart()?;
@@ -177,7 +178,7 @@ pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
     context.submit(&job("torn", SHORT)).await?;
     context.reaches("torn", Phase::Running, START).await?;
     reaches_step(&context, "torn", 0, 5).await?;
-    let (rank, cut) = victim(&context, "torn").await?;
+    let (rank, cut) = victim(&context, "torn", [2, 1]).await?;
     let node = context.cluster.node(&cut)?;
     node.partition()?;
     let torn = async {
