@@ -26,5 +26,5 @@ pub mod termination;
 pub mod transport;
 pub mod verbs;
 
-pub use op::{Call, DType, OpKind, ReduceOp};
+pub use op::{Call, DType, Numerics, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;
