@@ -16,6 +16,7 @@ pub mod frame;
 pub mod handshake;
 mod identity;
 mod key;
+mod loaded;
 pub mod op;
 pub mod rendezvous;
 pub mod ring;
