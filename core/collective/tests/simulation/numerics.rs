@@ -110,7 +110,8 @@ fn in_bitwise_mode_no_bit_depends_on_chunks_or_on_how_tensors_were_cut() {
 fn precise_sums_keep_what_fast_ones_round_away_on_every_level() {
     let bf16 = |value: f32| half::bf16::from_f32(value).to_ne_bytes();
     for_each_seed(1, |rng| {
-        for nodes in [2, 4, 9, 33] {
+        // Even numbers: there a leaf that loses a one is not made up for by the last rounding.
+        for nodes in [2, 4, 10, 34] {
             let world = 2 * nodes;
             let element = |rank, at| bf16(if rank == at { 256.0 } else { 1.0 });
             let given: Vec<Vec<u8>> = (0..world)
@@ -123,8 +124,7 @@ fn precise_sums_keep_what_fast_ones_round_away_on_every_level() {
             let correct = bf16(256.0 + (world - 1) as f32).repeat(world);
             assert_eq!(sum(Numerics::Precise), correct, "{nodes} nodes");
             assert_eq!(sum(Numerics::Bitwise), correct, "{nodes} nodes");
-            let fast = sum(Numerics::Fast);
-            assert!(nodes < 4 || fast != correct, "{nodes} nodes: fast is off");
+            assert_ne!(sum(Numerics::Fast), correct, "{nodes} nodes: fast is off");
         }
     });
 }
