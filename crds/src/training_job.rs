@@ -205,6 +205,25 @@ pub struct Communication {
     /// `None`: the program brings its own (gloo, NCCL); the sidecar only joins the gang.
     #[serde(default)]
     pub backend: Backend,
+    /// How HFReduce rounds sums of floats, unless a process group says something else. `Fast` (the default): to the
+    /// elements' type on every level of the tree between nodes. `Precise`: once; until then 16-bit floats travel as
+    /// twice and 8-bit floats as four times as many bytes. `Bitwise`: the same, and in one order of adding up, so that
+    /// the bits depend neither on how tensors are cut or joined nor on the size of chunks; only one of the two trees
+    /// is used. In each, all ranks get the same bits.
+    #[serde(default)]
+    pub numerics: Numerics,
+}
+
+/// How HFReduce rounds sums of floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Numerics {
+    /// On every level of the tree between nodes.
+    #[default]
+    Fast,
+    /// Once.
+    Precise,
+    /// Once, and added up in one order.
+    Bitwise,
 }
 
 /// Who performs collectives.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
-use wire::DType;
 use wire::frame::PAYLOAD_LIMIT_BYTES;
+use wire::{DType, Numerics};
 
 use crate::meet::{Checksum, Preference, Rdma};
 
@@ -156,6 +156,9 @@ pub struct Bench {
     /// Type of the elements: f32, f16, bf16, u8, i32, i64.
     #[arg(long, default_value = "f32", value_parser = dtype)]
     pub dtype: DType,
+    /// How sums are rounded: fast, precise, bitwise. Other modes than fast are measured next to it.
+    #[arg(long, default_value = "fast", value_parser = numerics)]
+    pub numerics: Numerics,
     /// Bytes of a chunk.
     #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
@@ -213,12 +216,18 @@ fn chunk_bytes(text: &str) -> Result<u32, String> {
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
-    let known = DType::ALL
-        .iter()
-        .copied()
-        .find(|dtype| dtype.name() == name);
+    named(DType::ALL, DType::name, name)
+}
+
+fn numerics(name: &str) -> Result<Numerics, String> {
+    named(Numerics::ALL, Numerics::name, name)
+}
+
+/// The one of `all` that is called `name`.
+fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, String> {
+    let known = all.iter().copied().find(|one| name_of(*one) == name);
     known.ok_or_else(|| {
-        let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        let names: Vec<&str> = all.iter().map(|one| name_of(*one)).collect();
         format!("use one of {}", names.join(", "))
     })
 }

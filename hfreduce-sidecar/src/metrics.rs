@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use collective::machine::Buffer;
+use collective::machine::{Buffer, Region};
 use daemon::Registry;
 use daemon::metrics::Error;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
@@ -168,11 +168,11 @@ impl Metrics {
     }
 
     /// Bytes were combined or copied.
-    pub fn moved(&self, from: impl IntoIterator<Item = Buffer>, into: Buffer, bytes: u64) {
-        for buffer in from {
-            self.read_bytes[class(buffer)].inc_by(bytes);
+    pub fn moved<'a>(&self, from: impl IntoIterator<Item = &'a Region>, into: &Region) {
+        for region in from {
+            self.read_bytes[class(region.buffer)].inc_by(region.bytes);
         }
-        self.written_bytes[class(into)].inc_by(bytes);
+        self.written_bytes[class(into.buffer)].inc_by(into.bytes);
     }
 
     /// Others waited for a local rank alone.

@@ -14,7 +14,7 @@ import weakref
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
-from .environment import RUN_DIR, Environment
+from .environment import NUMERICS, RUN_DIR, Environment
 from .errors import HFReduceError
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
 
     An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it. A group of some ranks whose
     `backend_options` say that it is ``replicated`` goes on when ranks of it are lost; one with a ``priority`` above 0 is
-    served before the others, one below 0 after them.
+    served before the others, one below 0 after them; their ``numerics`` say how sums of floats are rounded in this
+    group, if not as in the job.
     """
     global _owner, _generation
     import torch
@@ -74,11 +75,12 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
 
     rank, size = options.group_rank, options.group_size
     gloo = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
-    client, lane, error, why_not = None, None, None, ""
+    client, lane, error, why_not, numerics = None, None, None, "", "fast"
     ranks = list(options.global_ranks_in_group)
     # A group of some ranks, or of all of them again, is opened beside the one of all that talks to the sidecar.
     is_part = bool(ranks) and (_owns() or not _is_world(ranks))
     try:
+        numerics = _numerics(backend_options)
         client, why_not = _attached() if is_part else _attach(rank, size)
     except (HFReduceError, ImportError, ValueError) as raised:
         # Told after the others were told: they wait for this rank.
@@ -104,12 +106,25 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
             client, why_not = None, str(refused)
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
-    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane)
+    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane, numerics)
     if client is not None and not is_part:
         _owner = weakref.ref(group)
         _generation += 1
         _opened.clear()
     return group
+
+
+def _numerics(backend_options: Any) -> str:
+    """How a group rounds sums, in the sidecar's words: as its options say, else as the job does."""
+    asked = getattr(backend_options, "numerics", None)
+    if asked is None:
+        return Environment.read().numerics.lower()
+    words = [word.lower() for word in NUMERICS]
+    if asked not in words:
+        raise HFReduceError(
+            f"failed to make a group: its numerics must be {' or '.join(words)}, not {asked!r}"
+        )
+    return asked
 
 
 def _owns() -> bool:

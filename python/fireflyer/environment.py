@@ -21,6 +21,8 @@ INTERVAL_SECONDS = 300.0
 KEEP_LAST = 3
 #: Who performs collectives: the sidecar, or the program itself.
 BACKENDS = ("HFReduce", "None")
+#: How sums of floats are rounded.
+NUMERICS = ("Fast", "Precise", "Bitwise")
 
 _CHECKPOINT_NAME = re.compile(r"attempt-(\d{1,9})/step-(\d{1,18})")
 
@@ -40,6 +42,8 @@ class Environment:
     world_size: int
     #: The job's ``spec.communication.backend``, one of `BACKENDS`.
     backend: str
+    #: The job's ``spec.communication.numerics``, one of `NUMERICS`.
+    numerics: str
     #: The pod's run directory; none outside a job.
     run_dir: Path | None
     #: Where the job's checkpoints lie; none when it keeps none.
@@ -65,6 +69,7 @@ class Environment:
             rank=_integer(v, "RANK", 0),
             world_size=_integer(v, "WORLD_SIZE", 1, least=1),
             backend=_one_of(v, "FIREFLYER_BACKEND", BACKENDS),
+            numerics=_one_of(v, "FIREFLYER_NUMERICS", NUMERICS),
             run_dir=run_dir if run_dir.is_dir() else None,
             checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
             interval_seconds=_seconds(v, "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", INTERVAL_SECONDS),

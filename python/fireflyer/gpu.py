@@ -2,7 +2,8 @@
 
 Owns the order of what happens to one. The producer's stream, a copy to the host, the call of the sidecar, its result, a
 copy back, the consumer's stream: each waits for the one before by an event, and only two threads of ours wait on the
-host. Large tensors go in parts, so that the copy of one part runs while the sidecars reduce another.
+host. Large tensors go in parts, so that the copy of one part runs while the sidecars work on another; how a collective
+is cut into parts is here too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,11 +31,62 @@ PART_BYTES = 4 << 20
 _KEPT = 64
 
 
-class _Part:
-    """A part of a tensor on its way."""
+@dataclass(frozen=True)
+class Rank:
+    """This process in a group."""
 
-    def __init__(self, offset: int, nbytes: int, fetched: Copy) -> None:
-        self.offset, self.nbytes, self.fetched = offset, nbytes, fetched
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a collective: what it reads, what it calls and where its result goes."""
+
+    #: Elements that each rank brings.
+    count: int
+    #: Addresses and bytes of what is read.
+    sources: list[tuple[int, int]]
+    #: Places in the result, addresses and bytes of what is written.
+    targets: list[tuple[int, int, int]]
+    #: Bytes of the result.
+    nbytes: int
+
+
+def rows_of(kind: str, size: int) -> int:
+    """How many equal parts, one a rank, the larger side of a collective has."""
+    return size if kind in ("allgather", "reduce_scatter") else 1
+
+
+def cut(
+    kind: str, own: Rank, itemsize: int, total: int, sources: list[int], targets: list[int]
+) -> list[Step]:
+    """A collective in steps, the same on all ranks. `sources` and `targets` are where tensors of `total` elements begin:
+    one for each rank on the side that has a part of each, one on the other, none where this rank reads or writes
+    nothing."""
+    rows = rows_of(kind, own.size)
+    most = max(PART_BYTES // rows // itemsize, 1)
+    # Of what is shared out, this rank's part is of use to it.
+    first_row = own.number if kind == "reduce_scatter" else 0
+    steps = []
+    for first in range(0, total, most):
+        count = min(most, total - first)
+        nbytes, offset = count * itemsize, first * itemsize
+        read = [(start + offset, nbytes) for start in sources]
+        written = [
+            ((first_row + row) * nbytes, start + offset, nbytes)
+            for row, start in enumerate(targets)
+        ]
+        called = count * rows if kind == "reduce_scatter" else count
+        steps.append(Step(called, read, written, nbytes * rows))
+    return steps
+
+
+class _Part:
+    """A step on its way."""
+
+    def __init__(self, step: Step, offset: int, fetched: Copy) -> None:
+        self.step, self.offset, self.fetched = step, offset, fetched
         self.ticket: Ticket | None = None
         self.error: HFReduceError | None = None
         #: Set when it has been called, or could not be.
@@ -41,7 +94,8 @@ class _Part:
 
 
 class Courier:
-    """Reduces tensors of this process's GPUs. `driver` names another library than the machine's driver."""
+    """Carries tensors of this process's GPUs through the sidecar, for one group. `driver` names another library than the
+    machine's driver."""
 
     def __init__(
         self,
@@ -50,9 +104,12 @@ class Courier:
         completer: Completer,
         timeout: float,
         driver: str | None = None,
+        numerics: str = "fast",
     ) -> None:
         self._client, self._lane, self._completer, self._timeout = client, lane, completer, timeout
-        self._driver = driver
+        self._driver, self._numerics = driver, numerics
+        whole = client if lane is None else lane
+        self._own = Rank(whole.rank, client.world_size if lane is None else lane.size)
         self._gpus: dict[int, Gpu] = {}
         self._memories: dict[int, list[Memory]] = {}
         self._kept = 0
@@ -61,55 +118,77 @@ class Courier:
         self._last: threading.Event | None = None
         threading.Thread(target=self._run, name="hfreduce-gpu", daemon=True).start()
 
-    def all_reduce(self, tensor: torch.Tensor, dtype: str, reduction: str) -> HFReduceWork:
-        """An allreduce in place, behind what the current stream was given."""
-        if not tensor.is_contiguous():
-            raise HFReduceError(
-                f"failed to reduce a tensor on {tensor.device} that is not contiguous: call .contiguous() on it"
-            )
-        device = tensor.device
-        work = HFReduceWork("allreduce", [tensor])
+    def carry(
+        self,
+        kind: str,
+        words: tuple[str, int],
+        sources: list[torch.Tensor],
+        targets: list[torch.Tensor],
+        results: list[torch.Tensor],
+        **said: object,
+    ) -> HFReduceWork:
+        """A collective between tensors on a GPU, behind what the current stream was given; `words` are the element type
+        as the sidecar knows it, and its size. Where a side has a part for each rank it is one tensor or so many."""
+        device = (sources or targets)[0].device
+        for tensor in (*sources, *targets):
+            if tensor.device != device:
+                raise HFReduceError(
+                    f"failed to call {kind} with tensors on {device} and {tensor.device}: use one GPU"
+                )
+            if not tensor.is_contiguous():
+                raise HFReduceError(
+                    f"failed to call {kind} with a tensor on {device} that is not contiguous: call .contiguous() on it"
+                )
+        dtype, itemsize = words
+        rows = rows_of(kind, self._own.size)
+        from_rows, to_rows = kind == "reduce_scatter", kind == "allgather"
+        starts = [
+            _starts(side, rows if has_rows else 1)
+            for side, has_rows in ((sources, from_rows), (targets, to_rows))
+        ]
+        given, has_rows = (sources, from_rows) if sources else (targets, to_rows)
+        parts = rows if has_rows and len(given) == 1 else 1
+        total = given[0].numel() * given[0].element_size() // itemsize // parts
+        steps = cut(kind, self._own, itemsize, total, *starts)
+        work = HFReduceWork(kind, results)
         stream = torch.cuda.current_stream(device).cuda_stream
-        gates = self.reduce(
-            work, device.index, tensor.data_ptr(), dtype, tensor.element_size(), tensor.numel(),
-            reduction, stream,
-        )  # fmt: skip
+        gates = self.run(work, device.index, kind, dtype, steps, stream, **said)
         work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
         return work
 
-    def reduce(
+    def run(
         self,
         work: HFReduceWork,
         ordinal: int,
-        pointer: int,
+        kind: str,
         dtype: str,
-        itemsize: int,
-        count: int,
-        reduction: str,
+        steps: Sequence[Step],
         stream: int,
+        **said: object,
     ) -> Callable[[int], None]:
-        """Reduces `count` elements of a GPU's memory in place; completes `work` when the copies back are begun. Returns
-        what makes a stream wait for them, which may be called from then on."""
+        """Takes the steps of a collective; completes `work` when the copies back are begun. Returns what makes a stream
+        wait for them, which may be called from then on."""
         gpu = self._gpus.get(ordinal)
         if gpu is None:
             from ._native import Gpu
 
             gpu = self._gpus[ordinal] = Gpu(ordinal, self._driver)
-        memory, size = self._memory(count * itemsize)
-        parts = []
-        for offset in range(0, count * itemsize, PART_BYTES):
-            nbytes = min(PART_BYTES, count * itemsize - offset)
-            fetched = gpu.fetch(pointer + offset, nbytes, memory.arena, offset, stream)
-            parts.append(_Part(offset, nbytes, fetched))
+        lengths = [_aligned(max(sum(n for _, n in step.sources), step.nbytes)) for step in steps]
+        memory, size = self._memory(sum(lengths))
+        parts, offset = [], 0
+        for step, length in zip(steps, lengths):
+            fetched = gpu.fetch(step.sources, memory.arena, offset, stream)
+            parts.append(_Part(step, offset, fetched))
+            offset += length
         back: list[Copy] = []
 
         def call(part: _Part) -> None:
             try:
-                # What is called before it has come would be added up as it was.
+                # What is called before it has come would be worked on as it was.
                 part.fetched.wait()
                 part.ticket = self._client.submit(
-                    "allreduce", dtype, part.nbytes // itemsize, memory.arena, part.offset,
-                    reduce=reduction, group=self._lane, timeout=self._timeout,
+                    kind, dtype, part.step.count, memory.arena, part.offset,
+                    numerics=self._numerics, group=self._lane, timeout=self._timeout, **said,
                 )  # fmt: skip
             except HFReduceError as error:
                 part.error = error
@@ -126,7 +205,7 @@ class Courier:
                     if part.error is not None:
                         raise part.error
                     copy = self._client.deliver(
-                        part.ticket, gpu, memory.arena, part.offset, pointer + part.offset,
+                        part.ticket, gpu, memory.arena, part.offset, part.step.targets,
                         timeout=self._timeout,
                     )  # fmt: skip
                     back.append(copy)
@@ -173,3 +252,15 @@ class Courier:
     def _run(self) -> None:
         while True:
             self._calls.get()()
+
+
+def _starts(tensors: list[torch.Tensor], rows: int) -> list[int]:
+    """Where tensors begin, or the equal parts of the only one."""
+    if len(tensors) == 1 and rows > 1:
+        nbytes = tensors[0].numel() * tensors[0].element_size() // rows
+        return [tensors[0].data_ptr() + row * nbytes for row in range(rows)]
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -29,6 +29,7 @@ from .membership import Members
 from .tensors import DTYPES as _DTYPES
 from .tensors import Tensors, Words
 from .tensors import as_bytes as _bytes
+from .tensors import fits as _fits
 from .tensors import flat as _list
 from .tensors import moved as _moved
 from .tensors import receive as _receive
@@ -63,9 +64,11 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         gloo: dist.ProcessGroupGloo,
         client: Client | None,
         lane: Group | None = None,
+        numerics: str = "fast",
     ) -> None:
         super().__init__(store, rank, size)
         self._client = client
+        self._numerics = numerics
         # What the sidecar knows it as, if it is not the group of all ranks.
         self._lane = lane
         self._timeout = timeout.total_seconds()
@@ -93,6 +96,11 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         collected this is done by itself."""
         if self._completer is not None and process.own() == self._process:
             self._finish()
+
+    @property
+    def numerics(self) -> str:
+        """How the sidecars round sums of floats in this group: ``fast``, ``precise`` or ``bitwise``."""
+        return self._numerics
 
     @property
     def uses_sidecar(self) -> bool:
@@ -137,6 +145,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
                 offset,
                 reduce=reduction,
                 tag=tag,
+                numerics=self._numerics,
                 group=self._lane,
                 timeout=self._timeout,
             )
@@ -155,7 +164,9 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         tensors = _list(tensors)
         reduction = _reduction(opts if op is None else op)
         if len(tensors) == 1 and tensors[0].is_cuda:
-            return self._on_gpu(tensors[0], reduction)
+            return self._on_gpu(
+                "allreduce", tensors, tensors, tensors, reduction, factor=_factor(opts if op is None else op)
+            )
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
@@ -183,6 +194,12 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
             opts, root = None, opts
         target = opts.rootRank if opts is not None else int(root or 0)
         reduction = _reduction(opts if op is None else op)
+        if len(tensors) == 1 and tensors[0].is_cuda:
+            written = tensors if target == self.rank() else []
+            factor = _factor(opts if op is None else op)
+            return self._on_gpu(
+                "reduce", tensors, written, tensors, reduction, factor=factor, root=target
+            )
         words = self._words(tensors, reduction)
         if words is None or len(tensors) != 1:
             if opts is None:
@@ -202,6 +219,9 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         if isinstance(opts, int):
             opts, root = None, opts
         target = opts.rootRank if opts is not None else int(root or 0)
+        if len(tensors) == 1 and tensors[0].is_cuda:
+            sides = (tensors, []) if target == self.rank() else ([], tensors)
+            return self._on_gpu("broadcast", *sides, tensors, root=target)
         if not self._ready(tensors) or len(tensors) != 1:
             if opts is None:
                 opts = dist.BroadcastOptions()
@@ -232,7 +252,10 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         alike = len(inputs) == len(outputs) == 1 and all(
             (one.dtype, one.numel()) == (inputs[0].dtype, inputs[0].numel()) for one in outputs[0]
         )
-        if not alike or len(outputs[0]) != self.size() or not self._ready([*inputs, *outputs[0]]):
+        whole = alike and len(outputs[0]) == self.size()
+        if whole and inputs[0].is_cuda:
+            return self._on_gpu("allgather", inputs, list(outputs[0]), list(outputs[0]))
+        if not whole or not self._ready([*inputs, *outputs[0]]):
             return self._over_gloo(
                 "allgather", [list(one) for one in outputs], inputs, *_given(opts)
             )
@@ -250,6 +273,8 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
     ) -> dist.Work:
         """Copies the tensors of all ranks into one tensor on all ranks."""
         alike = output.dtype == input.dtype and output.numel() == input.numel() * self.size()
+        if alike and input.is_cuda:
+            return self._on_gpu("allgather", [input], [output], [output])
         if not alike or not self._ready([output, input]):
             return self._over_gloo("_allgather_base", output, input, *_given(opts))
         return self._each("allgather", [input], [(_moved(input), "sum", 0)], [output])
@@ -277,6 +302,8 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         """Reduces the tensors of all ranks and shares the result out, in rank order."""
+        if input.is_cuda and _fits(output, [input], self.size()):
+            return self._share_on_gpu(output, [input], opts)
         if not self._shares_out([output], [input], opts):
             return self._over_gloo("_reduce_scatter_base", output, input, *_given(opts))
         return self._share_out([output], [input], opts)
@@ -306,6 +333,8 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         alike = len(outputs) == len(lists) == 1 and all(
             (one.dtype, one.numel()) == (outputs[0].dtype, outputs[0].numel()) for one in lists[0]
         )
+        if alike and len(lists[0]) == self.size() and outputs[0].is_cuda:
+            return self._share_on_gpu(outputs[0], lists[0], opts)
         whole = alike and len(lists[0]) == self.size() and self._ready([*outputs, *lists[0]])
         flat = [torch.cat([one.detach().reshape(-1) for one in lists[0]])] if whole else []
         if not self._shares_out(outputs, flat, opts):
@@ -376,20 +405,47 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
     # What only gloo does.
     allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
 
-    def _on_gpu(self, tensor: torch.Tensor, reduction: str | None) -> dist.Work:
-        """An allreduce of a tensor on a GPU."""
+    def _share_on_gpu(
+        self, output: torch.Tensor, inputs: list[torch.Tensor], opts: Any
+    ) -> dist.Work:
+        """Reduces tensors on GPUs and shares the result out."""
+        return self._on_gpu(
+            "reduce_scatter", inputs, [output], [output], _reduction(opts), factor=_factor(opts)
+        )
+
+    def _on_gpu(
+        self,
+        kind: str,
+        sources: list[torch.Tensor],
+        targets: list[torch.Tensor],
+        results: list[torch.Tensor],
+        reduction: str | None = "sum",
+        **said: Any,
+    ) -> dist.Work:
+        """A collective between tensors on a GPU; of what it moves and does not reduce the type does not matter."""
         self._ready([])
-        dtype = _DTYPES.get(tensor.dtype)
-        if self._client is None or dtype is None or reduction in (None, "premul_sum"):
+        tensor = (sources or targets)[0]
+        words: tuple[str, int] | None = None
+        if kind in ("broadcast", "allgather"):
+            dtype, _, said["tag"] = _moved(tensor)
+            words = dtype, tensor.element_size() if tensor.dtype in _DTYPES else 1
+        elif tensor.dtype in _DTYPES and reduction is not None:
+            words = _DTYPES[tensor.dtype], tensor.element_size()
+            said["reduce"] = reduction
+        is_divided = reduction in ("avg", "premul_sum") and not tensor.is_floating_point()
+        if self._client is None or words is None or is_divided:
             raise HFReduceError(
-                f"failed to reduce a tensor of {tensor.dtype} on {tensor.device}: hfreduce adds up floats of 8 to 32 bits "
-                "and integers there, where a sidecar runs; copy it to host memory, or use nccl"
+                f"failed to call {kind} with a tensor of {tensor.dtype} on {tensor.device}: on a GPU hfreduce adds up "
+                "floats of 8 to 32 bits and integers (averages: floats), and moves everything, where a sidecar runs; "
+                "copy it to host memory, or use nccl"
             )
         assert self._completer is not None
         with self._calling:
             if self._courier is None:
-                self._courier = Courier(self._client, self._lane, self._completer, self._timeout)
-            return self._courier.all_reduce(tensor, dtype, reduction)
+                self._courier = Courier(
+                    self._client, self._lane, self._completer, self._timeout, numerics=self._numerics
+                )
+            return self._courier.carry(kind, words, sources, targets, results, **said)
 
     def _turn(self) -> threading.Lock:
         """The lock of whoever calls, who calls after those that still wait for their GPU."""
@@ -419,8 +475,8 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         for tensor in tensors:
             if tensor.device.type not in ("cpu", "meta"):
                 raise HFReduceError(
-                    f"failed to call a collective with a tensor on {tensor.device}: on a GPU hfreduce "
-                    "does allreduce only for now; copy it to host memory, or use another backend"
+                    f"failed to call a collective with a tensor on {tensor.device}: of one tensor on a GPU hfreduce does "
+                    "allreduce, reduce, broadcast, allgather and reduce_scatter; copy it to host memory, or use nccl"
                 )
             if tensor.layout != torch.strided or tensor.device.type != "cpu":
                 return False
@@ -468,6 +524,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
                         data = _bytes(tensor.contiguous())
                     said = {"reduce": reduction or "sum", "root": root, "tag": name}
                     said["factor"] = factor
+                    said["numerics"] = self._numerics
                     said["group"] = self._lane
                     said["splits"] = splits
                     tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))

@@ -72,6 +72,11 @@ def as_bytes(tensor: torch.Tensor) -> Any:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
+def fits(part: torch.Tensor, wholes: list[torch.Tensor], size: int) -> bool:
+    """Whether each of `wholes` has a part like this for each rank."""
+    return all(one.dtype == part.dtype and one.numel() == part.numel() * size for one in wholes)
+
+
 def moved(tensor: torch.Tensor) -> Words:
     """The words of what is moved and not added up: unknown types are bytes, named after the type."""
     dtype = DTYPES.get(tensor.dtype)

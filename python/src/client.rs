@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::{Call, DType, OpKind, ReduceOp, parts};
+use wire::{Call, DType, Numerics, OpKind, ReduceOp, parts};
 
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
@@ -147,12 +147,13 @@ impl Client {
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
     /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
-    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. Of the world, unless a
-    /// `group` is given; `root` is a rank of that. `splits`, of an all-to-all: how many elements go to each rank, and how
-    /// many come from each.
+    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. `numerics` says how a sum
+    /// is rounded: `fast`, `precise` or `bitwise`; ranks whose modes differ disagree. Of the world, unless a `group` is
+    /// given; `root` is a rank of that. `splits`, of an all-to-all: how many elements go to each rank, and how many come
+    /// from each.
     #[pyo3(signature = (
-        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, splits = None,
-        timeout
+        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0,
+        numerics = "fast", group = None, splits = None, timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -169,11 +170,12 @@ impl Client {
         factor: f32,
         root: u32,
         tag: u64,
+        numerics: &str,
         group: Option<&Bound<'_, Group>>,
         splits: Option<(Vec<u64>, Vec<u64>)>,
         timeout: f64,
     ) -> PyResult<Ticket> {
-        let call = call(kind, dtype, count, reduce, factor, root, tag)?;
+        let call = call(kind, dtype, count, (reduce, factor), root, tag, numerics)?;
         let timeout = seconds(timeout)?;
         let lists = splits
             .as_ref()
@@ -248,7 +250,8 @@ impl Client {
     /// As `call`, with the bytes that lie at `offset` of an arena, a multiple of 64. They must not change before the
     /// operation is over.
     #[pyo3(signature = (
-        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0, group = None, timeout
+        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0,
+        numerics = "fast", group = None, timeout
     ))]
     #[expect(
         clippy::too_many_arguments,
@@ -266,10 +269,11 @@ impl Client {
         factor: f32,
         root: u32,
         tag: u64,
+        numerics: &str,
         group: Option<&Bound<'_, Group>>,
         timeout: f64,
     ) -> PyResult<Ticket> {
-        let call = call(kind, dtype, count, reduce, factor, root, tag)?;
+        let call = call(kind, dtype, count, (reduce, factor), root, tag, numerics)?;
         let timeout = seconds(timeout)?;
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
         let ticket = self.at_once_or_detached(py, || {
@@ -287,9 +291,10 @@ impl Client {
         memory::Result::new(output, &self.results_written)
     }
 
-    /// Waits for an operation and begins to copy its result to the GPU's memory at `target`. What lies from `offset` of
-    /// the arena on, the operation's input, may be overwritten.
-    #[pyo3(signature = (ticket, device, arena, offset, target, *, timeout))]
+    /// Waits for an operation and begins to copy parts of its result to the GPU's memory: each from a place in the result
+    /// to an address, so many bytes. What lies from `offset` of the arena on, as far as the result is long, may be
+    /// overwritten.
+    #[pyo3(signature = (ticket, device, arena, offset, targets, *, timeout))]
     #[expect(clippy::too_many_arguments, reason = "two places, and what is between")]
     fn deliver(
         &self,
@@ -298,11 +303,11 @@ impl Client {
         device: &Gpu,
         arena: &memory::Arena,
         offset: usize,
-        target: u64,
+        targets: Vec<gpu::Target>,
         timeout: f64,
     ) -> PyResult<gpu::Copy> {
         let output = self.finish(py, ticket, timeout)?;
-        py.detach(|| device.deliver(output.result, arena, offset, target))
+        py.detach(|| device.deliver(output.result, arena, offset, &targets))
             .map_err(|error| raise(py, &error))
     }
 
@@ -342,20 +347,27 @@ fn call(
     kind: &str,
     dtype: &str,
     count: u64,
-    reduce: &str,
-    factor: f32,
+    (reduce, factor): (&str, f32),
     root: u32,
     tag: u64,
+    numerics: &str,
 ) -> PyResult<Call> {
     let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
     let has_factor = reduce == ReduceOp::PremulSum;
     let kind = named(OpKind::ALL, OpKind::name, "operation", kind)?;
     let dtype = named(DType::ALL, DType::name, "element type", dtype)?;
+    let numerics = named(Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
     Ok(Call {
         reduce,
         factor_bits: if has_factor { factor.to_bits() } else { 0 },
         root,
         tag,
+        // What is only moved is not rounded.
+        numerics: if kind.reduces() {
+            numerics
+        } else {
+            Numerics::Fast
+        },
         ..Call::new(kind, dtype, count)
     })
 }

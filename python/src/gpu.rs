@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wire::client::ResultView;
-use wire::cuda::{self, Device, Library, Stream};
+use wire::cuda::{self, Device, DeviceMemory, Library, Stream};
 
 use crate::error::raise;
 use crate::memory;
@@ -27,34 +27,44 @@ impl Gpu {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Begins to copy `nbytes` from the GPU's memory at `source` to `offset` of an arena, behind everything that
-    /// `stream` was given so far.
+    /// Begins to copy what lies at `sources` in the GPU's memory, each an address and a number of bytes, to `offset` of an
+    /// arena, one after another, behind everything that `stream` was given so far.
     fn fetch(
         &self,
         py: Python<'_>,
-        source: u64,
-        nbytes: usize,
+        sources: Vec<(u64, usize)>,
         arena: &memory::Arena,
         offset: usize,
         stream: u64,
     ) -> PyResult<Copy> {
-        let stream = Stream(stream);
-        py.detach(|| cuda::Copy::to_host(&self.0, source, &arena.0, offset, nbytes, stream))
+        let stream = Stream::of_owner(stream);
+        let sources = sources.into_iter();
+        let sources: Vec<_> = sources
+            .map(|(start, nbytes)| DeviceMemory::of_owner(start, nbytes))
+            .collect();
+        py.detach(|| cuda::Copy::to_host(&self.0, &sources, &arena.0, offset, stream))
             .map(Copy::from)
             .map_err(|error| raise(py, &error))
     }
 }
 
+/// A place in a result, an address in the GPU's memory, and how many bytes are copied there.
+pub(crate) type Target = (usize, u64, usize);
+
 impl Gpu {
-    /// Begins to copy a result to the GPU's memory.
+    /// Begins to copy parts of a result to the GPU's memory.
     pub(crate) fn deliver(
         &self,
         result: ResultView,
         arena: &memory::Arena,
         offset: usize,
-        target: u64,
+        targets: &[Target],
     ) -> Result<Copy, cuda::Error> {
-        cuda::Copy::to_device(&self.0, result, &arena.0, offset, target).map(Copy::from)
+        let targets = targets.iter();
+        let targets: Vec<_> = targets
+            .map(|&(from, start, nbytes)| (from, DeviceMemory::of_owner(start, nbytes)))
+            .collect();
+        cuda::Copy::to_device(&self.0, result, &arena.0, offset, &targets).map(Copy::from)
     }
 }
 
@@ -74,7 +84,8 @@ impl Copy {
     /// What `stream` is given from here on waits for the copy; the host does not.
     fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
         let copy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        copy.gate(Stream(stream)).map_err(|error| raise(py, &error))
+        copy.gate(Stream::of_owner(stream))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Waits, asleep, until it is over.

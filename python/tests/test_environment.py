@@ -10,7 +10,7 @@ class EnvironmentTest(unittest.TestCase):
     def test_outside_a_job_everything_has_a_default(self):
         told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
         self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 3))
-        self.assertEqual(told.backend, "HFReduce")
+        self.assertEqual((told.backend, told.numerics), ("HFReduce", "Fast"))
         self.assertIsNone(told.run_dir)
         self.assertIsNone(told.checkpoint_dir)
         self.assertIsNone(told.resume)
@@ -20,6 +20,7 @@ class EnvironmentTest(unittest.TestCase):
             {
                 "FIREFLYER_ATTEMPT": "3",
                 "FIREFLYER_BACKEND": "None",
+                "FIREFLYER_NUMERICS": "Bitwise",
                 "FIREFLYER_CHECKPOINT_DIR": "/checkpoint/digits",
                 "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "2.5",
                 "FIREFLYER_CHECKPOINT_KEEP_LAST": "4",
@@ -30,7 +31,7 @@ class EnvironmentTest(unittest.TestCase):
         )
         self.assertEqual(told.checkpoint_dir, Path("/checkpoint/digits"))
         self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
-        self.assertEqual(told.backend, "None")
+        self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
         self.assertEqual((told.interval_seconds, told.keep_last, told.resume), (2.5, 4, (2, 120)))
 
     def test_a_wrong_value_is_named_with_its_variable(self):
@@ -38,6 +39,7 @@ class EnvironmentTest(unittest.TestCase):
             "FIREFLYER_ATTEMPT": "0",
             "RANK": "first",
             "FIREFLYER_BACKEND": "gloo",
+            "FIREFLYER_NUMERICS": "fast",
             "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",
             "FIREFLYER_RESUME": "../../etc",

@@ -5,6 +5,7 @@ FIREFLYER_FAKE_CUDA names the stand-in. PyTorch knows nothing of its memory, so 
 
 import ctypes
 import os
+import types
 import unittest
 
 import gang
@@ -58,7 +59,8 @@ def reduce_on_gpu():
             for at, tensor in enumerate(tensors):
                 fake.fake_fill(u64(producer), u64(tensor), ctypes.c_size_t(COUNT), rank + at)
                 work = HFReduceWork("allreduce", [])
-                gate = courier.reduce(work, 0, tensor, "u8", 1, COUNT, "sum", producer)
+                steps = gpu.cut("allreduce", gpu.Rank(rank, 4), 1, COUNT, [tensor], [tensor])
+                gate = courier.run(work, 0, "allreduce", "u8", steps, producer, reduce="sum")
                 host = torch.full((10,), float(rank))
                 works.append((work, gate, dist.all_reduce(host, async_op=True), host))
             for at, (tensor, (work, gate, host_work, host)) in enumerate(zip(tensors, works)):
@@ -72,6 +74,92 @@ def reduce_on_gpu():
     return True
 
 
+class OnGpu:
+    """What the group asks of a tensor on a GPU, of bytes in the stand-in's memory."""
+
+    is_cuda = True
+    dtype = torch.uint8
+    device = torch.device("cuda:0")
+
+    def __init__(self, fake, count, pointer=None):
+        self.fake, self.count = fake, count
+        self.pointer = fake.fake_alloc(ctypes.c_size_t(count), 99) if pointer is None else pointer
+
+    def data_ptr(self):
+        return self.pointer
+
+    def numel(self):
+        return self.count
+
+    def element_size(self):
+        return 1
+
+    def is_contiguous(self):
+        return True
+
+    def is_floating_point(self):
+        return False
+
+    def rows(self, size):
+        """Its equal parts, one for each rank."""
+        count = self.count // size
+        return [OnGpu(self.fake, count, self.pointer + row * count) for row in range(size)]
+
+    def fill(self, stream, value):
+        self.fake.fake_fill(u64(stream), u64(self.pointer), ctypes.c_size_t(self.count), value)
+
+    def copy(self, stream):
+        """What a kernel of this stream finds in it."""
+        out = OnGpu(self.fake, self.count)
+        count = ctypes.c_size_t(self.count)
+        self.fake.fake_copy(u64(stream), u64(self.pointer), u64(out.pointer), count)
+        return out
+
+    def read(self):
+        into = (ctypes.c_uint8 * self.count)()
+        self.fake.fake_read(u64(self.pointer), into, ctypes.c_size_t(self.count))
+        return sorted(set(into))
+
+
+def moved_on_gpu():
+    """Every collective between tensors that kernels fill just before, on streams that run late."""
+    gpu.PART_BYTES = 4096
+    fake, rank, group = driver(), dist.get_rank(), dist.group.WORLD
+    current = types.SimpleNamespace(cuda_stream=0)
+    torch.cuda.current_stream = lambda device: current
+    for seed in range(SEEDS):
+        couriers(fake, 1 + seed * 4 + rank)
+        producer, consumer = fake.fake_stream(), fake.fake_stream()
+        sent, small, apart, part, row = (OnGpu(fake, COUNT) for _ in range(5))
+        gathered, whole, lists, root = (OnGpu(fake, 4 * COUNT) for _ in range(4))
+        # Who did not wait for its stream would be written over by these.
+        for tensor in (part, row, gathered, lists):
+            tensor.fill(producer, 50)
+        for tensor in (sent, small, apart, root):
+            tensor.fill(producer, rank + 1)
+        for place, one in enumerate(whole.rows(4)):
+            one.fill(producer, place + rank)
+        current.cuda_stream = producer
+        works = [
+            group.broadcast([sent], root=2),
+            group._allgather_base(gathered, small),
+            group.allgather([lists.rows(4)], [apart]),
+            group._reduce_scatter_base(part, whole),
+            group.reduce_scatter([row], [whole.rows(4)]),
+            group.reduce([root], root=1),
+        ]
+        current.cuda_stream = consumer
+        for work in works:
+            work.wait()
+        seen = [one.copy(consumer) for one in (sent, part, row, root)]
+        rows = [one.copy(consumer) for one in (*gathered.rows(4), *lists.rows(4))]
+        values = [one.read() for one in seen]
+        shared, summed = [4 * rank + 6], [10] if rank == 1 else [rank + 1]
+        assert values == [[3], shared, shared, summed], (seed, values)
+        assert [one.read() for one in rows] == [[1], [2], [3], [4]] * 2, seed
+    return True
+
+
 def refused_on_gpu():
     """A graph that is captured, and sizes that differ; then all agree again."""
     gpu.PART_BYTES = 1 << 20
@@ -82,7 +170,8 @@ def refused_on_gpu():
 
     def reduce(count):
         work = HFReduceWork("allreduce", [])
-        gate = courier.reduce(work, 0, tensor, "u8", 1, count, "max", stream)
+        steps = gpu.cut("allreduce", gpu.Rank(rank, 4), 1, count, [tensor], [tensor])
+        gate = courier.run(work, 0, "allreduce", "u8", steps, stream, reduce="max")
         work.wait()
         gate(stream)
 
@@ -105,6 +194,9 @@ class GpuTest(unittest.TestCase):
 
     def test_tensors_are_summed_whatever_order_streams_run_in(self):
         self.assertEqual(gang.successes(self.gang().run(reduce_on_gpu)), [True] * 4)
+
+    def test_every_collective_moves_tensors_whatever_order_streams_run_in(self):
+        self.assertEqual(gang.successes(self.gang().run(moved_on_gpu)), [True] * 4)
 
     def test_what_cannot_be_is_an_error_and_the_next_call_works(self):
         for told, values in gang.successes(self.gang().run(refused_on_gpu)):

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod handshake;
 mod identity;
 mod key;
+mod loaded;
 pub mod op;
 pub mod parts;
 pub mod rendezvous;
@@ -28,5 +29,5 @@ pub mod termination;
 pub mod transport;
 pub mod verbs;
 
-pub use op::{Call, DType, OpKind, ReduceOp};
+pub use op::{Call, DType, Numerics, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;

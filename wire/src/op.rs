@@ -147,6 +147,42 @@ codes!(OpKind {
     Receive = 12 => "recv",
 });
 
+impl OpKind {
+    /// Whether contributions become one value.
+    pub const fn reduces(self) -> bool {
+        match self {
+            Self::AllReduce | Self::Reduce | Self::ReduceScatter => true,
+            Self::Broadcast
+            | Self::AllGather
+            | Self::Barrier
+            | Self::Close
+            | Self::Gather
+            | Self::Scatter
+            | Self::AllToAll
+            | Self::Send
+            | Self::Receive => false,
+        }
+    }
+}
+
+/// How a sum of floats is rounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Numerics {
+    /// To the elements' type on every level of the tree between nodes.
+    #[default]
+    Fast,
+    /// Once, where the sum is complete: until then 16-bit and 8-bit floats travel in f32.
+    Precise,
+    /// Once, and all elements are added up in one order, wherever they lie.
+    Bitwise,
+}
+
+codes!(Numerics {
+    Fast = 0 => "fast",
+    Precise = 1 => "precise",
+    Bitwise = 2 => "bitwise",
+});
+
 /// An operation as one rank calls it. Ranks of a group make equal calls in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -165,6 +201,8 @@ pub struct Call {
     /// Hash of the tensor's name, 0 for none: two ranks that call different names disagree. Of a message between two
     /// ranks it says which of theirs it is.
     pub tag: u64,
+    /// How a sum is rounded; [`Numerics::Fast`] where nothing is reduced.
+    pub numerics: Numerics,
 }
 
 /// Words of an encoded call.
@@ -181,6 +219,7 @@ impl Call {
             root: 0,
             count,
             tag: 0,
+            numerics: Numerics::Fast,
         }
     }
 
@@ -256,14 +295,14 @@ impl Call {
         matches!(self.kind, OpKind::Send | OpKind::Receive)
     }
 
-    /// The call as words, for rings and frames: the first holds three codes, a zero byte and the factor.
+    /// The call as words, for rings and frames: the first holds four codes and the factor.
     pub const fn encode(&self) -> [u64; CALL_WORDS] {
         let [a, b, c, d] = self.factor_bits.to_le_bytes();
         let codes = u64::from_le_bytes([
             self.kind.code(),
             self.dtype.code(),
             self.reduce.code(),
-            0,
+            self.numerics.code(),
             a,
             b,
             c,
@@ -275,22 +314,26 @@ impl Call {
     /// The call that words stand for, if any.
     pub fn decode(words: &[u64; CALL_WORDS]) -> Option<Self> {
         let [codes, root, count, tag] = *words;
-        let [kind, dtype, reduce, 0, a, b, c, d] = codes.to_le_bytes() else {
-            return None;
-        };
+        let [kind, dtype, reduce, numerics, a, b, c, d] = codes.to_le_bytes();
+        let kind = OpKind::from_code(kind)?;
         let reduce = ReduceOp::from_code(reduce)?;
         let factor_bits = u32::from_le_bytes([a, b, c, d]);
         if factor_bits != 0 && reduce != ReduceOp::PremulSum {
             return None;
         }
+        let numerics = Numerics::from_code(numerics)?;
+        if numerics != Numerics::Fast && !kind.reduces() {
+            return None;
+        }
         Some(Self {
-            kind: OpKind::from_code(kind)?,
+            kind,
             dtype: DType::from_code(dtype)?,
             reduce,
             factor_bits,
             root: u32::try_from(root).ok()?,
             count,
             tag,
+            numerics,
         })
     }
 }
@@ -333,17 +376,34 @@ mod tests {
         assert_eq!(Call::decode(&sum.encode()), None);
     }
 
+    #[test]
+    fn a_mode_travels_with_what_reduces_only() {
+        for numerics in Numerics::ALL.iter().copied() {
+            let sum = Call {
+                numerics,
+                ..Call::all_reduce(DType::BF16, ReduceOp::Avg, 9)
+            };
+            assert_eq!(Call::decode(&sum.encode()), Some(sum));
+            let gather = Call {
+                kind: OpKind::AllGather,
+                ..sum
+            };
+            let fast = numerics == Numerics::Fast;
+            assert_eq!(Call::decode(&gather.encode()), fast.then_some(gather));
+        }
+    }
+
     proptest! {
         #[test]
         fn words_are_a_call_or_are_refused(
             words in any::<[u64; CALL_WORDS]>(),
-            codes in any::<[u8; 3]>(),
+            codes in any::<[u8; 4]>(),
             factor in any::<u32>(),
         ) {
-            let [kind, dtype, reduce] = codes.map(|code| code % 14);
+            let [kind, dtype, reduce, numerics] = codes.map(|code| code % 14);
             let [a, b, c, d] = factor.to_le_bytes();
             let mut likely = words;
-            likely[0] = u64::from_le_bytes([kind, dtype, reduce, 0, 0, 0, 0, 0]);
+            likely[0] = u64::from_le_bytes([kind, dtype, reduce, numerics % 4, 0, 0, 0, 0]);
             likely[1] %= 1 << 32;
             let mut scaled = likely;
             scaled[0] = u64::from_le_bytes([kind, dtype, reduce, 0, a, b, c, d]);

@@ -8,6 +8,7 @@ pub mod kernels;
 pub mod layout;
 pub mod machine;
 pub mod membership;
+pub mod numerics;
 pub mod op;
 pub mod recovery;
 pub mod schedule;
@@ -15,5 +16,6 @@ pub mod tree;
 
 pub use dtype::DType;
 pub use layout::Layout;
+pub use numerics::{Arithmetic, Form, Numerics};
 pub use op::{Call, CallError, Factor, OpKind, ReduceOp, Scale};
 pub use tree::DoubleTree;

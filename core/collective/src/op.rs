@@ -5,17 +5,18 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::dtype::DType;
+use crate::numerics::Numerics;
 
 /// How contributions are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
     /// Sum; integers wrap.
     Sum,
-    /// Sum divided by the number of ranks; integers truncate towards zero. f32 and integers are divided once, at
-    /// the end. Floats of 16 and 8 bits are divided where they enter, in f32: a node rounds the sum of its own ranks'
-    /// inputs divided by the number of all ranks, plus what its children have sent. So an average that fits does not
-    /// overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and below 2^-25 everything. In
-    /// e4m3 that is 2^-6 and 2^-10, in e5m2 2^-14 and 2^-17.
+    /// Sum divided by the number of ranks; integers truncate towards zero. What is summed up in f32 or integers is
+    /// divided once, at the end. Floats of 16 and 8 bits in fast mode are divided where they enter, in f32: a node
+    /// rounds the sum of its own ranks' inputs divided by the number of all ranks, plus what its children have sent. So
+    /// an average that fits does not overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and
+    /// below 2^-25 everything. In e4m3 that is 2^-6 and 2^-10, in e5m2 2^-14 and 2^-17.
     Avg,
     /// Largest; NaN wins.
     Max,
@@ -154,6 +155,8 @@ pub struct Call {
     /// Hash of the tensor's or bucket's name, 0 for none: catches equal shapes in a different order. Between two ranks
     /// it says which of their messages are meant.
     pub tag: u64,
+    /// How it is rounded, of no meaning where nothing is reduced.
+    pub numerics: Numerics,
 }
 
 /// Largest result of one call: 1 TiB in the smallest chunks still counts in a `u32`.
@@ -191,6 +194,7 @@ impl Call {
             dtype: DType::U8,
             count: 0,
             tag: 0,
+            numerics: Numerics::Fast,
         }
     }
 
@@ -222,7 +226,7 @@ impl Call {
             let count = self.count;
             return Err(CallError::Parts { count, world });
         }
-        let largest = MAX_RESULT_BYTES / u64::from(world) / self.dtype.size() as u64;
+        let largest = MAX_RESULT_BYTES / u64::from(world) / self.part_dtype().size() as u64;
         if self.count > largest {
             return Err(CallError::Size {
                 count: self.count,
@@ -278,12 +282,12 @@ impl Call {
         }
     }
 
-    /// Whether each node scales what its own ranks bring: averages in few bits, which may not hold a sum whose
-    /// average they hold, and contributions with a factor. Other averages are divided at the root.
+    /// Whether each node scales what its own ranks bring: averages whose parts have few bits, which may not hold a sum
+    /// whose average they hold, and contributions with a factor. Other averages are divided at the root.
     #[must_use]
     pub const fn scales_inputs(&self) -> bool {
         match self.reduce_op() {
-            Some(ReduceOp::Avg) => self.dtype.is_float() && self.dtype.size() < 4,
+            Some(ReduceOp::Avg) => self.dtype.is_float() && self.part_dtype().size() < 4,
             Some(ReduceOp::PremulSum(_)) => true,
             Some(ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min) | None => false,
         }
@@ -393,6 +397,9 @@ impl fmt::Display for Call {
                 tag => write!(f, ", tag {tag})"),
             };
         }
+        if self.numerics != Numerics::Fast {
+            write!(f, ", {}", self.numerics)?;
+        }
         if self.tag != 0 {
             // A barrier has no other words.
             let comma = match self.kind {
@@ -425,6 +432,7 @@ mod tests {
             dtype: DType::F32,
             count: 1,
             tag: 0,
+            numerics: Numerics::Fast,
         };
         assert_eq!(call.check(4), Err(CallError::Root { root: 4, world: 4 }));
         assert_eq!(call.check(5), Ok(()));
@@ -441,6 +449,7 @@ mod tests {
             dtype,
             count: 1,
             tag: 0,
+            numerics: Numerics::Fast,
         };
         for dtype in DType::ALL {
             let refused = Err(CallError::Factor { dtype });
@@ -464,10 +473,19 @@ mod tests {
             dtype: DType::Bf16,
             count: 7,
             tag: 0xab,
+            numerics: Numerics::Fast,
         };
         assert_eq!(
             call.to_string(),
             "reduce(avg, 7 x bf16, root 3, name 00000000000000ab)"
+        );
+        let precise = Call {
+            numerics: Numerics::Precise,
+            ..call
+        };
+        assert_eq!(
+            precise.to_string(),
+            "reduce(avg, 7 x bf16, root 3, precise, name 00000000000000ab)"
         );
         assert_eq!(Call::barrier().to_string(), "barrier()");
         let named = Call {

@@ -190,6 +190,7 @@ impl GroupResume {
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::numerics::Numerics;
     use crate::op::{OpKind, ReduceOp};
 
     fn call(kind: OpKind) -> Call {
@@ -198,6 +199,7 @@ mod tests {
             dtype: DType::F32,
             count: 2,
             tag: 0,
+            numerics: Numerics::Fast,
         }
     }
 

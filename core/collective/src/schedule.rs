@@ -22,25 +22,28 @@ pub enum Flow {
 /// A range of the result that travels as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Counted from 0 through the operation; even ones take the first tree, odd ones the second.
+    /// Counted from 0 through the operation.
     pub index: u32,
     /// First byte in the result.
     pub offset: u64,
     /// Length, 0 for the only chunk of an operation without data.
     pub bytes: u64,
+    /// Length of a part of it on its way up: more where parts are in f32 and elements are not.
+    pub part_bytes: u64,
     /// Its way.
     pub flow: Flow,
     /// The first of its tree: everybody sends it up.
     pub first: bool,
     /// The last of its tree: it goes down to everybody.
     pub last: bool,
+    tree: usize,
 }
 
 impl Chunk {
     /// Index of its tree.
     #[must_use]
     pub const fn tree(&self) -> usize {
-        (self.index % 2) as usize
+        self.tree
     }
 }
 
@@ -74,6 +77,8 @@ pub struct Plan {
     call: Call,
     chunk_bytes: u64,
     chunks: u32,
+    /// Chunks take so many trees in turn.
+    trees: u32,
     cut: Cut,
 }
 
@@ -91,10 +96,10 @@ enum Cut {
 }
 
 impl Plan {
-    /// Cuts a checked call. `chunk_bytes` is a multiple of every element's size.
+    /// Cuts a checked call, so that no part is longer than `chunk_bytes`, a multiple of 64.
     #[must_use]
     pub fn new(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
-        let chunk_bytes = u64::from(chunk_bytes);
+        let chunk_bytes = u64::from(chunk_bytes) / call.widening();
         let whole = |flow| Cut::Whole {
             bytes: call.result_bytes(layout.world()),
             flow,
@@ -131,6 +136,7 @@ impl Plan {
             call,
             chunk_bytes,
             chunks,
+            trees: call.trees(),
             cut,
         }
     }
@@ -144,6 +150,7 @@ impl Plan {
             call,
             chunk_bytes,
             chunks: count(bytes, chunk_bytes),
+            trees: 2,
             cut: Cut::Whole { bytes, flow },
         }
     }
@@ -193,7 +200,18 @@ impl Plan {
     /// Number of chunks that take a tree.
     #[must_use]
     pub const fn chunks_of(&self, tree: usize) -> u32 {
-        (self.chunks + 1 - tree as u32) / 2
+        let tree = tree as u32;
+        if tree < self.trees {
+            (self.chunks + self.trees - 1 - tree) / self.trees
+        } else {
+            0
+        }
+    }
+
+    /// Index of the chunk that takes a tree as its `nth`, counted from 0.
+    #[must_use]
+    pub const fn nth_of(&self, tree: usize, nth: u32) -> u32 {
+        nth * self.trees + tree as u32
     }
 
     /// A chunk by its index, which must be below [`Plan::chunks`].
@@ -214,13 +232,19 @@ impl Plan {
             }
         };
         let skipped = u64::from(within) * self.chunk_bytes;
+        let bytes = (bytes - skipped).min(self.chunk_bytes);
         Chunk {
             index,
             offset: start + skipped,
-            bytes: (bytes - skipped).min(self.chunk_bytes),
+            bytes,
+            part_bytes: match flow {
+                Flow::Combine { .. } => bytes * self.call.widening(),
+                Flow::Spread { .. } => bytes,
+            },
             flow,
-            first: index < 2,
-            last: index + 2 >= self.chunks,
+            first: index < self.trees,
+            last: index + self.trees >= self.chunks,
+            tree: (index % self.trees) as usize,
         }
     }
 
@@ -234,8 +258,8 @@ impl Plan {
                 ..
             } if !holds(tree, node, target) => all.min(1),
             Cut::To(_) => {
-                let mine = (index as u32..self.chunks).step_by(2).filter(|&at| {
-                    let chunk = self.chunk(at);
+                let mine = (0..all).filter(|&nth| {
+                    let chunk = self.chunk(self.nth_of(index, nth));
                     let to = match chunk.flow {
                         Flow::Combine { to: Some(to) } => holds(tree, node, to),
                         Flow::Combine { to: None } | Flow::Spread { .. } => true,
@@ -341,6 +365,7 @@ pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Numerics;
     use crate::dtype::DType;
     use crate::op::ReduceOp;
 
@@ -350,6 +375,7 @@ mod tests {
             dtype: DType::F32,
             count,
             tag: 0,
+            numerics: Numerics::Fast,
         };
         Plan::new(call, &Layout::new(ranks).unwrap(), 512)
     }

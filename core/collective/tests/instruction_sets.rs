@@ -7,8 +7,8 @@ mod combine;
 
 use std::process::ExitCode;
 
-use collective::kernels::{Isa, Kernels, Store};
-use collective::{DType, Factor, ReduceOp, Scale};
+use collective::kernels::{Isa, Kernels, Parts, Store};
+use collective::{DType, Factor, Form, ReduceOp, Scale};
 use combine::{bytes_of, combined};
 use sim::{Rng, for_each_seed, run_tests};
 
@@ -19,7 +19,7 @@ struct Test {
     slow: bool,
 }
 
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 11] = [
     Test {
         name: "random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference",
         run: random_bits_at_any_alignment_and_length_give_the_bits_of_the_reference,
@@ -55,6 +55,16 @@ const TESTS: [Test; 9] = [
         name: "every_pair_of_16_bit_values_gives_the_bits_of_the_reference",
         run: |kernels| check_pairs(kernels, 1),
         slow: true,
+    },
+    Test {
+        name: "random_parts_at_any_alignment_and_length_give_the_bits_of_the_reference",
+        run: random_parts_at_any_alignment_and_length_give_the_bits_of_the_reference,
+        slow: false,
+    },
+    Test {
+        name: "every_value_of_16_and_8_bits_goes_into_a_part_and_comes_back",
+        run: every_value_of_16_and_8_bits_goes_into_a_part_and_comes_back,
+        slow: false,
     },
     Test {
         name: "subnormals_survive_a_sum",
@@ -285,6 +295,94 @@ fn every_pair_of_8_bit_values_gives_the_bits_of_the_reference(kernels: &Kernels)
         for scale in scales {
             check(kernels, dtype, ReduceOp::Sum, &[&one, &other], scale);
         }
+    }
+}
+
+const NARROW: [DType; 4] = [DType::F16, DType::Bf16, DType::E4m3, DType::E5m2];
+
+/// Sums of what is there, in memory that is watched on both sides.
+fn added(
+    kernels: &Kernels,
+    dtype: DType,
+    parts: &Parts<'_>,
+    scale: Scale,
+    store: Store,
+) -> Vec<u8> {
+    let width = match parts.form {
+        Form::Elements => dtype.size(),
+        Form::Partial => 4,
+    };
+    let length = parts.sources[0].len() / dtype.size() * width;
+    let mut memory = vec![0xa5; length + 128];
+    let place = 64 + width..64 + width + length;
+    kernels.reduce_parts(dtype, &mut memory[place.clone()], parts, scale, store);
+    let beside = memory[..place.start].iter().chain(&memory[place.end..]);
+    assert!(beside.copied().all(|byte| byte == 0xa5));
+    memory[place].to_vec()
+}
+
+fn random_parts_at_any_alignment_and_length_give_the_bits_of_the_reference(kernels: &Kernels) {
+    let reference = Kernels::of(Isa::Scalar).unwrap();
+    for_each_seed(60, |rng| {
+        for dtype in NARROW {
+            let count = *rng.pick(&[0, 1, 3, 31, 33, 63, 64, 65, 127, 300, 1027]);
+            let mut some = |most: usize, least: usize, size: usize| -> Vec<Vec<u8>> {
+                let all = least + rng.below(most);
+                (0..all).map(|_| noise(rng, count * size)).collect()
+            };
+            let (sources, partials) = (some(8, 1, dtype.size()), some(4, 0, 4));
+            let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
+            let partials: Vec<&[u8]> = partials.iter().map(Vec::as_slice).collect();
+            let all = sources.len() + partials.len();
+            for form in [Form::Elements, Form::Partial] {
+                let parts = Parts {
+                    sources: &sources,
+                    partials: &partials,
+                    form,
+                };
+                for op in [ReduceOp::Avg, ReduceOp::ALL[4]] {
+                    for scale in scales(rng, dtype, op, all) {
+                        let store = *rng.pick(&[Store::Cached, Store::Streaming]);
+                        let expected = added(&reference, dtype, &parts, scale, Store::Cached);
+                        let got = added(kernels, dtype, &parts, scale, store);
+                        assert!(
+                            got == expected,
+                            "{dtype} {scale:?} {parts:02x?}: {got:02x?}"
+                        );
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn every_value_of_16_and_8_bits_goes_into_a_part_and_comes_back(kernels: &Kernels) {
+    let all = bytes_of(0..=u16::MAX);
+    for dtype in NARROW {
+        let zeros = vec![0; all.len()];
+        let parts = |sources, partials, form| Parts {
+            sources,
+            partials,
+            form,
+        };
+        let reference = Kernels::of(Isa::Scalar).unwrap();
+        let alone = combined(
+            &reference,
+            dtype,
+            ReduceOp::Sum,
+            &[&all, &zeros],
+            Scale::Not,
+        );
+        let whole: &[&[u8]] = &[&all];
+        let up = parts(whole, &[], Form::Partial);
+        let up = added(kernels, dtype, &up, Scale::Not, Store::Cached);
+        let nothing: &[&[u8]] = &[&zeros];
+        let partials: &[&[u8]] = &[&up];
+        let down = parts(nothing, partials, Form::Elements);
+        assert!(
+            added(kernels, dtype, &down, Scale::Not, Store::Streaming) == alone,
+            "{dtype}"
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, ensure};
 use wire::client::{Buffer, Client, Ticket};
-use wire::{Call, DType, ReduceOp};
+use wire::{Call, DType, Numerics, ReduceOp};
 
 use super::PATIENCE;
 
@@ -37,7 +37,7 @@ impl<'a> Load<'a> {
     pub(super) fn new(
         client: &'a Client,
         (tensors, bytes): (usize, usize),
-        dtype: DType,
+        (dtype, numerics): (DType, Numerics),
         mode: Mode,
     ) -> anyhow::Result<Self> {
         ensure!(
@@ -47,7 +47,10 @@ impl<'a> Load<'a> {
         let buffer = || client.buffer(bytes, PATIENCE);
         let mut load = Self {
             client,
-            call: Call::all_reduce(dtype, ReduceOp::Sum, (bytes / dtype.size()) as u64),
+            call: Call {
+                numerics,
+                ..Call::all_reduce(dtype, ReduceOp::Sum, (bytes / dtype.size()) as u64)
+            },
             inputs: (0..tensors).map(|_| buffer()).collect::<Result<_, _>>()?,
             private: match mode {
                 Mode::Segment => Vec::new(),

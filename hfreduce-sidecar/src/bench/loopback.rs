@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use collective::machine::OnPeerLoss;
 use daemon::Readiness;
+use wire::Numerics;
 use wire::client::Client;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
@@ -36,6 +37,8 @@ const SIZES: [(usize, usize); 5] = [
 ];
 /// The paper's load: 46 layers of 1024 x 1024 in single precision, each an operation of its own.
 const LAYERS: (usize, usize) = (46, 4 << 20);
+/// What a sum that does not depend on how tensors are cut may cost, of the time of a fast one.
+const BITWISE_BAR: f64 = 2.2;
 
 /// Runs the command.
 pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
@@ -45,8 +48,9 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     writeln!(out, "cpu      {} ({cores} threads)", cpu())?;
     writeln!(
         out,
-        "load     allreduce(sum, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB",
+        "load     allreduce(sum, {}, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB",
         args.dtype,
+        args.numerics,
         args.nodes,
         args.procs,
         transport.as_ref().map_or("", PossibleValue::get_name),
@@ -58,25 +62,39 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let bus = 2.0 * (world as f64 - 1.0) / world as f64;
     writeln!(
         out,
-        "{:>12} {:>7} {:>12} {:>12} {:>12}",
-        "bytes", "rounds", "median us", "alg GB/s", "bus GB/s"
+        "{:>12} {:>7} {:>12} {:>12} {:>12} {:>8}",
+        "bytes", "rounds", "median us", "alg GB/s", "bus GB/s", "of fast"
     )?;
-    let mut row = |name: String, bytes: usize, rounds: usize, median: Duration| {
+    let mut row = |name: String, bytes: usize, rounds: usize, [median, fast]: [Duration; 2]| {
         let rate = bytes as f64 / median.as_secs_f64() / 1e9;
+        let of_fast = median.as_secs_f64() / fast.as_secs_f64();
         let median = median.as_secs_f64() * 1e6;
         writeln!(
             out,
-            "{name:>12} {rounds:>7} {median:>12.1} {rate:>12.3} {:>12.3}",
+            "{name:>12} {rounds:>7} {median:>12.1} {rate:>12.3} {:>12.3} {of_fast:>6.2} x",
             rate * bus
         )
     };
     for (bytes, rounds) in SIZES {
-        let median = gang.measure(args, 1, bytes, rounds)?;
-        row(bytes.to_string(), bytes, rounds, median)?;
+        let medians = gang.measure(args, 1, bytes, rounds)?;
+        row(bytes.to_string(), bytes, rounds, medians)?;
     }
     let (layers, bytes) = LAYERS;
-    let median = gang.measure(args, layers, bytes, 7)?;
-    row(format!("{layers} x {bytes}"), layers * bytes, 7, median)?;
+    let [median, fast] = gang.measure(args, layers, bytes, 7)?;
+    let name = format!("{layers} x {bytes}");
+    row(name, layers * bytes, 7, [median, fast])?;
+    if args.numerics == Numerics::Bitwise {
+        let of_fast = median.as_secs_f64() / fast.as_secs_f64();
+        let held = if of_fast <= BITWISE_BAR {
+            "held"
+        } else {
+            "missed"
+        };
+        writeln!(
+            out,
+            "bar      bitwise against fast, {layers} x {bytes}: {of_fast:.2} x, <= {BITWISE_BAR} x: {held}"
+        )?;
+    }
     gang.stop();
     // The two figures that the paper's validation prints, for its load.
     let rate = (layers * bytes) as f64 / median.as_secs_f64() / 1e9;
@@ -173,13 +191,31 @@ impl Gang {
         Ok(gang)
     }
 
-    /// Median time of `operations` all-reduces of `bytes` each, called at once: from a barrier of all
-    /// processes to the next.
+    /// Median time of `operations` all-reduces of `bytes` each in the mode that is asked for and in the fast one.
     fn measure(
         &self,
         args: &Bench,
         operations: usize,
         bytes: usize,
+        rounds: usize,
+    ) -> anyhow::Result<[Duration; 2]> {
+        let size = (operations, bytes);
+        let fast = self.measure_in(Numerics::Fast, args, size, rounds)?;
+        let own = match args.numerics {
+            Numerics::Fast => fast,
+            other @ (Numerics::Precise | Numerics::Bitwise) => {
+                self.measure_in(other, args, size, rounds)?
+            }
+        };
+        Ok([own, fast])
+    }
+
+    /// The same in one mode: from a barrier of all processes to the next.
+    fn measure_in(
+        &self,
+        numerics: Numerics,
+        args: &Bench,
+        size: (usize, usize),
         rounds: usize,
     ) -> anyhow::Result<Duration> {
         let warm_up = 3;
@@ -192,8 +228,8 @@ impl Gang {
                 .map(|client| {
                     let (barrier, times) = (&barrier, &times);
                     scope.spawn(move || {
-                        let size = (operations, bytes);
-                        let mut load = Load::new(client, size, args.dtype, Mode::Segment)
+                        let what = (args.dtype, numerics);
+                        let mut load = Load::new(client, size, what, Mode::Segment)
                             .and_then(|mut load| load.check().map(|()| load));
                         for round in 0..warm_up + rounds {
                             barrier.wait();

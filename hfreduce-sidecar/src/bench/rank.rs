@@ -1,7 +1,7 @@
 //! `bench rank`: one process of a gang that somebody else conducts, over a unix socket and a line at a time. The
 //! conductor is the barrier: a rank that waits for its next line sleeps. Rivals speak the same lines.
 //!
-//! `case BYTES TENSORS DTYPE MODE` prepares and runs once, checked; `go N` runs N times and tells nanoseconds: all,
+//! `case BYTES TENSORS DTYPE MODE` prepares and runs once, checked: `segment`, `copy`, or a numerics mode; `go N` runs N times and tells nanoseconds: all,
 //! then each; `late MS` calls after that time and tells what the call took and the processor time it used;
 //! `end` frees; `quit` leaves.
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::time::{ClockId, clock_gettime};
 use wire::client::Client;
-use wire::{DType, run_dir};
+use wire::{DType, Numerics, run_dir};
 
 use super::PATIENCE;
 use super::load::{Load, Mode};
@@ -51,11 +51,13 @@ fn obey<'a>(client: &'a Client, load: &mut Option<Load<'a>>, line: &str) -> anyh
             let size = (tensors.parse()?, bytes.parse()?);
             let dtype = DType::ALL.iter().find(|known| known.name() == *dtype);
             let dtype = *dtype.context("there is no such type")?;
+            let numerics = Numerics::ALL.iter().find(|known| known.name() == *mode);
+            let numerics = numerics.copied().unwrap_or_default();
             let mode = match *mode {
                 "copy" => Mode::Copy,
                 _ => Mode::Segment,
             };
-            let new = load.insert(Load::new(client, size, dtype, mode)?);
+            let new = load.insert(Load::new(client, size, (dtype, numerics), mode)?);
             new.check()?;
             Ok("ok".to_owned())
         }

@@ -4,7 +4,7 @@
 use collective::machine::{
     Broken, Claim, Claimed, Fence, Frame, Mark, Mismatch, Refusal, Verdict, Violation,
 };
-use collective::{DType, Factor, OpKind, ReduceOp};
+use collective::{DType, Factor, Numerics, OpKind, ReduceOp};
 use wire::frame::{Body, Header, Notice};
 
 mod message;
@@ -61,6 +61,11 @@ pub fn call_from_wire(call: &wire::Call) -> collective::Call {
         dtype,
         count: call.count,
         tag: call.tag,
+        numerics: match call.numerics {
+            wire::Numerics::Fast => Numerics::Fast,
+            wire::Numerics::Precise => Numerics::Precise,
+            wire::Numerics::Bitwise => Numerics::Bitwise,
+        },
     }
 }
 
@@ -109,6 +114,11 @@ pub fn call_to_wire(call: &collective::Call) -> wire::Call {
         root,
         count: call.count,
         tag: call.tag,
+        numerics: match call.numerics {
+            Numerics::Fast => wire::Numerics::Fast,
+            Numerics::Precise => wire::Numerics::Precise,
+            Numerics::Bitwise => wire::Numerics::Bitwise,
+        },
     }
 }
 

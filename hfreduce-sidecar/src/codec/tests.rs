@@ -32,9 +32,14 @@ fn calls() -> Vec<collective::Call> {
             dtype,
             count: 9,
             tag: 5,
+            numerics: Numerics::Fast,
         })
     };
-    kinds.into_iter().flat_map(call).collect()
+    let modes = Numerics::ALL.map(|numerics| collective::Call {
+        numerics,
+        ..call(kinds[0])[0]
+    });
+    kinds.into_iter().flat_map(call).chain(modes).collect()
 }
 
 #[test]

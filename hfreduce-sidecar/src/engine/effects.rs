@@ -235,21 +235,20 @@ impl Engine {
             } => self.send(peer, &frame, payload)?,
             Effect::Reduce {
                 ticket,
-                op,
-                dtype,
-                scale,
+                arithmetic,
                 sources,
+                partials,
                 destination,
             } => {
                 let mut into = self.memory.write(&destination)?;
+                let all = || sources.iter().chain(&partials);
                 let read = |source| self.memory.read(source);
-                let from: Vec<Reading> = sources.iter().map(read).collect::<Result<_, _>>()?;
+                let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
                 let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
-                kernels::reduce(dtype, op, &mut into, &slices, scale, Store::Cached);
+                let (elements, sums) = slices.split_at(sources.len());
+                kernels::combine(arithmetic, &mut into, elements, sums, Store::Cached);
                 drop((into, from));
-                let read = sources.iter().map(|source| source.buffer);
-                self.metrics
-                    .moved(read, destination.buffer, destination.bytes);
+                self.metrics.moved(all(), &destination);
                 self.handle(Input::Done { ticket });
             }
             Effect::Copy {
@@ -264,8 +263,7 @@ impl Engine {
                 }
                 into.copy_from_slice(&from);
                 drop((into, from));
-                let (from, into) = (source.buffer, destination.buffer);
-                self.metrics.moved([from], into, destination.bytes);
+                self.metrics.moved([&source], &destination);
                 self.handle(Input::Done { ticket });
             }
             Effect::End {

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::tests::{Loopback, PATIENCE, bytes_of};
 use super::*;
-use crate::cuda::{self, Copy, Device, Library, Stream};
+use crate::cuda::{self, Copy, Device, DeviceMemory, Library, Stream};
 
 const SEEDS: u64 = 200;
 /// Of a tensor, and of the part of the arena before it.
@@ -68,17 +68,17 @@ impl Fake {
 
     fn stream(&self) -> Stream {
         // SAFETY: takes nothing.
-        Stream(unsafe { (self.stream)() })
+        Stream::of_owner(unsafe { (self.stream)() })
     }
 
     fn fill(&self, stream: Stream, tensor: u64, value: u8) {
         // SAFETY: a stream and memory of the stand-in's.
-        unsafe { (self.fill)(stream.0, tensor, BYTES, value) };
+        unsafe { (self.fill)(stream.number(), tensor, BYTES, value) };
     }
 
     fn copy(&self, stream: Stream, source: u64, target: u64) {
         // SAFETY: as above.
-        unsafe { (self.copy)(stream.0, source, target, BYTES) };
+        unsafe { (self.copy)(stream.number(), source, target, BYTES) };
     }
 
     fn read(&self, tensor: u64) -> Vec<u8> {
@@ -90,13 +90,17 @@ impl Fake {
 
     fn capture(&self, stream: Stream, captures: bool) {
         // SAFETY: as above.
-        unsafe { (self.capture)(stream.0, i32::from(captures)) };
+        unsafe { (self.capture)(stream.number(), i32::from(captures)) };
     }
 
     fn alive(&self) -> u64 {
         // SAFETY: takes nothing.
         unsafe { (self.alive)() }
     }
+}
+
+fn whole(tensor: u64) -> DeviceMemory {
+    DeviceMemory::of_owner(tensor, BYTES)
 }
 
 /// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
@@ -129,7 +133,7 @@ fn reduce(fake: &Fake, client: &Client, device: &Arc<Device>) {
     let [source, target, before, after] = [1, 2, 3, 4].map(|value| fake.tensor(value));
     fake.fill(producer, source, 7);
     fake.copy(producer, target, before);
-    let mut fetched = Copy::to_host(device, source, &arena, OFFSET, BYTES, producer).unwrap();
+    let mut fetched = Copy::to_host(device, &[whole(source)], &arena, OFFSET, producer).unwrap();
     fetched.is_over().unwrap();
     fetched.wait().unwrap();
     assert!(fetched.is_over().unwrap());
@@ -137,7 +141,7 @@ fn reduce(fake: &Fake, client: &Client, device: &Arc<Device>) {
         .submit_at(client.world(), bytes_of(BYTES), &arena, OFFSET, PATIENCE)
         .unwrap();
     let result = client.wait(ticket, PATIENCE).unwrap().result;
-    let delivered = Copy::to_device(device, result, &arena, OFFSET, target).unwrap();
+    let delivered = Copy::to_device(device, result, &arena, OFFSET, &[(0, whole(target))]).unwrap();
     delivered.gate(consumer).unwrap();
     fake.copy(consumer, target, after);
     // Waits by itself.
@@ -169,6 +173,60 @@ fn tensors_of_a_gpu_are_reduced_whatever_order_its_streams_run_in() {
     }
 }
 
+/// Parts of a tensor that lie apart go in together, and parts of a result to places that lie apart.
+#[test]
+fn what_lies_apart_goes_in_together_and_comes_back_to_its_places() {
+    const HALF: usize = BYTES / 2;
+    let fake = Fake::new();
+    for reads_only in [true, false] {
+        let (loopback, client) = Loopback::start(1 << 30);
+        for seed in 0..SEEDS {
+            let device = fake.begin(seed, reads_only);
+            let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+            let (producer, consumer) = (fake.stream(), fake.stream());
+            let [one, other, target] = [1, 2, 3].map(|value| fake.tensor(value));
+            fake.fill(producer, one, 7);
+            fake.fill(producer, other, 9);
+            let half = |tensor| DeviceMemory::of_owner(tensor, HALF);
+            let halves = [half(one), half(other)];
+            let fetched = Copy::to_host(&device, &halves, &arena, 0, producer);
+            fetched.unwrap().wait().unwrap();
+            let ticket = client
+                .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
+                .unwrap();
+            let result = client.wait(ticket, PATIENCE).unwrap().result;
+            // The halves change places.
+            let upper = DeviceMemory::of_owner(target + HALF as u64, HALF);
+            let places = [(HALF, half(target)), (0, upper)];
+            let delivered = Copy::to_device(&device, result, &arena, 0, &places).unwrap();
+            delivered.gate(consumer).unwrap();
+            drop(delivered);
+            let read = fake.read(target);
+            assert!(read[..HALF].iter().all(|byte| *byte == 9), "seed {seed}");
+            assert!(read[HALF..].iter().all(|byte| *byte == 7), "seed {seed}");
+        }
+        loopback.finish(client);
+    }
+}
+
+#[test]
+fn a_result_that_is_shorter_than_its_place_is_refused() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+    let target = fake.tensor(1);
+    let ticket = client
+        .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
+        .unwrap();
+    let result = client.wait(ticket, PATIENCE).unwrap().result;
+    let refused = Copy::to_device(&device, result, &arena, 0, &[(1, whole(target))]);
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, cuda::Error::Bounds { .. }), "{refused}");
+    drop((arena, device));
+    loopback.finish(client);
+}
+
 #[test]
 fn a_captured_graph_is_refused_with_what_to_do() {
     let fake = Fake::new();
@@ -177,11 +235,11 @@ fn a_captured_graph_is_refused_with_what_to_do() {
     let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
     let (source, stream) = (fake.tensor(1), fake.stream());
     fake.capture(stream, true);
-    let refused = Copy::to_host(&device, source, &arena, 0, BYTES, stream).unwrap_err();
+    let refused = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap_err();
     assert!(matches!(refused, cuda::Error::Capturing), "{refused}");
     assert!(refused.to_string().contains("outside of torch.cuda.graph"));
     fake.capture(stream, false);
-    let copy = Copy::to_host(&device, source, &arena, 0, BYTES, stream).unwrap();
+    let copy = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap();
     fake.capture(stream, true);
     assert!(matches!(copy.gate(stream), Err(cuda::Error::Capturing)));
     drop((copy, arena, device));
@@ -195,7 +253,7 @@ fn what_cannot_be_copied_is_refused_with_the_reason() {
     let device = fake.begin(1, true);
     let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
     let stream = fake.stream();
-    let nowhere = Copy::to_host(&device, 12345, &arena, 0, BYTES, stream).unwrap_err();
+    let nowhere = Copy::to_host(&device, &[whole(12345)], &arena, 0, stream).unwrap_err();
     assert!(
         nowhere
             .to_string()
@@ -203,7 +261,8 @@ fn what_cannot_be_copied_is_refused_with_the_reason() {
         "{nowhere}"
     );
     let source = fake.tensor(1);
-    let past = Copy::to_host(&device, source, &arena, arena.len() - 1, 2, stream).unwrap_err();
+    let two = [DeviceMemory::of_owner(source, 2)];
+    let past = Copy::to_host(&device, &two, &arena, arena.len() - 1, stream).unwrap_err();
     assert!(matches!(past, cuda::Error::Bounds { .. }), "{past}");
     let none = Device::open(Arc::clone(&fake.library), 3).unwrap_err();
     assert!(none.to_string().contains("no such device"), "{none}");
@@ -225,7 +284,7 @@ fn memory_stays_until_a_copy_is_over_whoever_drops_it_first() {
         let device = fake.begin(seed, true);
         let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
         let (source, stream) = (fake.tensor(1), fake.stream());
-        let copy = Copy::to_host(&device, source, &arena, 0, BYTES, stream).unwrap();
+        let copy = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap();
         // The stand-in would see memory unregistered under a copy.
         drop((arena, device));
         drop(copy);

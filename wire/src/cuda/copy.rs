@@ -4,7 +4,8 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::{Device, Error, Stream, abi};
+use super::foreign::check_inside;
+use super::{Device, DeviceMemory, Error, Stream, abi};
 use crate::client::{Arena, ResultView};
 
 /// Something that happens on a stream.
@@ -90,46 +91,60 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Begins to copy `bytes` from the device's memory at `source` to `offset` of an arena, behind everything that
-    /// `producer` was given so far.
+    /// Begins to copy what lies at `sources` to `offset` of an arena, one after another, behind everything that
+    /// `producer` was given so far. Without sources, what is copied later comes behind that.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_host(
         device: &Arc<Device>,
-        source: abi::DevicePointer,
+        sources: &[DeviceMemory],
         arena: &Arc<Arena>,
         offset: usize,
-        bytes: usize,
         producer: Stream,
     ) -> Result<Self, Error> {
         check_capture(device, producer)?;
-        let target = arena.range(offset, bytes)?;
-        arena.register(device)?;
+        let bytes = sources.iter().map(|source| source.len()).sum();
+        arena.range(offset, bytes)?;
+        if bytes > 0 {
+            arena.register(device)?;
+        }
         Event::after(device, producer.handle())?.gate(device.copies())?;
-        device.call("copy from the GPU", |library| {
-            // SAFETY: the range is inside the arena, which is mapped and registered, and kept so by what is returned.
-            unsafe {
-                (library.copy_to_host)(target.as_ptr().cast(), source, bytes, device.copies())
-            }
-        })?;
-        Ok(Self {
-            over: Event::after(device, device.copies())?,
-            kept: Some(Kept::Input(Arc::clone(arena))),
-        })
+        let mut at = offset;
+        let begun = sources.iter().try_for_each(|source| {
+            let target = arena.range(at, source.len())?;
+            at += source.len();
+            device.call("copy from the GPU", |library| {
+                // SAFETY: the range is inside the arena, which is mapped and registered, and kept so by what is
+                // returned, or until the copies are over.
+                unsafe {
+                    (library.copy_to_host)(
+                        target.as_ptr().cast(),
+                        source.start(),
+                        source.len(),
+                        device.copies(),
+                    )
+                }
+            })
+        });
+        Self::begun(device, begun, Kept::Input(Arc::clone(arena)))
     }
 
-    /// Begins to copy a result to the device's memory at `target`, behind the copies that were begun before. From
-    /// `offset` of the arena on may be overwritten: it was the operation's input, and where the GPU does not read
-    /// memory that is mapped for reading, the result is copied there first.
+    /// Begins to copy parts of a result to the device's memory, each from where it begins in the result, behind the
+    /// copies that were begun before. From `offset` of the arena on may be overwritten, as far as the result is long: it
+    /// was the operation's input, and where the GPU does not read memory that is mapped for reading, the result is
+    /// copied there first.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_device(
         device: &Arc<Device>,
         result: ResultView,
         arena: &Arc<Arena>,
         offset: usize,
-        target: abi::DevicePointer,
+        targets: &[(usize, DeviceMemory)],
     ) -> Result<Self, Error> {
         let bytes = result.len();
-        let source = if device.reads_only() && result.register(device)? {
+        for &(from, target) in targets {
+            check_inside(from, target.len(), bytes)?;
+        }
+        let source = if targets.is_empty() || device.reads_only() && result.register(device)? {
             result.as_ptr()
         } else {
             arena.register(device)?;
@@ -139,14 +154,40 @@ impl Copy {
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), place.as_ptr(), bytes) };
             place.as_ptr().cast_const()
         };
-        device.call("copy to the GPU", |library| {
-            // SAFETY: the source is mapped and registered for `bytes`, and kept so by what is returned.
-            unsafe { (library.copy_to_device)(target, source.cast(), bytes, device.copies()) }
-        })?;
-        Ok(Self {
-            over: Event::after(device, device.copies())?,
-            kept: Some(Kept::Output(result, Arc::clone(arena))),
-        })
+        let begun = targets.iter().try_for_each(|&(from, target)| {
+            device.call("copy to the GPU", |library| {
+                // SAFETY: the part is inside what is mapped and registered for `bytes`, as was checked above, and kept
+                // so by what is returned, or until the copies are over.
+                unsafe {
+                    (library.copy_to_device)(
+                        target.start(),
+                        source.add(from).cast(),
+                        target.len(),
+                        device.copies(),
+                    )
+                }
+            })
+        });
+        Self::begun(device, begun, Kept::Output(result, Arc::clone(arena)))
+    }
+
+    /// Copies that were begun, all or some of them.
+    fn begun(device: &Arc<Device>, begun: Result<(), Error>, kept: Kept) -> Result<Self, Error> {
+        match Event::after(device, device.copies()) {
+            Ok(over) => {
+                let copy = Self {
+                    over,
+                    kept: Some(kept),
+                };
+                // Those that were begun before one failed are waited for when this is dropped.
+                begun.map(|()| copy)
+            }
+            Err(error) => {
+                // Nobody can tell when they are over: their memory stays.
+                std::mem::forget(kept);
+                Err(error)
+            }
+        }
     }
 
     /// What `consumer` is given from here on waits for the copy; the host does not.

@@ -7,16 +7,6 @@ use std::sync::Arc;
 
 use super::{Error, Library, abi};
 
-/// Somebody's stream, by the number that the driver knows it by: PyTorch's `cuda_stream`. 0 is the default stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream(pub u64);
-
-impl Stream {
-    pub(super) fn handle(self) -> abi::Handle {
-        std::ptr::with_exposed_provenance_mut(self.0 as usize)
-    }
-}
-
 /// An open GPU.
 #[derive(Debug)]
 pub struct Device {

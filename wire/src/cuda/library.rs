@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Error, abi};
+use crate::loaded::Loaded;
 
 /// The library's name; the container runtime puts the one of the machine's driver into the container.
 pub const NAME: &str = "libcuda.so.1";
 
-/// The functions that we use. The library is never unloaded: PyTorch has it too.
+/// The functions that we use.
 #[derive(Debug)]
 pub struct Library {
     pub(super) get_error_string: abi::GetErrorString,
@@ -39,46 +40,36 @@ impl Library {
     #[expect(unsafe_code, reason = "loading code and calling into it")]
     pub fn load(path: Option<&Path>) -> Result<Arc<Self>, Error> {
         let path = path.map_or_else(|| PathBuf::from(NAME), Path::to_path_buf);
-        // SAFETY: the library's initialisers run. They are the driver's, or those of a library that the caller
-        // chose by its path; either is code that this process trusts.
-        let library = match unsafe { libloading::Library::new(&path) } {
-            Ok(library) => library,
-            Err(source) => return Err(Error::Load { path, source }),
-        };
-        macro_rules! function {
-            ($name:literal) => {
-                // SAFETY: the type of what this becomes is the function's own, as `abi` declares it; the address
-                // stays good, because the library is never unloaded.
-                *unsafe { library.get($name) }.map_err(|_| Error::Old {
-                    path: path.clone(),
-                    function: $name,
-                })?
+        // SAFETY: the initialisers are the driver's, or those of a library that the caller chose by its path; either is
+        // code that this process trusts.
+        let loaded = unsafe { Loaded::open(path) }?;
+        // SAFETY: the type of what each becomes is the function's own, as `abi` declares it.
+        let (init, functions) = unsafe {
+            let init: abi::Init = loaded.function("cuInit")?;
+            let functions = Self {
+                get_error_string: loaded.function("cuGetErrorString")?,
+                device_get: loaded.function("cuDeviceGet")?,
+                device_get_attribute: loaded.function("cuDeviceGetAttribute")?,
+                primary_context_retain: loaded.function("cuDevicePrimaryCtxRetain")?,
+                primary_context_release: loaded.function("cuDevicePrimaryCtxRelease_v2")?,
+                context_push: loaded.function("cuCtxPushCurrent_v2")?,
+                context_pop: loaded.function("cuCtxPopCurrent_v2")?,
+                stream_create: loaded.function("cuStreamCreate")?,
+                stream_destroy: loaded.function("cuStreamDestroy_v2")?,
+                stream_wait_event: loaded.function("cuStreamWaitEvent")?,
+                stream_is_capturing: loaded.function("cuStreamIsCapturing")?,
+                event_create: loaded.function("cuEventCreate")?,
+                event_destroy: loaded.function("cuEventDestroy_v2")?,
+                event_record: loaded.function("cuEventRecord")?,
+                event_query: loaded.function("cuEventQuery")?,
+                event_synchronize: loaded.function("cuEventSynchronize")?,
+                host_register: loaded.function("cuMemHostRegister_v2")?,
+                host_unregister: loaded.function("cuMemHostUnregister")?,
+                copy_to_host: loaded.function("cuMemcpyDtoHAsync_v2")?,
+                copy_to_device: loaded.function("cuMemcpyHtoDAsync_v2")?,
             };
-        }
-        let init: abi::Init = function!("cuInit");
-        let functions = Self {
-            get_error_string: function!("cuGetErrorString"),
-            device_get: function!("cuDeviceGet"),
-            device_get_attribute: function!("cuDeviceGetAttribute"),
-            primary_context_retain: function!("cuDevicePrimaryCtxRetain"),
-            primary_context_release: function!("cuDevicePrimaryCtxRelease_v2"),
-            context_push: function!("cuCtxPushCurrent_v2"),
-            context_pop: function!("cuCtxPopCurrent_v2"),
-            stream_create: function!("cuStreamCreate"),
-            stream_destroy: function!("cuStreamDestroy_v2"),
-            stream_wait_event: function!("cuStreamWaitEvent"),
-            stream_is_capturing: function!("cuStreamIsCapturing"),
-            event_create: function!("cuEventCreate"),
-            event_destroy: function!("cuEventDestroy_v2"),
-            event_record: function!("cuEventRecord"),
-            event_query: function!("cuEventQuery"),
-            event_synchronize: function!("cuEventSynchronize"),
-            host_register: function!("cuMemHostRegister_v2"),
-            host_unregister: function!("cuMemHostUnregister"),
-            copy_to_host: function!("cuMemcpyDtoHAsync_v2"),
-            copy_to_device: function!("cuMemcpyHtoDAsync_v2"),
+            (init, functions)
         };
-        std::mem::forget(library);
         // SAFETY: takes no pointer; flags must be 0.
         let status = unsafe { init(0) };
         functions.check("initialise the CUDA driver", status)?;

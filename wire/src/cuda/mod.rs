@@ -7,20 +7,21 @@
 //!
 //! Safe code will not do: the driver is C, and devices write to memory. Objects are made and freed here only, ranges of
 //! host memory are checked where they become addresses, and memory that a device may touch stays mapped and registered
-//! until the copy is over. Device memory and streams of others are numbers that the caller had from their owner, such as
-//! PyTorch; the driver refuses addresses that are no device's.
+//! until the copy is over. What others own on the device gets its name in `foreign`.
 
 #[doc(hidden)]
 pub mod abi;
 mod copy;
 mod device;
+mod foreign;
 mod library;
 
 use std::path::PathBuf;
 
 pub use copy::Copy;
+pub use device::Device;
 pub(crate) use device::Registration;
-pub use device::{Device, Stream};
+pub use foreign::{DeviceMemory, Stream};
 pub use library::{Library, NAME};
 
 /// Why a GPU cannot be used, or what went wrong with it.
@@ -79,3 +80,5 @@ pub enum Error {
         text: String,
     },
 }
+
+crate::loaded::load_errors!(Error);

@@ -3,29 +3,34 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::op::{DType, OpKind, ReduceOp};
+use crate::op::{DType, Numerics, OpKind, ReduceOp};
 
 fn claim() -> impl Strategy<Value = Claim> {
     let call = (
         0..OpKind::ALL.len(),
         0..DType::ALL.len(),
         0..ReduceOp::ALL.len(),
+        0..Numerics::ALL.len(),
         any::<[u32; 2]>(),
         any::<[u64; 2]>(),
     )
-        .prop_map(|(kind, dtype, reduce, [root, factor], [count, tag])| {
-            let reduce = ReduceOp::ALL[reduce];
-            let has_factor = reduce == ReduceOp::PremulSum;
-            Call {
-                kind: OpKind::ALL[kind],
-                dtype: DType::ALL[dtype],
-                reduce,
-                factor_bits: if has_factor { factor } else { 0 },
-                root,
-                count,
-                tag,
-            }
-        });
+        .prop_map(
+            |(kind, dtype, reduce, mode, [root, factor], [count, tag])| {
+                let reduce = ReduceOp::ALL[reduce];
+                let mode = if OpKind::ALL[kind].reduces() { mode } else { 0 };
+                let has_factor = reduce == ReduceOp::PremulSum;
+                Call {
+                    kind: OpKind::ALL[kind],
+                    dtype: DType::ALL[dtype],
+                    reduce,
+                    factor_bits: if has_factor { factor } else { 0 },
+                    root,
+                    count,
+                    tag,
+                    numerics: Numerics::ALL[mode],
+                }
+            },
+        );
     (any::<u32>(), call).prop_map(|(rank, call)| Claim { rank, call })
 }
 

@@ -96,8 +96,8 @@ pub struct Shared {
     queue: VecDeque<(Header, Option<Outgoing>)>,
     /// Payload that the other side copies: until it is done with that entry of the ring.
     copied: VecDeque<(u64, Outgoing)>,
-    /// Payload that the other side reads in place: until it returns the slot of that tree.
-    read: BTreeMap<(u8, u8), Outgoing>,
+    /// Payload that the other side reads in place: until it returns the slot of that tree of that group.
+    read: BTreeMap<(u64, u8, u8), Outgoing>,
     /// Tokens of payload that has been read.
     left: Vec<u64>,
     /// Segments of this side that the other side has mapped.
@@ -267,7 +267,7 @@ impl Transport for Shared {
             // Whatever fails before leaves it in the queue, whose tokens are given back with the link.
             match self.queue.pop_front().and_then(|(_, payload)| payload) {
                 Some(payload) if is_read_in_place(&header.body) => {
-                    self.read.insert((header.tree, header.slot), payload);
+                    self.read.insert(slot_of(&header), payload);
                 }
                 Some(payload) => self.copied.push_back((number, payload)),
                 None => {}
@@ -313,7 +313,7 @@ impl Transport for Shared {
             }
         }
         if let Body::Credit = header.body {
-            let payload = self.read.remove(&(header.tree, header.slot));
+            let payload = self.read.remove(&slot_of(&header));
             self.left.extend(payload.map(|payload| payload.token));
         }
         if self.inbox.done() {
@@ -394,6 +394,11 @@ impl Transport for Shared {
             into.push(self.outbox.bed());
         }
     }
+}
+
+/// The slot that a part takes and a credit returns: every group has slots of its own.
+const fn slot_of(header: &Header) -> (u64, u8, u8) {
+    (header.group, header.tree, header.slot)
 }
 
 fn length(bytes: u64) -> usize {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::Error;
 use super::abi;
+use crate::loaded::Loaded;
 
 /// The library's name, under which every distribution has it.
 pub const NAME: &str = "libibverbs.so.1";
 
-/// The functions that we use. The library is never unloaded: its providers leave threads and handlers behind.
+/// The functions that we use.
 #[derive(Debug)]
 pub struct Library {
     pub(super) get_device_list: abi::GetDeviceList,
@@ -49,47 +50,35 @@ impl Library {
 
     #[expect(unsafe_code, reason = "loading code and calling into it")]
     fn open(path: PathBuf) -> Result<Arc<Self>, Error> {
-        // SAFETY: the library's initialisers run. They are libibverbs', or those of a library that the caller
-        // chose by its path; either is code that this process trusts.
-        let loaded = unsafe { libloading::Library::new(&path) };
-        let library = match loaded {
-            Ok(library) => library,
-            Err(source) => return Err(Error::Load { path, source }),
+        // SAFETY: the initialisers are libibverbs', or those of a library that the caller chose by its path; either is
+        // code that this process trusts.
+        let loaded = unsafe { Loaded::open(path) }?;
+        // SAFETY: the type of each field is the function's own, as `abi` declares it.
+        let functions = unsafe {
+            Self {
+                get_device_list: loaded.function("ibv_get_device_list")?,
+                free_device_list: loaded.function("ibv_free_device_list")?,
+                get_device_name: loaded.function("ibv_get_device_name")?,
+                open_device: loaded.function("ibv_open_device")?,
+                close_device: loaded.function("ibv_close_device")?,
+                query_device: loaded.function("ibv_query_device")?,
+                query_port: loaded.function("ibv_query_port")?,
+                query_gid: loaded.function("_ibv_query_gid_ex")?,
+                alloc_pd: loaded.function("ibv_alloc_pd")?,
+                dealloc_pd: loaded.function("ibv_dealloc_pd")?,
+                register_memory: loaded.function("ibv_reg_mr_iova2")?,
+                deregister_memory: loaded.function("ibv_dereg_mr")?,
+                create_channel: loaded.function("ibv_create_comp_channel")?,
+                destroy_channel: loaded.function("ibv_destroy_comp_channel")?,
+                create_queue: loaded.function("ibv_create_cq")?,
+                destroy_queue: loaded.function("ibv_destroy_cq")?,
+                get_event: loaded.function("ibv_get_cq_event")?,
+                ack_events: loaded.function("ibv_ack_cq_events")?,
+                create_pair: loaded.function("ibv_create_qp")?,
+                modify_pair: loaded.function("ibv_modify_qp")?,
+                destroy_pair: loaded.function("ibv_destroy_qp")?,
+            }
         };
-        macro_rules! function {
-            ($name:literal) => {
-                // SAFETY: the type of the field that this becomes is the function's own, as `abi` declares it;
-                // the address stays good, because the library is never unloaded.
-                *unsafe { library.get($name) }.map_err(|_| Error::Old {
-                    path: path.clone(),
-                    function: $name,
-                })?
-            };
-        }
-        let functions = Self {
-            get_device_list: function!("ibv_get_device_list"),
-            free_device_list: function!("ibv_free_device_list"),
-            get_device_name: function!("ibv_get_device_name"),
-            open_device: function!("ibv_open_device"),
-            close_device: function!("ibv_close_device"),
-            query_device: function!("ibv_query_device"),
-            query_port: function!("ibv_query_port"),
-            query_gid: function!("_ibv_query_gid_ex"),
-            alloc_pd: function!("ibv_alloc_pd"),
-            dealloc_pd: function!("ibv_dealloc_pd"),
-            register_memory: function!("ibv_reg_mr_iova2"),
-            deregister_memory: function!("ibv_dereg_mr"),
-            create_channel: function!("ibv_create_comp_channel"),
-            destroy_channel: function!("ibv_destroy_comp_channel"),
-            create_queue: function!("ibv_create_cq"),
-            destroy_queue: function!("ibv_destroy_cq"),
-            get_event: function!("ibv_get_cq_event"),
-            ack_events: function!("ibv_ack_cq_events"),
-            create_pair: function!("ibv_create_qp"),
-            modify_pair: function!("ibv_modify_qp"),
-            destroy_pair: function!("ibv_destroy_qp"),
-        };
-        std::mem::forget(library);
         Ok(Arc::new(functions))
     }
 }

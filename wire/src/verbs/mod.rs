@@ -134,6 +134,8 @@ pub enum Error {
     },
 }
 
+crate::loaded::load_errors!(Error);
+
 impl Error {
     fn call(doing: &'static str, source: io::Error) -> Self {
         Self::Call { doing, source }

@@ -2,7 +2,7 @@
 
 use sim::{Rng, explore};
 use wire::frame::{Body, Claim, HEADER_BYTES, Header, Mark, Notice, PAYLOAD_LIMIT_BYTES, Verdict};
-use wire::{Call, DType, OpKind, ReduceOp};
+use wire::{Call, DType, Numerics, OpKind, ReduceOp};
 
 use crate::damage;
 
@@ -15,12 +15,18 @@ pub(crate) fn call(rng: &mut Rng) -> Call {
         OpKind::AllGather,
         OpKind::Barrier,
     ];
+    let kind = *rng.pick(&kinds);
     Call {
+        numerics: if kind.reduces() {
+            *rng.pick(Numerics::ALL)
+        } else {
+            Numerics::Fast
+        },
         reduce: *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min]),
         root: rng.next_u64() as u32,
         tag: damage::number(rng),
         ..Call::new(
-            *rng.pick(&kinds),
+            kind,
             *rng.pick(&[DType::F32, DType::U8, DType::I64, DType::E4M3]),
             damage::number(rng),
         )

@@ -239,7 +239,7 @@ impl Field {
         let mut measured: Option<Figures> = None;
         for _ in 0..TRIES {
             let figures = gang
-                .measure(case, contender.copies, self.gate)
+                .measure(case, contender.way, self.gate)
                 .map_err(|error| format!("{error:#}"))?;
             let again = figures.quiet && is_noisy(&figures);
             let quieter = |other: &Figures| figures.others < other.others;

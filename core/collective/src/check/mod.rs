@@ -166,7 +166,7 @@ fn collect(
         messages.push(Message {
             from: child,
             to: node,
-            bytes: bytes(chunk, carry),
+            bytes: bytes(chunk.part_bytes, carry),
         });
         if carry == Carry::Payload {
             below.push(held[child].clone());
@@ -197,7 +197,7 @@ fn hand_down(
             messages.push(Message {
                 from: node,
                 to: child,
-                bytes: bytes(chunk, carry),
+                bytes: bytes(chunk.bytes, carry),
             });
             told += 1;
             if carry == Carry::Payload {
@@ -227,9 +227,9 @@ fn hand_down(
     }
 }
 
-fn bytes(chunk: &Chunk, carry: Carry) -> u64 {
+fn bytes(bytes: u64, carry: Carry) -> u64 {
     match carry {
-        Carry::Payload => chunk.bytes,
+        Carry::Payload => bytes,
         Carry::Empty => 0,
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::dtype::DType;
 use crate::layout::Layout;
+use crate::numerics::Numerics;
 use crate::op::{Call, OpKind, ReduceOp};
 
 const ALL_REDUCE: OpKind = OpKind::AllReduce { op: ReduceOp::Sum };
@@ -28,6 +29,7 @@ fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<M
         dtype: DType::F32,
         count,
         tag: 0,
+        numerics: Numerics::Fast,
     };
     let messages = match check(trees, &Plan::new(call, &layout, 512)) {
         Ok(messages) => messages,
@@ -123,6 +125,7 @@ fn what_is_shared_out_goes_down_to_those_it_is_for_and_nobody_else() {
             dtype: DType::F32,
             count,
             tag: 0,
+            numerics: Numerics::Fast,
         };
         let messages = check(&trees, &Plan::new(call, &layout, 512)).unwrap();
         let bytes: u64 = messages.iter().map(|message| message.bytes).sum();
@@ -185,6 +188,7 @@ fn a_tree_that_forgets_a_node_or_counts_one_twice_is_caught() {
         dtype: DType::F32,
         count: 1,
         tag: 0,
+        numerics: Numerics::Fast,
     };
     let plan = Plan::new(call, &layout, 512);
     let trees = DoubleTree::build(&zones);

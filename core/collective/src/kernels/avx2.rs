@@ -63,6 +63,26 @@ impl Lanes for Avx2 {
             _mm256_set_m128i(upper, lower)
         }
 
+        fn unzip(value: [R; 2]) -> [R; 2] {
+            let (a, b) = (floats(value[0]), floats(value[1]));
+            // Shuffles take halves of both in turn.
+            let even = bits(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+            let odd = bits(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+            [
+                _mm256_permute4x64_epi64::<0b11_01_10_00>(even),
+                _mm256_permute4x64_epi64::<0b11_01_10_00>(odd),
+            ]
+        }
+        fn zip(value: [R; 2]) -> [R; 2] {
+            let [even, odd] = value;
+            let lower = _mm256_unpacklo_epi32(even, odd);
+            let upper = _mm256_unpackhi_epi32(even, odd);
+            [
+                _mm256_permute2x128_si256::<0x20>(lower, upper),
+                _mm256_permute2x128_si256::<0x31>(lower, upper),
+            ]
+        }
+
         fn and(a: R, b: R) -> R { _mm256_and_si256(a, b) }
         fn or(a: R, b: R) -> R { _mm256_or_si256(a, b) }
         fn add(a: R, b: R) -> R { _mm256_add_epi32(a, b) }

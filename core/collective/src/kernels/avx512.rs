@@ -63,6 +63,19 @@ impl Lanes for Avx512 {
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(lower), upper)
         }
 
+        fn unzip(value: [R; 2]) -> [R; 2] {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            let [a, b] = value;
+            [_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)]
+        }
+        fn zip(value: [R; 2]) -> [R; 2] {
+            let lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let upper = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            let [even, odd] = value;
+            [_mm512_permutex2var_epi32(even, lower, odd), _mm512_permutex2var_epi32(even, upper, odd)]
+        }
+
         fn and(a: R, b: R) -> R { _mm512_and_si512(a, b) }
         fn or(a: R, b: R) -> R { _mm512_or_si512(a, b) }
         fn add(a: R, b: R) -> R { _mm512_add_epi32(a, b) }

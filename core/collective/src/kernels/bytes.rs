@@ -22,7 +22,7 @@ const AHEAD_8: usize = 4096;
 
 /// f32s of the f16s in two registers: of the even bytes, then of the odd ones, each with the lower half first.
 #[inline(always)]
-unsafe fn widen_bytes<L: Lanes>(even: L::Register, odd: L::Register) -> Four<L> {
+pub(super) unsafe fn widen_bytes<L: Lanes>(even: L::Register, odd: L::Register) -> Four<L> {
     // SAFETY: passed on to the caller.
     unsafe {
         let ([a, b], [c, d]) = (L::widen_f16(even), L::widen_f16(odd));
@@ -33,7 +33,7 @@ unsafe fn widen_bytes<L: Lanes>(even: L::Register, odd: L::Register) -> Four<L> 
 /// Sums in the order of `widen_bytes` as bytes, rounded as `Narrow::round` does. What is too large becomes `beyond`,
 /// which is infinity or the NaN; NaN becomes a NaN of either sign.
 #[inline(always)]
-unsafe fn round_bytes<L: Lanes, const DROPPED: u32>(
+pub(super) unsafe fn round_bytes<L: Lanes, const DROPPED: u32>(
     format: &Narrow,
     beyond: u8,
     sums: Four<L>,
@@ -65,7 +65,7 @@ unsafe fn round_bytes<L: Lanes, const DROPPED: u32>(
 
 /// Bytes without their signs.
 #[inline(always)]
-unsafe fn magnitudes<L: Lanes>(bytes: L::Register) -> L::Register {
+pub(super) unsafe fn magnitudes<L: Lanes>(bytes: L::Register) -> L::Register {
     // SAFETY: passed on to the caller.
     unsafe { L::and(bytes, L::splat(0x7f7f_7f7f)) }
 }

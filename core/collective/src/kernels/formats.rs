@@ -42,7 +42,7 @@ pub(super) unsafe fn put<L: Lanes>(to: *mut u8, index: usize, value: L::Register
 
 /// Reads one register of a block.
 #[inline(always)]
-unsafe fn get<L: Lanes>(from: *const u8, index: usize) -> L::Register {
+pub(super) unsafe fn get<L: Lanes>(from: *const u8, index: usize) -> L::Register {
     // SAFETY: passed on to the caller.
     unsafe { L::load(from.add(index * size_of::<L::Register>())) }
 }
@@ -158,7 +158,7 @@ whole_registers!(I32, i32, same, add, max_i32, min_i32);
 whole_registers!(I64, i64, same, add_i64, max_i64, min_i64);
 
 #[inline(always)]
-unsafe fn canonical<L: Lanes>(sum: L::Register) -> L::Register {
+pub(super) unsafe fn canonical<L: Lanes>(sum: L::Register) -> L::Register {
     // SAFETY: passed on to the caller.
     unsafe { L::canonical(sum) }
 }

@@ -35,6 +35,11 @@ pub(super) trait Lanes {
     /// f32s, first those of the lower half, as f16s.
     unsafe fn narrow_f16(value: [Self::Register; 2]) -> Self::Register;
 
+    /// The even lanes of both registers, and the odd ones.
+    unsafe fn unzip(value: [Self::Register; 2]) -> [Self::Register; 2];
+    /// Lanes of both in turn: the reverse.
+    unsafe fn zip(value: [Self::Register; 2]) -> [Self::Register; 2];
+
     unsafe fn and(a: Self::Register, b: Self::Register) -> Self::Register;
     unsafe fn or(a: Self::Register, b: Self::Register) -> Self::Register;
     unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;

@@ -6,6 +6,7 @@
 //! - NaN wins over every number in all operators and comes out as the quiet NaN with sign 0 of its type; in the 8-bit
 //!   formats as 0x7f.
 //! - Of two equal zeros of different sign, MAX and MIN take the later source's.
+//! - Where parts travel in f32, sums of elements and of such parts are added in f32 and rounded where they become elements.
 //! - Integers wrap. Averages of integers truncate towards zero.
 //! - All instruction sets give the bits of the scalar reference.
 
@@ -25,6 +26,8 @@ mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod parts;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod sweep;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
@@ -32,6 +35,7 @@ mod vector;
 use std::sync::OnceLock;
 
 use crate::dtype::DType;
+use crate::numerics::{Arithmetic, Form};
 use crate::op::{ReduceOp, Scale};
 
 /// Whether a result is read soon.
@@ -45,6 +49,20 @@ pub enum Store {
 
 /// A kernel for one type: operator, destination, sources, scaling, where the result goes.
 type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Scale, Store);
+
+/// A kernel for the sums of one narrow float: destination, what is added up, scaling, where the result goes.
+type PartKernel = fn(&mut [u8], &Parts<'_>, Scale, Store);
+
+/// A step of a sum whose parts travel in f32: elements, and behind them sums of elements of other nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Elements, at least one source.
+    pub sources: &'a [&'a [u8]],
+    /// As many numbers each in f32.
+    pub partials: &'a [&'a [u8]],
+    /// What becomes of the sums.
+    pub form: Form,
+}
 
 /// An instruction set there are kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,6 +119,7 @@ impl Isa {
 pub struct Kernels {
     isa: Isa,
     kernel: fn(DType) -> Kernel,
+    part_kernel: fn(DType) -> Option<PartKernel>,
 }
 
 impl Kernels {
@@ -112,6 +131,7 @@ impl Kernels {
             kernels.unwrap_or(Self {
                 isa: Isa::Scalar,
                 kernel: scalar::kernel,
+                part_kernel: scalar::part_kernel,
             })
         })
     }
@@ -122,20 +142,25 @@ impl Kernels {
         if !isa.is_available() {
             return None;
         }
-        let kernel = match isa {
-            Isa::Scalar => scalar::kernel,
+        type Tables = (fn(DType) -> Kernel, fn(DType) -> Option<PartKernel>);
+        let (kernel, part_kernel): Tables = match isa {
+            Isa::Scalar => (scalar::kernel, scalar::part_kernel),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => vector::neon::kernel,
+            Isa::Neon => (vector::neon::kernel, vector::neon::part_kernel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => vector::avx2::kernel,
+            Isa::Avx2 => (vector::avx2::kernel, vector::avx2::part_kernel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => vector::avx512::kernel,
+            Isa::Avx512 => (vector::avx512::kernel, vector::avx512::part_kernel),
             #[cfg(not(target_arch = "aarch64"))]
             Isa::Neon => return None,
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => return None,
         };
-        Some(Self { isa, kernel })
+        Some(Self {
+            isa,
+            kernel,
+            part_kernel,
+        })
     }
 
     /// Which instruction set these are.
@@ -176,6 +201,42 @@ impl Kernels {
         );
         (self.kernel)(dtype)(op, destination, sources, scale, store);
     }
+
+    /// Adds up what a step brings of a float narrower than f32, scaled on the way; partials count as sources behind the
+    /// others. Everything has as many numbers as the destination has of its form.
+    pub fn reduce_parts(
+        &self,
+        dtype: DType,
+        destination: &mut [u8],
+        parts: &Parts<'_>,
+        scale: Scale,
+        store: Store,
+    ) {
+        const WIDE: usize = DType::F32.size();
+        let Some(kernel) = (self.part_kernel)(dtype) else {
+            unreachable!("only narrow floats have partials, not {dtype}");
+        };
+        let width = match parts.form {
+            Form::Elements => dtype.size(),
+            Form::Partial => WIDE,
+        };
+        assert!(destination.len().is_multiple_of(width), "whole numbers");
+        let count = destination.len() / width;
+        let are = |all: &[&[u8]], size: usize| all.iter().all(|one| one.len() == count * size);
+        assert!(!parts.sources.is_empty(), "something to add up");
+        assert!(
+            are(parts.sources, dtype.size()) && are(parts.partials, WIDE),
+            "as many numbers as the result"
+        );
+        let all = parts.sources.len() + parts.partials.len();
+        let fits = match scale {
+            Scale::Not => true,
+            Scale::Divide { first, by } => (1..=all).contains(&first) && by > 0,
+            Scale::Multiply { first, .. } => (1..=all).contains(&first),
+        };
+        assert!(fits, "what is there is scaled");
+        kernel(destination, parts, scale, store);
+    }
 }
 
 /// [`Kernels::reduce`] with the fastest kernels.
@@ -188,4 +249,30 @@ pub fn reduce(
     store: Store,
 ) {
     Kernels::best().reduce(dtype, op, destination, sources, scale, store);
+}
+
+/// Carries out a step of a reduction with the fastest kernels.
+pub fn combine(
+    arithmetic: Arithmetic,
+    destination: &mut [u8],
+    sources: &[&[u8]],
+    partials: &[&[u8]],
+    store: Store,
+) {
+    let Arithmetic {
+        dtype,
+        op,
+        scale,
+        form,
+    } = arithmetic;
+    if partials.is_empty() && form == Form::Elements {
+        reduce(dtype, op, destination, sources, scale, store);
+        return;
+    }
+    let parts = Parts {
+        sources,
+        partials,
+        form,
+    };
+    Kernels::best().reduce_parts(dtype, destination, &parts, scale, store);
 }

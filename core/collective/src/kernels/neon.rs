@@ -97,6 +97,13 @@ impl Lanes for Neon {
             halves
         }
 
+        fn unzip(value: [R; 2]) -> [R; 2] {
+            [vuzp1q_u32(value[0], value[1]), vuzp2q_u32(value[0], value[1])]
+        }
+        fn zip(value: [R; 2]) -> [R; 2] {
+            [vzip1q_u32(value[0], value[1]), vzip2q_u32(value[0], value[1])]
+        }
+
         fn and(a: R, b: R) -> R { vandq_u32(a, b) }
         fn or(a: R, b: R) -> R { vorrq_u32(a, b) }
         fn add(a: R, b: R) -> R { vaddq_u32(a, b) }

@@ -1,7 +1,8 @@
 //! The reference: one element at a time, in plain code. Every other kernel equals it bit by bit.
 
-use super::{Kernel, Store, float};
+use super::{Kernel, PartKernel, Parts, Store, float};
 use crate::dtype::DType;
+use crate::numerics::Form;
 use crate::op::{ReduceOp, Scale};
 
 /// An element as it lies in memory, and the wider type it is combined in.
@@ -46,30 +47,80 @@ pub(super) fn reduce<E: Element>(
 ) {
     for (index, target) in destination.chunks_exact_mut(E::BYTES).enumerate() {
         let at = index * E::BYTES..(index + 1) * E::BYTES;
-        let mut sources = sources.iter().enumerate().map(|(index, source)| {
-            let brought = E::load(&source[at.clone()]);
-            match scale {
-                Scale::Multiply { first, by } if index < first => E::multiply(brought, by.value()),
-                Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. } => brought,
-            }
-        });
-        let Some(mut wide) = sources.next() else {
+        let brought = sources.iter().map(|source| E::load(&source[at.clone()]));
+        if let Some(wide) = combined::<E>(op, brought, scale) {
+            E::store(wide, target);
+        }
+    }
+}
+
+/// What sources bring, in their order.
+fn combined<E: Element>(
+    op: ReduceOp,
+    brought: impl Iterator<Item = E::Wide>,
+    scale: Scale,
+) -> Option<E::Wide> {
+    let mut sources = brought.enumerate().map(|(index, brought)| match scale {
+        Scale::Multiply { first, by } if index < first => E::multiply(brought, by.value()),
+        Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. } => brought,
+    });
+    let mut wide = sources.next()?;
+    let (before, quotient_of) = match scale {
+        Scale::Divide { first, by } => (first - 1, by),
+        Scale::Not | Scale::Multiply { .. } => (0, 1),
+    };
+    for next in sources.by_ref().take(before) {
+        wide = E::combine(op, wide, next);
+    }
+    if quotient_of != 1 {
+        wide = E::divide(wide, quotient_of);
+    }
+    for next in sources {
+        wide = E::combine(op, wide, next);
+    }
+    Some(wide)
+}
+
+/// The kernel for sums of a narrow float, of which some are partials.
+pub(super) fn part_kernel(dtype: DType) -> Option<PartKernel> {
+    match dtype {
+        DType::F16 => Some(reduce_parts::<F16>),
+        DType::Bf16 => Some(reduce_parts::<Bf16>),
+        DType::E4m3 => Some(reduce_parts::<E4m3>),
+        DType::E5m2 => Some(reduce_parts::<E5m2>),
+        DType::F32 | DType::U8 | DType::I32 | DType::I64 => None,
+    }
+}
+
+/// Adds up elements and partials of as many.
+fn reduce_parts<E: Element<Wide = f32>>(
+    destination: &mut [u8],
+    parts: &Parts<'_>,
+    scale: Scale,
+    _store: Store,
+) {
+    let width = match parts.form {
+        Form::Elements => E::BYTES,
+        Form::Partial => F32::BYTES,
+    };
+    for (index, target) in destination.chunks_exact_mut(width).enumerate() {
+        let narrow = index * E::BYTES..(index + 1) * E::BYTES;
+        let wide = index * F32::BYTES..(index + 1) * F32::BYTES;
+        let elements = parts
+            .sources
+            .iter()
+            .map(|from| E::load(&from[narrow.clone()]));
+        let partials = parts
+            .partials
+            .iter()
+            .map(|from| F32::load(&from[wide.clone()]));
+        let Some(sum) = combined::<E>(ReduceOp::Sum, elements.chain(partials), scale) else {
             return;
         };
-        let (before, quotient_of) = match scale {
-            Scale::Divide { first, by } => (first - 1, by),
-            Scale::Not | Scale::Multiply { .. } => (0, 1),
-        };
-        for next in sources.by_ref().take(before) {
-            wide = E::combine(op, wide, next);
+        match parts.form {
+            Form::Elements => E::store(sum, target),
+            Form::Partial => F32::store(sum, target),
         }
-        if quotient_of != 1 {
-            wide = E::divide(wide, quotient_of);
-        }
-        for next in sources {
-            wide = E::combine(op, wide, next);
-        }
-        E::store(wide, target);
     }
 }
 

@@ -13,7 +13,7 @@ use super::lanes::Lanes;
 /// Bytes that are fetched at once, and that a streaming store has to fill.
 const LINE: usize = 64;
 /// Bytes of the largest block.
-const LARGEST: usize = 256;
+pub(super) const LARGEST: usize = 256;
 
 /// A block of elements of one type, combined in registers. All functions need the instruction set of its lanes.
 pub(super) trait Vector {
@@ -172,7 +172,7 @@ pub(super) unsafe fn sweep<V: Vector, O: Operator>(
 
 /// Bytes before the first block, and how to store the blocks: streaming stores begin on a line, which elements that
 /// lie across lines never do.
-fn head<V: Vector>(to: *const u8, length: usize, store: Store) -> (usize, Store) {
+pub(super) fn head<V: Vector>(to: *const u8, length: usize, store: Store) -> (usize, Store) {
     let head = to.align_offset(LINE);
     match store {
         Store::Streaming if head.is_multiple_of(V::ELEMENT) && head < length => (head, store),
@@ -182,7 +182,7 @@ fn head<V: Vector>(to: *const u8, length: usize, store: Store) -> (usize, Store)
 
 /// A block in memory that is not the callers'.
 #[repr(align(64))]
-struct Block([u8; LARGEST]);
+pub(super) struct Block(pub(super) [u8; LARGEST]);
 
 /// The bytes from `at` to `end`, by way of blocks that hold nothing but zeros behind them.
 ///
@@ -240,7 +240,11 @@ unsafe fn combine<V: Vector, O: Operator, const WHOLE: bool>(
 /// # Safety
 /// As `combine`.
 #[inline(always)]
-unsafe fn read<V: Vector, const WHOLE: bool>(source: &[u8], at: usize, bytes: usize) -> V::Sums {
+pub(super) unsafe fn read<V: Vector, const WHOLE: bool>(
+    source: &[u8],
+    at: usize,
+    bytes: usize,
+) -> V::Sums {
     // SAFETY: passed on to the caller; a block on the stack holds what a vector reads.
     unsafe {
         if WHOLE {

@@ -1,9 +1,11 @@
 //! The kernels of each vector instruction set: every format and operator, compiled with the set's features.
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
+use super::parts::{self, AsF32, E4m3Parts, PartVector};
 use super::sweep::{self, Divided, Max, Min, Multiplied, Operator, Sum, Vector};
-use super::{Kernel, Store, bytes, formats, scalar};
+use super::{Kernel, PartKernel, Parts, Store, bytes, formats, scalar};
 use crate::dtype::DType;
+use crate::numerics::Form;
 use crate::op::{ReduceOp, Scale};
 
 /// One set of kernels: the features it is compiled with and its lanes.
@@ -24,6 +26,68 @@ macro_rules! instruction_set {
                     DType::I32 => reduce_integers::<formats::I32<$lanes>, i32>,
                     DType::I64 => reduce_integers::<formats::I64<$lanes>, i64>,
                 }
+            }
+
+            /// The kernel for sums of a narrow float, of which some are partials. As above.
+            pub(in super::super) fn part_kernel(dtype: DType) -> Option<PartKernel> {
+                match dtype {
+                    DType::F16 => Some(reduce_parts::<formats::F16<$lanes>>),
+                    DType::Bf16 => Some(reduce_parts::<formats::Bf16<$lanes>>),
+                    DType::E4m3 => Some(reduce_parts::<E4m3Parts<$lanes>>),
+                    DType::E5m2 => Some(reduce_parts::<bytes::E5m2<$lanes>>),
+                    DType::F32 | DType::U8 | DType::I32 | DType::I64 => None,
+                }
+            }
+
+            fn reduce_parts<V: PartVector>(
+                destination: &mut [u8],
+                parts: &Parts<'_>,
+                scale: Scale,
+                store: Store,
+            ) {
+                match scale {
+                    Scale::Not | Scale::Divide { by: 1, .. } => {
+                        run_parts::<V, _>(Sum, destination, parts, store);
+                    }
+                    Scale::Divide { first, by } => {
+                        let by = by as f32;
+                        run_parts::<V, _>(Divided { first, by }, destination, parts, store);
+                    }
+                    Scale::Multiply { first, by } => {
+                        let by = by.value();
+                        run_parts::<V, _>(Multiplied { first, by }, destination, parts, store);
+                    }
+                }
+            }
+
+            fn run_parts<V: PartVector, O: Operator>(
+                operator: O,
+                destination: &mut [u8],
+                parts: &Parts<'_>,
+                store: Store,
+            ) {
+                // SAFETY: as in `run`; `Kernels::reduce_parts` has compared the lengths.
+                unsafe {
+                    match parts.form {
+                        Form::Elements => {
+                            sweep_parts::<V, V, O>(operator, destination, parts, store)
+                        }
+                        Form::Partial => {
+                            sweep_parts::<V, AsF32<V>, O>(operator, destination, parts, store);
+                        }
+                    }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn sweep_parts<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
+                operator: O,
+                destination: &mut [u8],
+                parts: &Parts<'_>,
+                store: Store,
+            ) {
+                // SAFETY: the features are enabled here; lengths are the caller's.
+                unsafe { parts::sweep::<V, D, O>(operator, destination, parts, store) }
             }
 
             fn reduce<V: Vector>(

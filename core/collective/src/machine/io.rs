@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::cause::{Broken, Cause, Reason, Verdict};
 use super::dispute::{Claimed, Dispute, OpenError};
-use crate::dtype::DType;
-use crate::op::{Call, ReduceOp, Scale};
+use crate::numerics::Arithmetic;
+use crate::op::Call;
 use crate::recovery::Report;
 
 /// An operation: the k-th call of every rank of the group is operation k, counted from 0 in the attempt.
@@ -303,14 +303,15 @@ pub enum Effect {
         frame: Frame,
         payload: Option<(Ticket, Region)>,
     },
-    /// Combine the sources, in this order and scaled on the way, into the destination; all have the
-    /// same length. Report `ticket`.
+    /// Combine the sources and behind them the partials, in this order and scaled on the way, into the destination; all
+    /// have as many elements. Report `ticket`.
     Reduce {
         ticket: Ticket,
-        op: ReduceOp,
-        dtype: DType,
-        scale: Scale,
+        arithmetic: Arithmetic,
+        /// Elements of its type.
         sources: Vec<Region>,
+        /// Sums in f32 that other nodes have sent ([`crate::Form::Partial`]).
+        partials: Vec<Region>,
         destination: Region,
     },
     /// Copy. Report `ticket`.

@@ -361,7 +361,7 @@ impl Group {
         let fits = |&(child, carry): &(usize, Carry)| {
             child == peer
                 && chunk.tree() == tree
-                && payload(&chunk, carry) == u64::from(arrival.bytes)
+                && payload(chunk.part_bytes, carry) == u64::from(arrival.bytes)
         };
         if step.from_children.iter().any(fits) {
             Ok(())
@@ -419,7 +419,7 @@ impl Group {
         }
         let (chunk, step) = self.step(id, index).ok_or(Violation::Chunk)?;
         let carry = step.from_parent.ok_or(Violation::Chunk)?;
-        if chunk.tree() != usize::from(tree) || payload(&chunk, carry) != u64::from(bytes) {
+        if chunk.tree() != usize::from(tree) || payload(chunk.bytes, carry) != u64::from(bytes) {
             return Err(Violation::Chunk);
         }
         Ok((chunk, step))
@@ -462,9 +462,9 @@ impl Group {
     }
 }
 
-fn payload(chunk: &Chunk, carry: Carry) -> u64 {
+fn payload(bytes: u64, carry: Carry) -> u64 {
     match carry {
-        Carry::Payload => chunk.bytes,
+        Carry::Payload => bytes,
         Carry::Empty => 0,
     }
 }

@@ -69,8 +69,9 @@ impl Group {
             return peers;
         };
         for (tree, half) in operation.halves.iter().enumerate() {
-            if operation.has_to_start(tree) {
-                let next = self.step(op, 2 * half.started + tree as u32);
+            let plan = operation.plan.as_ref();
+            if let Some(plan) = plan.filter(|_| operation.has_to_start(tree)) {
+                let next = self.step(op, plan.nth_of(tree, half.started));
                 let parts = next.iter().flat_map(|(chunk, step)| {
                     let parts = step.from_children.iter().map(|(peer, _)| *peer);
                     parts.map(|peer| (peer, chunk.index))

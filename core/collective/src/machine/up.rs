@@ -7,6 +7,7 @@ use super::group::Group;
 use super::node::{Node, Work};
 use super::operation::{Operation, Part, Stage};
 use super::{Buffer, Effect, Frame, OpId, Region};
+use crate::numerics::{Arithmetic, Form};
 use crate::op::{Call, ReduceOp};
 use crate::schedule::{Carry, Chunk, Flow, Step};
 
@@ -22,7 +23,7 @@ impl Group {
         if started == plan.chunks_of(tree) {
             return None;
         }
-        let (chunk, step) = self.step(id, 2 * started + tree as u32)?;
+        let (chunk, step) = self.step(id, plan.nth_of(tree, started))?;
         let slot = match step.to_parent {
             Some(_) => {
                 let slot = self.free_slot(id, tree);
@@ -152,25 +153,36 @@ impl Group {
             Flow::Combine { .. } if self.sends_input(id, chunk, slot) => 0,
             Flow::Combine { .. } => {
                 let own = inputs.len();
-                let inputs = inputs.into_iter().map(|(region, _)| region);
-                // Local ranks in rank order, then children in node order: never the order of arrival.
-                let sources: Vec<Region> = inputs.chain(received).collect();
-                let ticket = self.ticket(node, work);
                 let Some((call, op)) = self.arithmetic(id) else {
                     return 0;
                 };
                 let (is_root, world) = (slot.is_none(), self.part.layout.world());
-                let scale = call.scale(own, sources.len(), is_root, world);
-                let destination = match slot {
-                    Some(slot) => self.staged(chunk, slot),
-                    None => self.result(id, chunk),
+                let scale = call.scale(own, own + received.len(), is_root, world);
+                // Local ranks in rank order, then children in node order: never the order of arrival.
+                let mut sources: Vec<Region> =
+                    inputs.into_iter().map(|(region, _)| region).collect();
+                let mut partials = Vec::new();
+                if call.widening() == 1 {
+                    sources.extend(received);
+                } else {
+                    partials = received;
+                }
+                let (destination, form) = match slot {
+                    Some(slot) if call.widening() > 1 => (self.staged(chunk, slot), Form::Partial),
+                    Some(slot) => (self.staged(chunk, slot), Form::Elements),
+                    None => (self.result(id, chunk), Form::Elements),
                 };
+                let ticket = self.ticket(node, work);
                 node.out.push(Effect::Reduce {
                     ticket,
-                    op,
-                    dtype: call.dtype,
-                    scale,
+                    arithmetic: Arithmetic {
+                        dtype: call.dtype,
+                        op,
+                        scale,
+                        form,
+                    },
                     sources,
+                    partials,
                     destination,
                 });
                 1
@@ -210,13 +222,13 @@ impl Group {
         Some((call, call.reduce_op()?))
     }
 
-    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is scaled.
+    /// A leaf with one rank has nothing to combine: its input goes up as it is, unless it is scaled or widened.
     fn sends_input(&self, id: OpId, chunk: &Chunk, slot: Option<u8>) -> bool {
         let children = &self.part.trees.trees[chunk.tree()].children[self.part.node];
-        let scales = self
+        let changes = self
             .arithmetic(id)
-            .is_some_and(|(call, _)| call.scales_inputs());
-        slot.is_some() && children.is_empty() && self.called.len() == 1 && !scales
+            .is_some_and(|(call, _)| call.scales_inputs() || call.widening() > 1);
+        slot.is_some() && children.is_empty() && self.called.len() == 1 && !changes
     }
 
     fn staged(&self, chunk: &Chunk, slot: u8) -> Region {
@@ -227,7 +239,7 @@ impl Group {
                 slot,
             },
             offset: 0,
-            bytes: chunk.bytes,
+            bytes: chunk.part_bytes,
         }
     }
 
@@ -286,7 +298,7 @@ impl Group {
         };
         let loaded = step.to_parent == Some(Carry::Payload) && chunk.bytes > 0;
         let payload = loaded.then(|| (self.ticket(node, Work::Up { op: id, tree, slot }), region));
-        let bytes = if loaded { chunk.bytes as u32 } else { 0 };
+        let bytes = if loaded { region.bytes as u32 } else { 0 };
         if let Some((_, parent)) = &mut self.parents[tree] {
             parent.set(
                 slot,

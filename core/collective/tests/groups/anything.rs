@@ -1,7 +1,7 @@
 //! Any gang, any groups, any calls, any losses at any time. The test that explores.
 
 use collective::machine::{Dispute, Handover, OnPeerLoss, OpenError, OpenReason, Recovery, WORLD};
-use collective::{Call, DType, OpKind, ReduceOp};
+use collective::{Call, DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, explore};
 
 use crate::world::{MS, World};
@@ -40,6 +40,7 @@ pub(crate) fn any_call(rng: &mut Rng, ranks: u32) -> Call {
         dtype: DType::I64,
         count: rng.range(0..most) * parts,
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }
 
@@ -51,6 +52,7 @@ fn any_exchange(rng: &mut Rng, root: u32) -> Call {
         dtype: DType::I64,
         count: if kind == all { 0 } else { rng.range(0..200) },
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }
 

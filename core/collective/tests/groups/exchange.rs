@@ -4,7 +4,7 @@
 use collective::machine::{
     Buffer, Cause, GroupId, Handover, Input, OnPeerLoss, Recovery, Splits, Verdict, WORLD,
 };
-use collective::{Call, DType, OpKind};
+use collective::{Call, DType, Numerics, OpKind};
 use sim::{Rng, explore};
 
 use crate::world::{MS, World};
@@ -116,6 +116,7 @@ const ALL_TO_ALL: Call = Call {
     dtype: DType::I64,
     count: 0,
     tag: 0,
+    numerics: Numerics::Fast,
 };
 
 fn gang(rng: &mut Rng, nodes: usize, zones: &[u64], calls: &[Call]) -> World {

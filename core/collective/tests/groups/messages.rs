@@ -3,7 +3,7 @@
 use collective::machine::{
     Broken, Buffer, Cause, FIRST_POST, GroupId, Input, Reason, Recovery, Verdict, WORLD,
 };
-use collective::{Call, DType, OpKind};
+use collective::{Call, DType, Numerics, OpKind};
 use sim::{Rng, explore};
 
 use crate::world::{MS, World};
@@ -106,6 +106,7 @@ impl World {
             dtype: DType::I64,
             count: counts[side],
             tag,
+            numerics: Numerics::Fast,
         };
         let op = FIRST_POST + 2 * at as u64 + side as u64;
         let memory = &mut self.nodes[node].memory;

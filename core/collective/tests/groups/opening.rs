@@ -3,7 +3,7 @@
 use collective::machine::{
     Broken, Dispute, Input, MAX_GROUPS, OpenError, OpenReason, Recovery, WORLD,
 };
-use collective::{Call, DType, OpKind, ReduceOp};
+use collective::{Call, DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
 use crate::trainer::Member;
@@ -17,6 +17,7 @@ fn sum() -> Call {
         dtype: DType::I64,
         count: 200,
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }
 

@@ -31,19 +31,20 @@ impl World {
             } => self.send(node, peer, frame, payload),
             Effect::Reduce {
                 ticket,
-                op,
-                dtype,
-                scale,
+                arithmetic,
                 sources,
+                partials,
                 destination,
             } => {
                 let reads: Vec<_> = sources
                     .iter()
+                    .chain(&partials)
                     .map(|&region| (region, self.read(node, region)))
                     .collect();
                 let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                 let mut result = vec![0; destination.bytes as usize];
-                kernels::reduce(dtype, op, &mut result, &slices, scale, Store::Cached);
+                let (elements, partials) = slices.split_at(sources.len());
+                kernels::combine(arithmetic, &mut result, elements, partials, Store::Cached);
                 self.work(node, ticket, reads, Some((destination, result)));
             }
             Effect::Copy {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collective::machine::{Handover, OnPeerLoss, Recovery};
 use collective::membership::Break;
-use collective::{Call, DType, Layout, OpKind, ReduceOp};
+use collective::{Call, DType, Layout, Numerics, OpKind, ReduceOp};
 use sim::{Rng, explore, print_count};
 
 use crate::faults::{FAULTS, Fault, PHASES, Phase};
@@ -54,6 +54,7 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         dtype: DType::I64,
         count,
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }
 

@@ -7,7 +7,7 @@ use collective::Call;
 use collective::Layout;
 use collective::machine::{Handover, OnPeerLoss, Recovery};
 use collective::membership::Phase as Leading;
-use collective::{DType, OpKind, ReduceOp};
+use collective::{DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
 use crate::faults::Phase;
@@ -19,6 +19,7 @@ fn sum(count: u64) -> Call {
         dtype: DType::I64,
         count,
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }
 

@@ -53,15 +53,14 @@ impl World {
             } => self.send(node, peer, frame, payload),
             Effect::Reduce {
                 ticket,
-                op,
-                dtype,
-                scale,
+                arithmetic,
                 sources,
+                partials,
                 destination,
             } => {
                 self.check_unread(node, destination);
                 let memory = &mut self.sidecars[node].memory;
-                let work = memory.reduce(ticket, (dtype, op, scale), sources, destination);
+                let work = memory.reduce(ticket, arithmetic, [sources, partials], destination);
                 self.work(node, work);
             }
             Effect::Copy {

@@ -80,8 +80,8 @@ pub(crate) struct Cluster {
     /// By operation; several may be in flight, so they need not end in order.
     pub(crate) outcomes: Vec<BTreeMap<usize, Outcome>>,
     pub(crate) inputs_seed: u64,
-    /// Every element of every f16 input, in place of random ones.
-    pub(crate) constant: Option<half::f16>,
+    /// What each rank brings to its operations, one after another, in place of random elements.
+    pub(crate) given: Vec<Vec<u8>>,
     /// Ranks that do not call for now.
     pub(crate) held: BTreeSet<u32>,
     pub(crate) frozen: BTreeSet<usize>,
@@ -134,7 +134,7 @@ impl Cluster {
             refused: BTreeMap::new(),
             outcomes: vec![BTreeMap::new(); world],
             inputs_seed: rng.next_u64(),
-            constant: None,
+            given: Vec::new(),
             held: BTreeSet::new(),
             frozen: BTreeSet::new(),
             crash: CrashPoint::never(),

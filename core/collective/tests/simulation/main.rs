@@ -9,14 +9,16 @@ mod failure;
 mod fixture;
 mod group;
 mod misfortune;
+mod numerics;
 mod ranks;
 mod reference;
 mod results;
 mod shell;
+mod wide;
 
 use std::time::Duration;
 
-use collective::{Call, CallError, DType, OpKind, ReduceOp};
+use collective::{Call, CallError, DType, Numerics, OpKind, ReduceOp};
 use sim::Rng;
 
 use crate::fixture::draw;
@@ -59,6 +61,7 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         dtype,
         count,
         tag: rng.range(0..2),
+        numerics: *rng.pick(&Numerics::ALL),
     };
     match call.check(world) {
         Err(CallError::Factor { .. }) => any_call(rng, world),
@@ -74,5 +77,6 @@ fn sum(count: u64) -> Call {
         dtype: DType::F32,
         count,
         tag: 0,
+        numerics: Numerics::Fast,
     }
 }

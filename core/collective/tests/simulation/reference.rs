@@ -9,6 +9,7 @@ use collective::tree::Tree;
 use collective::{Call, DType, OpKind, ReduceOp, Scale};
 
 use crate::cluster::Cluster;
+use crate::wide;
 
 /// The result bytes of an operation that all ranks called alike.
 pub(crate) fn result(cluster: &Cluster, op: OpId) -> Vec<u8> {
@@ -75,6 +76,10 @@ fn combined(cluster: &Cluster, call: &Call, inputs: &[Vec<u8>]) -> Vec<u8> {
         let chunk = plan.chunk(index);
         assert!(matches!(chunk.flow, Flow::Combine { .. }));
         let tree = &group.trees.trees[chunk.tree()];
+        if call.widening() > 1 {
+            result.extend(wide::result(call, &group.layout, inputs, tree, &chunk));
+            continue;
+        }
         result.extend(subtree(cluster, call, inputs, tree, &chunk, tree.root));
     }
     result

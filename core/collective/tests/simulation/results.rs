@@ -7,7 +7,7 @@ use collective::machine::{
     Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, OnPeerLoss, Reason, Recovery, Refusal,
     Verdict, WORLD,
 };
-use collective::{Call, DType, Factor, OpKind, ReduceOp};
+use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
 
 use crate::cluster::{Cluster, FENCE, Outcome};
@@ -37,7 +37,7 @@ pub(crate) fn check_results(cluster: &Cluster) {
     }
 }
 
-fn all_ok(cluster: &Cluster) {
+pub(crate) fn all_ok(cluster: &Cluster) {
     let failed = cluster
         .all_outcomes()
         .find_map(|outcome| outcome.as_ref().err());
@@ -174,6 +174,7 @@ fn every_type_and_operator_gives_the_reference_result() {
                 dtype,
                 count: 333,
                 tag: 0,
+                numerics: Numerics::Fast,
             })
         });
         let legal = calls.filter(|call| call.check(world).is_ok());
@@ -190,12 +191,14 @@ fn an_average_that_fits_does_not_overflow_on_its_way() {
         let large = half::f16::from_f32(40_000.0);
         for (nodes, ranks) in [(2, 1), (2, 2), (5, 1), (9, 8)] {
             let mut cluster = Cluster::new(rng, Group::uniform(nodes, ranks));
-            cluster.constant = Some(large);
+            let all = large.to_ne_bytes().repeat(1400);
+            cluster.given = vec![all; cluster.programs.len()];
             let call = |kind| Call {
                 kind,
                 dtype: DType::F16,
                 count: 700,
                 tag: 0,
+                numerics: Numerics::Fast,
             };
             let op = ReduceOp::Avg;
             let kinds = [OpKind::AllReduce { op }, OpKind::Reduce { op, root: 1 }];
@@ -273,6 +276,11 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
         dtype: DType::F32,
         count: 700,
         tag: 5,
+        numerics: Numerics::Fast,
+    };
+    let precise = Call {
+        numerics: Numerics::Precise,
+        ..base
     };
     let scaled = |factor| Call {
         kind: OpKind::AllReduce {
@@ -302,6 +310,7 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
         (base, Call { count: 701, ..base }),
         (base, Call { count: 1, ..base }),
         (base, Call { tag: 6, ..base }),
+        (precise, base),
         (
             base,
             Call {

@@ -18,14 +18,13 @@ impl Cluster {
             } => self.send(node, peer, frame, payload),
             Effect::Reduce {
                 ticket,
-                op,
-                dtype,
-                scale,
+                arithmetic,
                 sources,
+                partials,
                 destination,
             } => {
-                let how = (dtype, op, scale);
-                let work = self.memory[node].reduce(ticket, how, sources, destination);
+                let reads = [sources, partials];
+                let work = self.memory[node].reduce(ticket, arithmetic, reads, destination);
                 self.work(node, work);
             }
             Effect::Copy {

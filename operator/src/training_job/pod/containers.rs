@@ -3,7 +3,7 @@
 use crds::fabric::{NodeClass, Share};
 use crds::names;
 use crds::template::TemplateContainer;
-use crds::training_job::{Backend, TrainingJob};
+use crds::training_job::{Backend, Numerics, TrainingJob};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -159,7 +159,15 @@ fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
         Backend::HFReduce => "HFReduce",
         Backend::None => "None",
     };
-    let mut env = vec![variable("FIREFLYER_BACKEND", backend)];
+    let numerics = match job.spec.communication.numerics {
+        Numerics::Fast => "Fast",
+        Numerics::Precise => "Precise",
+        Numerics::Bitwise => "Bitwise",
+    };
+    let mut env = vec![
+        variable("FIREFLYER_BACKEND", backend),
+        variable("FIREFLYER_NUMERICS", numerics),
+    ];
     if let (Some(checkpoint), Some(folder)) = (&job.spec.checkpoint, checkpoint_folder(job)) {
         let interval = checkpoint.interval_seconds.to_string();
         let keep_last = checkpoint.keep_last.to_string();

@@ -93,7 +93,7 @@ fn path_or_variable_problem(body: &PodTemplateBody) -> Option<String> {
     None
 }
 
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 13] = [
     "FIREFLYER_JOB",
     "FIREFLYER_NAMESPACE",
     "FIREFLYER_ATTEMPT",
@@ -101,6 +101,7 @@ const RESERVED: [&str; 12] = [
     "FIREFLYER_NODES",
     "FIREFLYER_PROCS_PER_NODE",
     "FIREFLYER_BACKEND",
+    "FIREFLYER_NUMERICS",
     "FIREFLYER_CHECKPOINT_DIR",
     "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS",
     "FIREFLYER_CHECKPOINT_KEEP_LAST",

@@ -101,6 +101,24 @@ fn what_goes_up_is_read_where_it_lies_until_its_slot_is_returned() {
 }
 
 #[test]
+fn two_groups_have_slots_of_the_same_number_and_each_gets_its_own_back() {
+    let (mut child, mut parent) = pair();
+    let part = block(b"parts of two groups");
+    let of = |group, header| Header { group, ..header };
+    for group in [1, 2] {
+        let lent = part.read(0..5).unwrap();
+        send(&mut child, &of(group, up(3, 5)), Some((10 + group, lent)));
+    }
+    for group in [2, 1] {
+        receive(&mut parent);
+        send(&mut parent, &of(group, credit(3)), None);
+        receive(&mut child);
+        assert_eq!(flush(&mut child), [10 + group]);
+    }
+    part.write(0..5).unwrap();
+}
+
+#[test]
 fn what_goes_down_is_copied_and_then_used_again() {
     let (mut child, mut parent) = pair();
     let result = block(b"a result");

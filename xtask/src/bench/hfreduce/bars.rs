@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::case::{
     Case, Contender, DType, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, Load, OPEN_MPI_SHM, SHM, Shape,
-    TCP, TCP_COPIES, kib, mib, shape,
+    TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape,
 };
 use super::limits::Limit;
 use super::machine;
@@ -128,6 +128,11 @@ pub(super) fn all(results: &Results) -> Vec<Bar> {
     for (shape, contender) in [(one, TCP), (four, TCP), (one, SHM)] {
         for dtype in [DType::F16, DType::Bf16] {
             bars.push(per_byte(results, shape, contender, dtype));
+        }
+    }
+    for shape in [one, four] {
+        for dtype in [DType::F32, DType::Bf16] {
+            bars.push(of_fast(results, shape, dtype));
         }
     }
     let waiting = || {
@@ -268,6 +273,19 @@ fn per_byte(results: &Results, shape: Shape, contender: Contender, dtype: DType)
         side(results, small, contender),
         side(results, case(shape, load), contender),
         |small, f32| f32 / small,
+    )
+}
+
+/// What it costs that a sum does not depend on how tensors are cut.
+fn of_fast(results: &Results, shape: Shape, dtype: DType) -> Bar {
+    let load = mib(186);
+    let case = Case { shape, dtype, load };
+    Bar::compare(
+        format!("{case}: {TCP_BITWISE} against {TCP}"),
+        (Want::AtMost(2.2), Unit::Times),
+        side(results, case, TCP_BITWISE),
+        side(results, case, TCP),
+        |bitwise, fast| bitwise / fast,
     )
 }
 

@@ -108,39 +108,57 @@ impl fmt::Display for Player {
     }
 }
 
-/// A player, and where its tensors lie.
+/// How a player does it; the rivals know the first way only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// Tensors lie in the lent buffers, sums are rounded on every level of the tree.
+    Plain,
+    /// Private tensors are copied into the lent buffers, and results out.
+    Copies,
+    /// Sums do not depend on how tensors are cut: one tree, in f32.
+    Bitwise,
+}
+
+impl Way {
+    /// What a rank of a bench calls it.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "segment",
+            Self::Copies => "copy",
+            Self::Bitwise => "bitwise",
+        }
+    }
+}
+
+/// A player, and how it does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Contender {
     pub(super) player: Player,
-    /// Ours only: private tensors are copied into the lent buffers, and results out.
-    pub(super) copies: bool,
+    pub(super) way: Way,
 }
 
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let copies = if self.copies { " + copies" } else { "" };
-        write!(f, "{}{copies}", self.player)
+        let way = match self.way {
+            Way::Plain => "",
+            Way::Copies => " + copies",
+            Way::Bitwise => " bitwise",
+        };
+        write!(f, "{}{way}", self.player)
     }
 }
 
-pub(super) const fn ours(transport: Transport) -> Contender {
+const fn ours(transport: Transport, way: Way) -> Contender {
     Contender {
         player: Player::Ours(transport),
-        copies: false,
+        way,
     }
 }
 
-pub(super) const fn copying(transport: Transport) -> Contender {
-    Contender {
-        player: Player::Ours(transport),
-        copies: true,
-    }
-}
-
-pub(super) const fn rival(player: Player) -> Contender {
+const fn rival(player: Player) -> Contender {
     Contender {
         player,
-        copies: false,
+        way: Way::Plain,
     }
 }
 
@@ -149,10 +167,11 @@ pub(super) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
 pub(super) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
 pub(super) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
 pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
-pub(super) const TCP: Contender = ours(Transport::Tcp);
-pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked);
-pub(super) const SHM: Contender = ours(Transport::Shm);
-pub(super) const TCP_COPIES: Contender = copying(Transport::Tcp);
+pub(super) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
+pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
+pub(super) const SHM: Contender = ours(Transport::Shm, Way::Plain);
+pub(super) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
+pub(super) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
 
 /// One line of the table of results, less who did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,7 +192,7 @@ impl Case {
     pub(super) fn memory(&self, contender: Contender) -> u64 {
         let (world, nodes) = (self.shape.world() as u64, self.shape.nodes as u64);
         let tensors = match contender.player {
-            Player::Ours(_) if contender.copies => 2 * world + nodes,
+            Player::Ours(_) if contender.way == Way::Copies => 2 * world + nodes,
             Player::Ours(_) => world + nodes,
             Player::Gloo => world,
             // They are given a result apart from the input.
@@ -205,12 +224,13 @@ const LAYERS: Load = Load {
 };
 const LOADS: [Load; 7] = [kib(4), kib(64), mib(1), mib(16), mib(64), mib(186), LAYERS];
 const SHAPES: [Shape; 4] = [shape(2, 1), shape(2, 4), shape(2, 8), shape(4, 8)];
-const EVERYBODY: [Contender; 10] = [
+const EVERYBODY: [Contender; 11] = [
     TCP,
     TCP_CHECKED,
     TCP_COPIES,
+    TCP_BITWISE,
     SHM,
-    copying(Transport::Shm),
+    ours(Transport::Shm, Way::Copies),
     GLOO,
     OPEN_MPI_TCP,
     OPEN_MPI_SHM,
@@ -255,6 +275,7 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
             &[
                 TCP,
                 TCP_CHECKED,
+                TCP_BITWISE,
                 SHM,
                 GLOO,
                 INTEL_MPI_TCP,
@@ -263,10 +284,10 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
             ],
         ),
         case(one, mib(186), DType::F16, &[TCP, SHM]),
-        case(one, mib(186), DType::Bf16, &[TCP, SHM]),
-        case(four, mib(186), f32, &[TCP, TCP_COPIES, GLOO]),
+        case(one, mib(186), DType::Bf16, &[TCP, TCP_BITWISE, SHM]),
+        case(four, mib(186), f32, &[TCP, TCP_COPIES, TCP_BITWISE, GLOO]),
         case(four, mib(186), DType::F16, &[TCP]),
-        case(four, mib(186), DType::Bf16, &[TCP]),
+        case(four, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(shape(4, 8), kib(4), f32, &[TCP]),
         case(shape(4, 8), mib(64), f32, &[TCP, SHM, GLOO, INTEL_MPI_SHM]),
     ]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::case::{Case, Load};
+use super::case::{Case, Load, Way};
 use super::conductor::Rank;
 use super::machine::{self, Usage};
 use super::process::{Folder, Process};
@@ -77,8 +77,8 @@ impl Gang {
     }
 
     /// Prepares a case, checks its result on every rank, and measures it.
-    pub(super) fn measure(&mut self, case: Case, copies: bool, gate: Duration) -> Result<Figures> {
-        self.prepare(case, copies)?;
+    pub(super) fn measure(&mut self, case: Case, way: Way, gate: Duration) -> Result<Figures> {
+        self.prepare(case, way)?;
         for _ in 0..WARM_UP {
             self.round(case.load)?;
         }
@@ -127,7 +127,7 @@ impl Gang {
 
     /// The share of a core that a rank uses while it waits for the last one: the worst of them.
     pub(super) fn waiting(&mut self, case: Case, late: Duration) -> Result<f64> {
-        self.prepare(case, false)?;
+        self.prepare(case, Way::Plain)?;
         self.round(case.load)?;
         let last = self.ranks.len() - 1;
         for (rank, seat) in self.ranks.iter_mut().enumerate() {
@@ -155,9 +155,9 @@ impl Gang {
         used / start.elapsed().as_secs_f64() / self.sidecars.len().max(1) as f64
     }
 
-    fn prepare(&mut self, case: Case, copies: bool) -> Result<()> {
+    fn prepare(&mut self, case: Case, way: Way) -> Result<()> {
         let Load { tensors, bytes } = case.load;
-        let mode = if copies { "copy" } else { "segment" };
+        let mode = way.word();
         self.tell(&format!(
             "case {bytes} {tensors} {} {mode}",
             case.dtype.name()
