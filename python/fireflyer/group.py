@@ -23,10 +23,11 @@ import torch
 import torch.distributed as dist
 
 from . import naming, process
+from .completer import Completer
 from .errors import HFReduceError
 from .gpu import Courier
 from .membership import Members
-from .work import Completer, HFReduceWork
+from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
@@ -456,16 +457,20 @@ class HFReduceGroup(dist.ProcessGroup):
         client, completer, timeout = self._client, self._completer, self._timeout
         assert client is not None and completer is not None
         tickets: list[Ticket] = []
+        ended = 0
+        first: HFReduceError | None = None
+        participants: int | None = None
 
         def finish() -> int | None:
-            first, participants = None, None
-            for ticket, output in zip(tickets, outputs):
+            nonlocal ended, first, participants
+            while ended < len(tickets):
                 try:
-                    ranks = _receive(client, ticket, output, timeout, part)
+                    ranks = _receive(client, tickets[ended], outputs[ended], timeout, part)
                     # A rank that was lost between two of several tensors is in some of them only.
                     participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
                     first = first or HFReduceError(naming.explain(str(error)))
+                ended += 1
             if first is not None:
                 raise first
             if after is not None:
@@ -473,19 +478,22 @@ class HFReduceGroup(dist.ProcessGroup):
             return participants
 
         told = [one for one in (results or outputs) if one is not None]
+        nbytes = sum(one.nbytes for one in outputs if one is not None)
+        lane = self._lane
         with self._turn():
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = None
                     if tensor is not None and count > 0:
                         data = _bytes(tensor.contiguous())
-                    said = {"reduce": reduction or "sum", "root": root, "tag": name}
-                    said["factor"] = factor
-                    said["group"] = self._lane
-                    tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
+                    ticket = client.call(
+                        kind, dtype, count, data, reduce=reduction or "sum", factor=factor, root=root, tag=name,
+                        group=lane, timeout=timeout,
+                    )  # fmt: skip
+                    tickets.append(ticket)
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
-                work = completer.add(HFReduceWork(kind, told), finish)
+                work = completer.add(HFReduceWork(kind, told), finish, nbytes=nbytes)
         return work
 
 
@@ -530,7 +538,8 @@ def _bytes(tensor: torch.Tensor) -> Any:
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.dtype in _NUMPY:
-        return tensor.numpy().reshape(-1).view(numpy.uint8)
+        array = tensor.numpy()
+        return (array if array.ndim == 1 else array.reshape(-1)).view(numpy.uint8)
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
@@ -548,7 +557,10 @@ def _reduction(given: Any) -> str | None:
         return "sum"
     op = getattr(given, "reduceOp", given)
     # c10d's operations compare equal to their kind, but do not hash like it.
-    return next((word for known, word in _REDUCTIONS if op == known), None)
+    for known, word in _REDUCTIONS:
+        if op == known:
+            return word
+    return None
 
 
 def _factor(given: Any) -> float:
