@@ -7,6 +7,7 @@ mod gang;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use gang::limits::{self, KILLED, NAMED};
 use gang::processes::{NAMED_SILENT_WITHIN, Sidecars, loopback, suspects};
 use gang::{Gang, PATIENCE, f32s, failure, filled, run, sum, wait_until, wait_until_some};
 use rustix::process::Signal;
@@ -14,9 +15,6 @@ use wire::attach::{Channel, ToSidecar};
 use wire::client::{Client, Error};
 use wire::entry::FailureKind;
 use wire::{Call, DType, OpKind};
-
-/// Ten times the 2 s in which a frozen node has to be named, and far above what a dead one takes.
-const NAMED_WITHIN: Duration = Duration::from_secs(20);
 
 // COLL-1: the same error, naming both sides, on every rank; and the group is usable afterwards.
 #[test]
@@ -96,7 +94,11 @@ fn a_process_that_dies_in_an_operation_is_named_on_every_rank() {
                     let start = Instant::now();
                     let (kind, text) = failure(client.wait(ticket, PATIENCE));
                     assert_eq!(kind, FailureKind::Broken);
-                    assert!(start.elapsed() < NAMED_WITHIN / 4, "{:?}", start.elapsed());
+                    limits::keep(
+                        "a process is killed: a rank is told who it was",
+                        KILLED,
+                        start,
+                    );
                     // Whatever is called later fails with the same cause.
                     assert_eq!(failure(run(&client, sum(1), &f32s(&[1.0]))).1, text);
                     text
@@ -142,7 +144,11 @@ fn a_sidecar_that_is_killed_is_named_by_all_others() {
     }
     let lost = run(&clients[2], Call::barrier(), &[]).unwrap_err();
     assert!(matches!(lost, Error::SidecarLost { .. }), "{lost}");
-    assert!(start.elapsed() < NAMED_WITHIN / 4, "{:?}", start.elapsed());
+    limits::keep(
+        "a sidecar is killed: all others are told which",
+        KILLED,
+        start,
+    );
 }
 
 // COLL-2: a frozen sidecar is named within 2 s, and given up later.
@@ -161,9 +167,8 @@ fn a_sidecar_that_is_frozen_is_named_and_then_given_up() {
     gang.signal(2, Signal::STOP);
     let start = Instant::now();
     wait_until(|| suspects(gang.metrics_address(0), 2));
-    // It is given up after 10 s; naming it must not have waited for that.
-    assert!(start.elapsed() < NAMED_WITHIN / 3, "{:?}", start.elapsed());
-    // The wait above has room for a busy machine, what the sidecar measured itself has none.
+    limits::keep("a sidecar freezes: it is named", NAMED, start);
+    // That has room for a busy machine, what the sidecar measured itself has none.
     let silence = wait_until_some(|| gang.silence(0, 2));
     assert!(silence < NAMED_SILENT_WITHIN, "{silence:?}");
     for (client, ticket) in clients.iter().zip(tickets) {

@@ -19,10 +19,11 @@ pub(crate) const VERB: Verb = Verb {
 const USAGE: &str = "
 Usage: cargo xtask bench [SUITE]
 
-Suites (default: the first three):
+Suites (default: all but the last):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   allreduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
+  losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, against the limits
   hfreduce   allreduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
 
 Options of `hfreduce`, which needs root for namespaces and installs its rivals (Gloo in the trainer's root, Open MPI
@@ -73,6 +74,25 @@ const SUITES: &[Suite] = &[
             "--",
             "speed",
             "--nocapture",
+        ],
+    },
+    Suite {
+        name: "losses",
+        cargo: &[
+            "test",
+            "--release",
+            "--package",
+            "hfreduce-sidecar",
+            "--test",
+            "shrink",
+            "--test",
+            "restart",
+            "--test",
+            "faults",
+            "--",
+            "--nocapture",
+            "--test-threads",
+            "1",
         ],
     },
 ];

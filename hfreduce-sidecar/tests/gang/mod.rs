@@ -5,6 +5,7 @@
 
 pub(crate) mod grouped;
 pub(crate) mod leader;
+pub(crate) mod limits;
 pub(crate) mod pods;
 pub(crate) mod processes;
 pub(crate) mod restarted;

@@ -13,34 +13,21 @@ impl Group {
     /// Does everything that has become possible.
     pub(super) fn advance(&mut self, node: &mut Node) {
         if node.broken.is_none() {
-            while self.advance_once(node) {}
+            while let Some(id) = self.next_turn() {
+                self.judge(node, id);
+                for tree in 0..2 {
+                    while self.start(node, id, tree).is_some() {}
+                }
+            }
             self.pump(node);
         }
         self.end_and_release(node);
     }
 
-    fn advance_once(&mut self, node: &mut Node) -> bool {
-        let mut moved = false;
-        let mut next = self.ops.keys().next().copied();
-        while let Some(id) = next {
-            self.judge(node, id);
-            for tree in 0..2 {
-                while self.start(node, id, tree).is_some() {
-                    moved = true;
-                }
-            }
-            next = self.ops.range(id + 1..).next().map(|(&id, _)| id);
-        }
-        moved
-    }
-
     /// Whether a part waits for a slot to the parent, or a chunk for one to a child.
     pub(super) fn waits_for_room(&self) -> bool {
-        let trees = self.parents.iter().enumerate();
-        let mut up = trees.filter(|(_, parent)| parent.is_some());
         let children = || self.edges.values().flat_map(|edge| &edge.child).flatten();
-        up.any(|(tree, _)| self.ops.values().any(|op| op.has_to_start(tree)))
-            || children().any(|child| !child.backlog.is_empty())
+        self.turns.wait_for_slots() || children().any(|child| !child.backlog.is_empty())
     }
 
     /// A chunk of an operation that is planned, and this node's step.

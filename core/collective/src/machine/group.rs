@@ -10,6 +10,7 @@ use super::history::History;
 use super::node::{Farewell, Node, Work};
 use super::operation::{Brought, Operation, Stage};
 use super::part::Part;
+use super::turns::Turns;
 use super::{
     Broken, Buffer, Claim, Config, Effect, Frame, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason,
     Region, Start, Ticket, WORLD,
@@ -40,6 +41,7 @@ pub(super) struct Group {
     /// The send slots of each tree in which this node has a parent.
     pub(super) parents: [Option<(usize, Parent)>; 2],
     pub(super) ops: BTreeMap<OpId, Operation>,
+    pub(super) turns: Turns,
     /// How many operations each local rank has called.
     pub(super) called: Vec<u64>,
     pub(super) history: History,
@@ -84,6 +86,7 @@ impl Group {
             parents: [0, 1]
                 .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
             ops: BTreeMap::new(),
+            turns: Turns::default(),
             history: History::new(base, called.clone(), &trees[0].children[node]),
             called,
             gone: vec![false; local],
@@ -148,6 +151,7 @@ impl Group {
                 operation.stage = Stage::Final;
             }
             self.ops.insert(op, operation);
+            self.turns.stir(op);
         }
     }
 
@@ -274,6 +278,7 @@ impl Group {
             return;
         }
         let refused = ready.err().or_else(|| self.lost_for(&call));
+        self.turns.stir(id);
         let operation = self
             .ops
             .entry(id)
@@ -304,6 +309,7 @@ impl Group {
             .and_then(|operation| operation.brought[rank].as_mut())
         {
             brought.ready = brought.ready.max(ready);
+            self.turns.stir(op);
         }
     }
 

@@ -37,6 +37,7 @@ mod operation;
 mod part;
 mod receive;
 mod status;
+mod turns;
 mod up;
 mod watch;
 

@@ -394,6 +394,7 @@ impl Group {
         self.ops
             .entry(id)
             .or_insert_with(|| Operation::new(local, node.now));
+        self.turns.stir(id);
         self.check_departures(node, id);
     }
 

@@ -23,15 +23,21 @@ impl Group {
             return None;
         }
         let (chunk, step) = self.step(id, 2 * started + tree as u32)?;
+        let slot = match step.to_parent {
+            Some(_) => {
+                let slot = self.free_slot(id, tree);
+                if slot.is_none() {
+                    self.turns.starve(id, tree);
+                }
+                Some(slot?)
+            }
+            None => None,
+        };
         let arrivals = self.arrivals(id, &chunk, &step)?;
         let inputs = if step.own {
             self.inputs(id, &chunk)?
         } else {
             Vec::new()
-        };
-        let slot = match step.to_parent {
-            Some(_) => Some(self.free_slot(id, tree)?),
-            None => None,
         };
 
         for &(peer, _) in &arrivals {
@@ -65,7 +71,14 @@ impl Group {
 
     /// A send slot for an operation. The last free one is kept for the oldest operation that still has chunks to
     /// start: a later one may sit in the parent's slots until the oldest is through, so it must not take them all.
-    fn free_slot(&self, id: OpId, tree: usize) -> Option<u8> {
+    pub(super) fn free_slot(&self, id: OpId, tree: usize) -> Option<u8> {
+        let (_, parent) = self.parents[tree].as_ref()?;
+        let slot = parent.free(0)?;
+        (parent.free(1).is_some() || self.is_oldest(id, tree)).then_some(slot)
+    }
+
+    /// Whether no earlier operation has chunks to start.
+    fn is_oldest(&self, id: OpId, tree: usize) -> bool {
         let waits = |operation: &Operation| {
             let unplanned = operation.stage == Stage::Open && operation.plan.is_none();
             unplanned || operation.has_to_start(tree)
@@ -73,9 +86,7 @@ impl Group {
         // What is served moves before our ranks have called what comes before it.
         let called = self.called.iter().copied().min().unwrap_or(0);
         let all_known = (called..id).all(|earlier| self.ops.contains_key(&earlier));
-        let is_oldest = all_known && !self.ops.range(..id).any(|(_, operation)| waits(operation));
-        let (_, parent) = self.parents[tree].as_ref()?;
-        parent.free(if is_oldest { 0 } else { 1 })
+        all_known && !self.ops.range(..id).any(|(_, operation)| waits(operation))
     }
 
     /// What the children have sent for a chunk; `None` while something is missing or disagrees.

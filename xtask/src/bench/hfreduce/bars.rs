@@ -114,8 +114,11 @@ pub(super) fn all(results: &Results) -> Vec<Bar> {
         of_floor(results, one, large),
         against(four, large, TCP, GLOO, 5.0),
         against(four, large, TCP_COPIES, GLOO, 2.2),
+        // Over both: what a pair of nodes has between them is not the bar's business.
         against(thirty_two, mib(64), TCP, GLOO, 8.0),
+        against(thirty_two, mib(64), SHM, GLOO, 8.0),
         against(thirty_two, mib(64), TCP, INTEL_MPI_SHM, 1.8),
+        against(thirty_two, mib(64), SHM, INTEL_MPI_SHM, 1.8),
         against(one, large, SHM, INTEL_MPI_SHM, 1.5),
         against(one, large, SHM, OPEN_MPI_SHM, 3.5),
         of_relay(results, one, kib(4)),

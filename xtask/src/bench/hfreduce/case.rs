@@ -332,7 +332,7 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
         case(four, mib(186), DType::F16, &[TCP]),
         case(four, mib(186), DType::Bf16, &[TCP]),
         case(shape(4, 8), kib(4), f32, &[TCP]),
-        case(shape(4, 8), mib(64), f32, &[TCP, GLOO, INTEL_MPI_SHM]),
+        case(shape(4, 8), mib(64), f32, &[TCP, SHM, GLOO, INTEL_MPI_SHM]),
     ]
 }
 

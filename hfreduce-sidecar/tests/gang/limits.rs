@@ -1,0 +1,24 @@
+//! Limits of time that are promised when somebody is lost. A test may run beside others, so it holds ten times each; what
+//! was seen is for `cargo xtask bench losses` to print.
+
+use std::time::{Duration, Instant};
+
+/// A killed process or node is known to the others, and their operation has ended.
+pub(crate) const KILLED: Duration = Duration::from_secs(1);
+/// The operation ends so long after a killed sidecar is started again.
+pub(crate) const RESTARTED: Duration = Duration::from_secs(3);
+/// A frozen node is named.
+pub(crate) const NAMED: Duration = Duration::from_secs(2);
+
+/// Something promised has happened just now.
+#[expect(clippy::print_stdout, reason = "for a bench that runs the test")]
+pub(crate) fn keep(what: &str, limit: Duration, since: Instant) {
+    let seen = since.elapsed();
+    let share = 100.0 * seen.as_secs_f64() / limit.as_secs_f64();
+    println!(
+        "limit: {:7.3} s of {:4.1} s ({share:3.0} %)  {what}",
+        seen.as_secs_f64(),
+        limit.as_secs_f64()
+    );
+    assert!(seen < 10 * limit, "{what}: {seen:?}");
+}
