@@ -17,8 +17,8 @@ import ranks
 import torch
 import torch.distributed as dist
 
-#: Rows of a rank's batch: two cores then compute about as long as Gloo communicates.
-ROWS = 16
+#: Rows of a rank's batch: two cores, with the plain BLAS of the trainer's root, then compute about as long as Gloo communicates.
+ROWS = 1
 #: Where the conductor's folder is, with the run directory of each node.
 FOLDER = Path("/tmp/bench")
 
