@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from . import naming
+from .completer import Completer
 from .errors import HFReduceError
 from .shared import ALIGNMENT, Memory
-from .work import Completer, HFReduceWork
+from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Client, Copy, Gpu, Group, Ticket

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from . import naming, process
+from .completer import Completer
 from .errors import HFReduceError
 from .exchange import Exchange, MessageWork
 from .gpu import Courier
@@ -33,7 +34,7 @@ from .tensors import fits as _fits
 from .tensors import flat as _list
 from .tensors import moved as _moved
 from .tensors import receive as _receive
-from .work import Completer, HFReduceWork
+from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
@@ -499,16 +500,20 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         client, completer, timeout = self._client, self._completer, self._timeout
         assert client is not None and completer is not None
         tickets: list[Ticket] = []
+        ended = 0
+        first: HFReduceError | None = None
+        participants: int | None = None
 
         def finish() -> int | None:
-            first, participants = None, None
-            for ticket, output in zip(tickets, outputs):
+            nonlocal ended, first, participants
+            while ended < len(tickets):
                 try:
-                    ranks = _receive(client, ticket, output, timeout, part)
+                    ranks = _receive(client, tickets[ended], outputs[ended], timeout, part)
                     # A rank that was lost between two of several tensors is in some of them only.
                     participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
                     first = first or HFReduceError(naming.explain(str(error)))
+                ended += 1
             if first is not None:
                 raise first
             if after is not None:
@@ -516,21 +521,22 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
             return participants
 
         told = [one for one in (results or outputs) if one is not None]
+        nbytes = sum(one.nbytes for one in outputs if one is not None)
+        lane = self._lane
         with self._turn():
             try:
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = None
                     if tensor is not None and (count > 0 or splits is not None):
                         data = _bytes(tensor.contiguous())
-                    said = {"reduce": reduction or "sum", "root": root, "tag": name}
-                    said["factor"] = factor
-                    said["numerics"] = self._numerics
-                    said["group"] = self._lane
-                    said["splits"] = splits
-                    tickets.append(client.call(kind, dtype, count, data, **said, timeout=timeout))
+                    ticket = client.call(
+                        kind, dtype, count, data, reduce=reduction or "sum", factor=factor, root=root, tag=name,
+                        numerics=self._numerics, group=lane, splits=splits, timeout=timeout,
+                    )  # fmt: skip
+                    tickets.append(ticket)
             finally:
                 # Also of a call that was refused half way: what was called is waited for.
-                work = completer.add(HFReduceWork(kind, told), finish)
+                work = completer.add(HFReduceWork(kind, told), finish, nbytes=nbytes)
         return work
 
 
@@ -555,7 +561,10 @@ def _reduction(given: Any) -> str | None:
         return "sum"
     op = getattr(given, "reduceOp", given)
     # c10d's operations compare equal to their kind, but do not hash like it.
-    return next((word for known, word in _REDUCTIONS if op == known), None)
+    for known, word in _REDUCTIONS:
+        if op == known:
+            return word
+    return None
 
 
 def _factor(given: Any) -> float:

@@ -67,7 +67,8 @@ def as_bytes(tensor: torch.Tensor) -> Any:
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.dtype in _NUMPY:
-        return tensor.numpy().reshape(-1).view(numpy.uint8)
+        array = tensor.numpy()
+        return (array if array.ndim == 1 else array.reshape(-1)).view(numpy.uint8)
     # A single element may have any stride.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 

@@ -1,19 +1,15 @@
-"""Operations in flight: the handle that PyTorch waits for, and the thread that completes them.
-
-Owns completion in the order of submission, and the lifetime of handles. What an operation's result means
-for the tensors is a function that the group passes in.
+"""The handle of an operation in flight, as PyTorch waits for it. Who brings the operation to its end is `completer`'s
+business.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -22,11 +18,8 @@ import torch.futures
 from . import process
 from .errors import HFReduceError
 
-_log = logging.getLogger(__name__)
-
-#: Handles kept alive after they completed. PyTorch's C++ side holds the C++ half of a handle only, and its
-#: `wait` hangs once the Python half is gone; 4096 x 1 KiB = 4 MiB, DDP has a few dozen at once.
-KEPT_HANDLES = 4096
+if TYPE_CHECKING:
+    from .completer import Completer
 
 
 class HFReduceWork(dist.Work):
@@ -36,8 +29,7 @@ class HFReduceWork(dist.Work):
         super().__init__()
         self._what = what
         self._outputs: list[torch.Tensor] | None = outputs
-        # The caller owns its tensors: a handle that was waited for does not keep them.
-        self._results = [weakref.ref(tensor) for tensor in outputs]
+        self._results: list[weakref.ref[torch.Tensor]] = []
         self._process = process.own()
         self._lock = threading.Lock()
         self._is_over = False
@@ -46,10 +38,23 @@ class HFReduceWork(dist.Work):
         self._latch.acquire()
         self._error: HFReduceError | None = None
         self._participants: int | None = None
+        #: Who ends it, until it is over, and whether that is begun without anybody's waiting.
+        self.completer: Completer | None = None
+        self.is_hurried = False
         #: Of tensors on a GPU: makes the current stream wait for them.
         self.gate: Callable[[], None] | None = None
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
+
+    @property
+    def what(self) -> str:
+        """What was called."""
+        return self._what
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is over, for who does not mind when."""
+        return self._is_over
 
     def complete(self, error: HFReduceError | None, participants: int | None = None) -> None:
         """The operation is over. Called once."""
@@ -57,6 +62,7 @@ class HFReduceWork(dist.Work):
             self._error = error
             self._participants = participants
             self._is_over = True
+            self.completer = None
             source = self._source
         self._latch.release()
         if source is not None:
@@ -70,11 +76,8 @@ class HFReduceWork(dist.Work):
                 f"failed to wait for {self._what} in process {os.getpid()}: process {self._process} has called it; "
                 "wait there, before DataLoader workers are started"
             )
-        limit = timeout.total_seconds()
-        if not self._is_over and not self._await(limit if limit > 0 else -1):
-            raise HFReduceError(
-                f"{self._what} is not finished after {limit:g} s: a rank is missing or slow"
-            )
+        if not self._is_over:
+            self._await(timeout.total_seconds())
         if self._error is not None:
             # A new one each time: a raised exception collects the traceback of every wait.
             raise HFReduceError(str(self._error)) from self._error.__cause__
@@ -83,12 +86,25 @@ class HFReduceWork(dist.Work):
         self._take_outputs()
         return True
 
-    def _await(self, limit_seconds: float) -> bool:
-        """Whether it is over within a time; -1 for any."""
-        if not self._latch.acquire(timeout=limit_seconds):
-            return False
+    def _await(self, limit_seconds: float) -> None:
+        """Waits until it is over; a positive limit ends that with an error."""
+        completer = self.completer
+        if completer is not None and limit_seconds <= 0:
+            # Here rather than in the other thread: a turn at the interpreter costs more than a small operation.
+            completer.complete(self)
+            return
+        self._hurry()
+        if not self._latch.acquire(timeout=limit_seconds if limit_seconds > 0 else -1):
+            raise HFReduceError(
+                f"{self._what} is not finished after {limit_seconds:g} s: a rank is missing or slow"
+            )
         self._latch.release()
-        return True
+
+    def _hurry(self) -> None:
+        """Somebody wants to know of its end without waiting for it in `wait`."""
+        completer = self.completer
+        if completer is not None:
+            completer.hurry(self)
 
     def synchronize(self) -> None:
         """The same as `wait`."""
@@ -96,10 +112,12 @@ class HFReduceWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
+        self._hurry()
         return self._is_over
 
     def is_success(self) -> bool:
         """Whether the tensors hold the result."""
+        self._hurry()
         return self._is_over and self._error is None
 
     def participants(self) -> int | None:
@@ -113,6 +131,8 @@ class HFReduceWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """The caller's tensors, as far as it still has them."""
+        if self._outputs is not None:
+            return self._outputs
         return [tensor for tensor in (one() for one in self._results) if tensor is not None]
 
     def get_future(self) -> torch.futures.Future:
@@ -127,7 +147,9 @@ class HFReduceWork(dist.Work):
                     self._resolve(source)
                 else:
                     self._source = source
-            return self._future
+            future = self._future
+        self._hurry()
+        return future
 
     def _resolve(self, source: torch.futures.Future) -> None:
         if self.gate is not None:
@@ -136,58 +158,13 @@ class HFReduceWork(dist.Work):
 
     def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""
-        outputs, self._outputs = self._outputs, None
-        return self.result() if outputs is None else outputs
+        outputs = self.result()
+        # The caller owns its tensors: a handle that was waited for does not keep them.
+        self._results = [weakref.ref(tensor) for tensor in outputs]
+        self._outputs = None
+        return outputs
 
     def _deliver(self, source: torch.futures.Future) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return source.value()
-
-
-class Completer:
-    """The thread that waits for operations, in the order in which they were called."""
-
-    def __init__(self) -> None:
-        self._process = process.own()
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
-        self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
-        self._thread.start()
-
-    def add(self, work: HFReduceWork, finish: Callable[[], int | None]) -> HFReduceWork:
-        """Completes `work` when `finish` has returned how many ranks took part, or raised."""
-        self._kept.append(work)
-
-        def complete() -> None:
-            error, participants = None, None
-            try:
-                participants = finish()
-            except HFReduceError as raised:
-                error = raised
-            except Exception as raised:  # A bug of ours must not leave the waiting rank waiting.
-                error = HFReduceError(f"failed to finish {work._what}: {raised!r}")
-                error.__cause__ = raised
-            work.complete(error, participants)
-
-        self._queue.put(complete)
-        return work
-
-    def close(self, limit_seconds: float) -> None:
-        """Ends the thread after what was added before. Nothing in a forked child, which has no such thread."""
-        if process.own() != self._process:
-            return
-        self._queue.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(limit_seconds)
-
-    def _run(self) -> None:
-        while True:
-            complete = self._queue.get()
-            if complete is None:
-                return
-            try:
-                complete()
-            except Exception:  # A callback that the script attached to a future.
-                _log.exception("a callback of a collective failed")
-            del complete

@@ -6,16 +6,20 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use wire::client::Error;
 use wire::{Call, DType, Numerics, OpKind, ReduceOp, parts};
 
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
 use crate::memory;
+
+/// How often a thread that waits lets Python's signal handlers run, an interrupt by the user or a request to stop.
+const SIGNALS: Duration = Duration::from_millis(100);
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -83,9 +87,19 @@ impl Client {
         timeout: f64,
     ) -> PyResult<wire::client::Output> {
         let timeout = seconds(timeout)?;
-        let output = py
-            .detach(|| self.inner.wait(ticket.0, timeout))
-            .map_err(|error| raise(py, &error));
+        let start = Instant::now();
+        let output = loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            match py.detach(|| self.inner.wait(ticket.0, left.min(SIGNALS))) {
+                Err(Error::Timeout { .. }) if left > SIGNALS => py.check_signals()?,
+                Err(Error::Timeout { call, .. }) => {
+                    let waited = start.elapsed();
+                    break Err(Error::Timeout { call, waited });
+                }
+                output => break output,
+            }
+        };
+        let output = output.map_err(|error| raise(py, &error));
         if self.inner.test(ticket.0).is_err() {
             // It is over, and not to be waited for again.
             self.read().remove(&ticket.0);

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import signal
+import time
 import unittest
 from datetime import timedelta
 
@@ -53,6 +55,51 @@ def failed():
     future = work.get_future()
     told = [told_by(work.wait), told_by(work.wait), told_by(future.wait), str(work.exception())]
     return told, work.is_completed(), work.is_success()
+
+
+def left_alone():
+    """Small operations that nobody waits for one by one: of a later one's end all are over, and handles that are only
+    asked, or that have a future, come to theirs by themselves."""
+    tensors = [torch.full((3,), float(at)) for at in range(200)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    works[-1].wait()
+    sums = [tensor[0].item() for tensor in tensors]
+    asked, promised = torch.ones(1), torch.ones(1)
+    work = dist.all_reduce(asked, async_op=True)
+    future = dist.all_reduce(promised, async_op=True).get_future()
+    total = future.then(lambda value: value.value()[0].item()).wait()
+    end = time.monotonic() + 60
+    while not work.is_completed():
+        if time.monotonic() > end:
+            raise AssertionError("an operation that is only asked for never ends")
+    return sums, all(one.is_completed() for one in works), asked.item(), total
+
+
+class Interrupted(Exception):
+    """What the handler of a signal raises."""
+
+
+def interrupted():
+    """Rank 1 calls when a signal's handler has run in rank 0, which waits for it."""
+    tensor, store = torch.ones(3), dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["handled"])
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def handle(number, frame):
+        store.set("handled", "1")
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, handle)
+    work = dist.all_reduce(tensor, async_op=True)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        work.wait()
+    except Interrupted:
+        work.wait()  # What was interrupted is waited for again.
+        return tensor.tolist()
+    raise AssertionError("nobody was interrupted")
 
 
 class Samples(torch.utils.data.Dataset):
@@ -142,6 +189,15 @@ class AsyncTest(unittest.TestCase):
                 self.assertIn("ranks disagree", text)
             self.assertIn("HFReduceError", told[2])
             self.assertEqual((completed, success), (True, False))
+
+    def test_who_waits_for_one_ends_those_before_it_and_what_is_only_asked_for_ends_by_itself(self):
+        for sums, over, asked, promised in gang.successes(self.gang().run(left_alone)):
+            self.assertEqual(sums, [4.0 * at for at in range(200)])
+            self.assertEqual((over, asked, promised), (True, 4.0, 4.0))
+
+    def test_a_signal_is_handled_while_a_rank_waits_and_it_can_wait_again(self):
+        for value in gang.successes(self.gang(1, 2).run(interrupted)):
+            self.assertEqual(value, [2.0] * 3)
 
     def test_workers_of_a_data_loader_are_told_and_their_parent_trains_on(self):
         for told, steps, ended, value in gang.successes(self.gang().run(beside_workers)):

@@ -30,7 +30,8 @@ Options of `hfreduce`, which needs root for namespaces and installs its rivals (
 from Debian, Intel MPI from Intel's wheels); who cannot be installed is `not run`:
   --quick          one round of the bars' cases only
   --rounds N       interleaved rounds (3; with --quick 1)
-  --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `waiting`
+  --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `ddp`
+                   for training steps, `waiting` for what waiting costs
   --gate SECONDS   longest wait for a quiet machine before each measurement (20)
   --json FILE      everything, each round by itself";
 

@@ -15,7 +15,9 @@ mod ours;
 mod process;
 mod programs;
 mod results;
+mod step;
 mod table;
+mod trainer;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +30,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use self::bars::Short;
-use self::case::{Case, Contender, DType, Player, Transport, kib, shape};
+use self::case::{Case, Contender, DType, Exchange, Player, Transport, kib, shape};
 use self::gang::{Figures, Gang};
 use self::limits::Limits;
 use self::mpi::Library;
@@ -54,6 +56,7 @@ enum Ready {
     Ours(PathBuf, Transport),
     Gloo(PathBuf),
     Mpi(Library, case::Path),
+    Step(PathBuf, step::Trainer, Exchange),
 }
 
 struct Field {
@@ -143,9 +146,11 @@ impl Field {
             }
             let ready = match player {
                 Player::Ours(transport) => Ok(Ready::Ours(self.program.clone(), transport)),
-                Player::Gloo => gloo::root().map(Ready::Gloo),
+                Player::Gloo => trainer::root().map(Ready::Gloo),
                 Player::OpenMpi(path) => mpi::open().map(|library| Ready::Mpi(library, path)),
                 Player::IntelMpi(path) => mpi::intel().map(|library| Ready::Mpi(library, path)),
+                Player::Step(exchange) => step::prepare()
+                    .map(|trainer| Ready::Step(self.program.clone(), trainer, exchange)),
             };
             if let Err(error) = &ready {
                 println!("not run: {player}: {error:#}");
@@ -259,6 +264,9 @@ impl Field {
             Ready::Ours(program, transport) => ours::start(program, network, shape, *transport),
             Ready::Gloo(root) => gloo::start(root, network, shape),
             Ready::Mpi(library, path) => mpi::start(library, network, shape, *path),
+            Ready::Step(program, trainer, exchange) => {
+                step::start(program, trainer, network, shape, *exchange)
+            }
         }
     }
 
@@ -295,7 +303,7 @@ impl Field {
             .iter()
             .filter_map(|(player, ready)| match ready {
                 Ok(Ready::Mpi(library, _)) => Some((player.to_string(), mpi::version(library))),
-                Ok(Ready::Ours(..) | Ready::Gloo(_)) | Err(_) => None,
+                Ok(Ready::Ours(..) | Ready::Gloo(_) | Ready::Step(..)) | Err(_) => None,
             });
         known.collect()
     }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::case::{
-    Case, Contender, DType, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, Load, OPEN_MPI_SHM, SHM, Shape,
-    TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape,
+    Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load,
+    OPEN_MPI_SHM, SHM, STEP_SHAPE, Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
 use super::limits::Limit;
 use super::machine;
@@ -134,6 +134,9 @@ pub(super) fn all(results: &Results) -> Vec<Bar> {
         for dtype in [DType::F32, DType::Bf16] {
             bars.push(of_fast(results, shape, dtype));
         }
+    }
+    for exchange in [Exchange::Backend, Exchange::Hook, Exchange::Arena] {
+        bars.push(exposed(results, exchange));
     }
     let waiting = || {
         let waiting = results.waiting();
@@ -286,6 +289,28 @@ fn of_fast(results: &Results, shape: Shape, dtype: DType) -> Bar {
         side(results, case, TCP_BITWISE),
         side(results, case, TCP),
         |bitwise, fast| bitwise / fast,
+    )
+}
+
+/// What communication adds to a training step, against what Gloo's adds.
+fn exposed(results: &Results, exchange: Exchange) -> Bar {
+    let case = case(STEP_SHAPE, LAYERS);
+    let added = |exchange| {
+        let (with, alone) = (
+            side(results, case, step(exchange))?,
+            side(results, case, step(Exchange::Alone))?,
+        );
+        Ok(Side {
+            time: with.time.saturating_sub(alone.time),
+            noisy: with.noisy || alone.noisy,
+        })
+    };
+    Bar::compare(
+        format!("{case}: exposed by {}, against gloo's", step(exchange)),
+        (Want::AtMost(1.0 / 3.0), Unit::Times),
+        added(exchange),
+        added(Exchange::Gloo),
+        |own, other| own / other,
     )
 }
 

@@ -84,6 +84,41 @@ pub(super) enum Path {
     Shm,
 }
 
+/// How the gradients of a training step come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Exchange {
+    /// Not at all: every rank trains a model of its own.
+    Alone,
+    /// DistributedDataParallel over Gloo.
+    Gloo,
+    /// The same over our backend: the program differs in one word.
+    Backend,
+    /// The same with our communication hook.
+    Hook,
+    /// Our arena in its place.
+    Arena,
+}
+
+impl Exchange {
+    /// What the program is told.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Gloo => "gloo",
+            Self::Backend => "hfreduce",
+            Self::Hook => "hook",
+            Self::Arena => "arena",
+        }
+    }
+
+    pub(super) const fn is_ours(self) -> bool {
+        match self {
+            Self::Alone | Self::Gloo => false,
+            Self::Backend | Self::Hook | Self::Arena => true,
+        }
+    }
+}
+
 /// Whose processes are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Player {
@@ -91,6 +126,8 @@ pub(super) enum Player {
     Gloo,
     OpenMpi(Path),
     IntelMpi(Path),
+    /// A training step, not a call.
+    Step(Exchange),
 }
 
 impl fmt::Display for Player {
@@ -104,6 +141,11 @@ impl fmt::Display for Player {
             Self::OpenMpi(Path::Shm) => "open mpi shm",
             Self::IntelMpi(Path::Tcp) => "intel mpi tcp",
             Self::IntelMpi(Path::Shm) => "intel mpi shm",
+            Self::Step(Exchange::Alone) => "ddp alone",
+            Self::Step(Exchange::Gloo) => "ddp gloo",
+            Self::Step(Exchange::Backend) => "ddp hfreduce",
+            Self::Step(Exchange::Hook) => "ddp hfreduce hook",
+            Self::Step(Exchange::Arena) => "ddp arena",
         })
     }
 }
@@ -162,6 +204,10 @@ const fn rival(player: Player) -> Contender {
     }
 }
 
+pub(super) const fn step(exchange: Exchange) -> Contender {
+    rival(Player::Step(exchange))
+}
+
 pub(super) const GLOO: Contender = rival(Player::Gloo);
 pub(super) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
 pub(super) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
@@ -197,6 +243,8 @@ impl Case {
             Player::Gloo => world,
             // They are given a result apart from the input.
             Player::OpenMpi(_) | Player::IntelMpi(_) => 2 * world,
+            // Parameters, gradients, buckets, and what is lent.
+            Player::Step(_) => 4 * world + nodes,
         };
         tensors * self.load.total()
     }
@@ -218,7 +266,7 @@ pub(super) const fn mib(bytes: u64) -> Load {
 }
 
 /// The paper's load: 46 layers of 1024 x 1024 in single precision.
-const LAYERS: Load = Load {
+pub(super) const LAYERS: Load = Load {
     tensors: 46,
     bytes: 4 << 20,
 };
@@ -238,6 +286,17 @@ const EVERYBODY: [Contender; 11] = [
     INTEL_MPI_SHM,
 ];
 
+/// Who takes part in the step of a model of these layers.
+const STEPS: [Contender; 5] = [
+    step(Exchange::Alone),
+    step(Exchange::Gloo),
+    step(Exchange::Backend),
+    step(Exchange::Hook),
+    step(Exchange::Arena),
+];
+/// The gang that takes steps.
+pub(super) const STEP_SHAPE: Shape = shape(2, 4);
+
 /// Everything, in order: who takes part in a case is measured one after the other, so close in time.
 pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
     let mut cases = Vec::new();
@@ -249,8 +308,12 @@ pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
                     Player::Ours(_) | Player::Gloo => true,
                     // MPI knows no 16-bit floats.
                     Player::OpenMpi(_) | Player::IntelMpi(_) => dtype == DType::F32,
+                    Player::Step(_) => false,
                 };
-                let contenders = EVERYBODY.into_iter().filter(takes_part).collect();
+                let mut contenders: Vec<_> = EVERYBODY.into_iter().filter(takes_part).collect();
+                if (shape, dtype, load) == (STEP_SHAPE, DType::F32, LAYERS) {
+                    contenders.extend(STEPS);
+                }
                 cases.push((case, contenders));
             }
         }
@@ -286,6 +349,7 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
         case(one, mib(186), DType::F16, &[TCP, SHM]),
         case(one, mib(186), DType::Bf16, &[TCP, TCP_BITWISE, SHM]),
         case(four, mib(186), f32, &[TCP, TCP_COPIES, TCP_BITWISE, GLOO]),
+        case(STEP_SHAPE, LAYERS, f32, &STEPS),
         case(four, mib(186), DType::F16, &[TCP]),
         case(four, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(shape(4, 8), kib(4), f32, &[TCP]),

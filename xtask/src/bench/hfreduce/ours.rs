@@ -1,7 +1,7 @@
 //! Ours: a sidecar in every node's namespace, and a client process for each rank. Both are the program of the image.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,16 +13,24 @@ use super::gang::Gang;
 use super::network::Network;
 
 /// What a sidecar is told, and how its log then calls every link.
-struct Words {
-    told: &'static str,
-    checksum: &'static str,
-    link: &'static str,
+pub(super) struct Words {
+    pub(super) told: &'static str,
+    pub(super) checksum: &'static str,
+    pub(super) link: &'static str,
     /// Gangs of all transports are there at the same time, in the same namespaces.
-    port: u16,
-    metrics: &'static str,
+    pub(super) port: u16,
+    pub(super) metrics: &'static str,
 }
 
-const fn words(transport: Transport) -> Words {
+/// The sidecars of a gang.
+pub(super) struct Served {
+    /// Their processes.
+    pub(super) sidecars: BTreeSet<u32>,
+    /// Where each node's ranks find theirs.
+    run_dirs: Vec<PathBuf>,
+}
+
+pub(super) const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
             told: "tcp",
@@ -55,14 +63,37 @@ pub(super) fn start(
     shape: Shape,
     transport: Transport,
 ) -> Result<Gang> {
-    let Words {
+    let mut conductor = Conductor::new()?;
+    let Served { sidecars, run_dirs } =
+        serve(&mut conductor, program, network, shape, &words(transport))?;
+    for (node, run_dir) in network.nodes.iter().zip(&run_dirs) {
+        for local_rank in 0..shape.procs {
+            let mut rank = node.command(program);
+            rank.args(["bench", "rank", "--local-rank", &local_rank.to_string()]);
+            rank.arg("--run-dir").arg(run_dir);
+            rank.arg("--conductor").arg(conductor.folder.socket());
+            conductor.start(&rank)?;
+        }
+    }
+    conductor.gather(shape.world(), sidecars)
+}
+
+/// Starts a sidecar in every node's namespace, with `node-N` of the conductor's folder as its run directory, and waits until
+/// they have joined.
+pub(super) fn serve(
+    conductor: &mut Conductor,
+    program: &Path,
+    network: &Network,
+    shape: Shape,
+    words: &Words,
+) -> Result<Served> {
+    let &Words {
         told,
         checksum,
         link,
         port,
         metrics,
-    } = words(transport);
-    let mut conductor = Conductor::new()?;
+    } = words;
     let nodes = network.nodes.get(..shape.nodes).context("too few nodes")?;
     let members: Vec<_> = nodes
         .iter()
@@ -96,21 +127,12 @@ pub(super) fn start(
     })?;
     for rank in 0..shape.nodes {
         let log = conductor.log(rank)?;
-        let link = format!("\"transport\":\"{link}\"");
+        let said = format!("\"transport\":\"{link}\"");
         let mut links = log.lines().filter(|line| line.contains("\"transport\":\""));
         ensure!(
-            links.all(|line| line.contains(&link)) && log.contains(&link),
-            "the links of node {rank} are not {transport:?}"
+            links.all(|line| line.contains(&said)) && log.contains(&said),
+            "the links of node {rank} are not {link}"
         );
     }
-    for (node, run_dir) in nodes.iter().zip(&run_dirs) {
-        for local_rank in 0..shape.procs {
-            let mut rank = node.command(program);
-            rank.args(["bench", "rank", "--local-rank", &local_rank.to_string()]);
-            rank.arg("--run-dir").arg(run_dir);
-            rank.arg("--conductor").arg(conductor.folder.socket());
-            conductor.start(&rank)?;
-        }
-    }
-    conductor.gather(shape.world(), sidecars)
+    Ok(Served { sidecars, run_dirs })
 }
