@@ -88,6 +88,6 @@ def moved(tensor: torch.Tensor) -> Words:
 
 def flat(tensors: Any) -> list[torch.Tensor]:
     """One tensor, or one or several in a list or in lists."""
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [one for each in tensors for one in flat(each)]
+    if isinstance(tensors, (list, tuple)):
+        return [one for each in tensors for one in flat(each)]
+    return [tensors]
