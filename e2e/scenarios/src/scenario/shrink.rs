@@ -149,6 +149,7 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
     context.reaches("shrinks", Phase::Running, START).await?;
     reaches_step(&context, "shrinks", 0, 5).await?;
     let (rank, lost) = victim(&context, "shrinks", [0, 2]).await?;
+    eprintln!("    takes rank {rank}'s node");
     context.cluster.node(&lost)?.kill()?;
     let went_on = goes_on_without(&context, "shrinks", &lost).await;
     context.cluster.node(&lost)?.restart()?;
