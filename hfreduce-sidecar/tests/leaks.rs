@@ -40,7 +40,7 @@ fn a_hundred_restarts_leave_no_descriptor_and_no_segment_behind() {
         neighbour.push(holdings(gang.pods.children[0].id()));
     }
     for counts in [trainer, neighbour] {
-        nothing_stays(&counts);
+        nothing_stays(&counts, 1);
     }
 }
 
@@ -60,13 +60,13 @@ fn many_groups_are_opened_and_closed_and_leave_nothing() {
         counts
     });
     for counts in counts {
-        nothing_stays(&counts);
+        nothing_stays(&counts, 8);
     }
 }
 
-/// What a moment holds differs, and memory that is kept for the next operation may become a little more; what each
-/// round leaves behind becomes much more.
-fn nothing_stays(counts: &[(usize, usize)]) {
+/// What a moment holds differs: the least of many moments does not, unless something stays, up to a `little` that is kept
+/// for the next operation.
+fn nothing_stays(counts: &[(usize, usize)], little: usize) {
     let least = |counts: &[(usize, usize)]| {
         let (files, maps): (Vec<_>, Vec<_>) = counts.iter().copied().unzip();
         (
@@ -75,9 +75,8 @@ fn nothing_stays(counts: &[(usize, usize)]) {
         )
     };
     let (early, late) = (least(&counts[10..30]), least(&counts[counts.len() - 20..]));
-    let much = counts.len() / 4;
     assert!(
-        late.0 < early.0 + much && late.1 < early.1 + much,
+        late.0 <= early.0 + little && late.1 <= early.1 + little,
         "{early:?} {late:?}"
     );
 }

@@ -6,9 +6,11 @@ mod input;
 mod lane;
 mod lent;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -239,15 +241,15 @@ impl Session {
                         Ok(()) => ToClient::Taken { segment },
                         Err(reason) => ToClient::Refused { reason },
                     };
-                    self.channel.send(&answer, &[])?;
+                    self.say(&answer, &[])?;
                 }
                 ToSidecar::Allocate { bytes } => match self.lend(bytes) {
                     Ok((segment, lent)) => {
                         let bytes = lent.segment().len() as u64;
                         let message = ToClient::Input { segment, bytes };
-                        self.channel.send(&message, &[lent.segment().fd()])?;
+                        self.say(&message, &[lent.segment().fd()])?;
                     }
-                    Err(reason) => self.channel.send(&ToClient::Refused { reason }, &[])?,
+                    Err(reason) => self.say(&ToClient::Refused { reason }, &[])?,
                 },
                 // An operation in flight keeps its segment alive by itself.
                 ToSidecar::Free { segment } => drop(self.inputs.remove(&segment)),
@@ -258,7 +260,16 @@ impl Session {
 
     /// Tells the members of an epoch.
     pub fn tell_members(&self, members: Members) -> Result<(), Error> {
-        Ok(self.channel.send(&ToClient::Members(members), &[])?)
+        self.say(&ToClient::Members(members), &[])
+    }
+
+    /// Sends a message. That the process is gone is no error here: whether it left or was lost stands in what it has
+    /// sent, which is read to its end.
+    fn say(&self, message: &ToClient, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match self.channel.send(message, fds) {
+            Ok(()) | Err(attach::Error::Closed) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The next entry of the ring, if there is one. Releases lie behind calls there, so the ring is read on
@@ -438,8 +449,7 @@ impl Session {
                         segment: result.number,
                         bytes: result.block.segment().len() as u64,
                     };
-                    self.channel
-                        .send(&message, &[result.block.segment().fd()])?;
+                    self.say(&message, &[result.block.segment().fd()])?;
                 }
                 Outcome::Done {
                     segment: result.number,
@@ -470,8 +480,7 @@ impl Session {
     /// A segment of results is gone.
     pub fn forget(&mut self, number: u32) -> Result<(), Error> {
         if self.known_results.remove(&number) {
-            self.channel
-                .send(&ToClient::Gone { segment: number }, &[])?;
+            self.say(&ToClient::Gone { segment: number }, &[])?;
         }
         Ok(())
     }

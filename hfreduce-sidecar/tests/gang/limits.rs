@@ -10,9 +10,9 @@ pub(crate) const RESTARTED: Duration = Duration::from_secs(3);
 /// A frozen node is named.
 pub(crate) const NAMED: Duration = Duration::from_secs(2);
 
-/// Something promised has happened just now.
+/// Something promised has happened just now. How long it took.
 #[expect(clippy::print_stdout, reason = "for a bench that runs the test")]
-pub(crate) fn keep(what: &str, limit: Duration, since: Instant) {
+pub(crate) fn keep(what: &str, limit: Duration, since: Instant) -> Duration {
     let seen = since.elapsed();
     let share = 100.0 * seen.as_secs_f64() / limit.as_secs_f64();
     println!(
@@ -21,4 +21,5 @@ pub(crate) fn keep(what: &str, limit: Duration, since: Instant) {
         limit.as_secs_f64()
     );
     assert!(seen < 10 * limit, "{what}: {seen:?}");
+    seen
 }

@@ -16,9 +16,6 @@ use wire::client::Client;
 
 use super::{PATIENCE, wait_until};
 
-/// A node that is silent for this long has been named.
-pub(crate) const NAMED_SILENT_WITHIN: Duration = Duration::from_secs(2);
-
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hfreduce-sidecar");
 pub(crate) const METRICS_PORT: u16 = 9402;
 

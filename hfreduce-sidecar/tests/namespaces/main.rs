@@ -15,10 +15,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use collective::DoubleTree;
-use gang::processes::{NAMED_SILENT_WITHIN, Seat, Sidecars, suspects};
+use gang::limits::{self, KILLED, NAMED};
+use gang::processes::{Seat, Sidecars, suspects};
 use gang::{PATIENCE, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use network::{Network, address, missing};
 use rustix::process::Signal;
@@ -27,10 +28,6 @@ use wire::client::{Client, Output};
 use wire::entry::FailureKind;
 
 const ZONES: [&str; 4] = ["a", "a", "b", "b"];
-/// Ten times the 2 s in which a frozen node has to be named.
-const NAMED_WITHIN: Duration = Duration::from_secs(20);
-/// Ten times the second in which a dead one is named "at once".
-const NAMED_AT_ONCE: Duration = Duration::from_secs(10);
 
 type Test = (&'static str, fn());
 
@@ -219,7 +216,7 @@ fn a_cable_that_is_back_in_time_costs_nothing_but_the_time() {
             })
         });
         wait_until(|| fabric.suspects(near, far) && fabric.suspects(far, near));
-        assert!(cut.elapsed() < NAMED_WITHIN, "{:?}", cut.elapsed());
+        limits::keep("a cable is pulled: both ends name each other", NAMED, cut);
         fabric.network.plug(near, far, true);
         for output in ranks.join().unwrap() {
             check_sum(&output, 1000, 4.0);
@@ -246,7 +243,7 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
         for neighbour in &neighbours {
             wait_until(|| fabric.suspects(*neighbour, STOPPED));
         }
-        assert!(stopped.elapsed() < NAMED_WITHIN, "{:?}", stopped.elapsed());
+        limits::keep("a sidecar freezes: its neighbours name it", NAMED, stopped);
         fabric.sidecars.signal(STOPPED, Signal::CONT);
         for output in ranks.join().unwrap() {
             check_sum(&output, 1000, 4.0);
@@ -255,10 +252,7 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
     for neighbour in neighbours {
         wait_until(|| !fabric.suspects(neighbour, STOPPED));
         let silence = fabric.sidecars.silence(neighbour, STOPPED).unwrap();
-        assert!(
-            silence < NAMED_SILENT_WITHIN,
-            "node {neighbour}: {silence:?}"
-        );
+        assert!(silence < NAMED, "node {neighbour}: {silence:?}");
     }
 }
 
@@ -288,7 +282,11 @@ fn a_killed_process_is_named_on_every_rank() {
             text
         })
         .collect();
-    assert!(killed.elapsed() < NAMED_AT_ONCE, "{:?}", killed.elapsed());
+    limits::keep(
+        "a process is killed: all ranks are told who it was",
+        KILLED,
+        killed,
+    );
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     assert!(
         texts[0].contains("rank 3") && texts[0].contains("worker-1"),
