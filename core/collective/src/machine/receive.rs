@@ -143,8 +143,7 @@ impl Group {
                     bytes,
                 })
             }
-            // What is final here may be in use by our ranks: it is not written again.
-            Frame::Down { op, .. } if self.history.has_bytes(op) => return Placement::Discard,
+            Frame::Down { op, .. } if self.holds(op) => return Placement::Discard,
             Frame::Down {
                 tree,
                 op,
