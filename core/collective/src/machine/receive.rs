@@ -5,7 +5,7 @@ use super::cause::Violation;
 use super::edge::Arrival;
 use super::group::Group;
 use super::history::MARKS;
-use super::mail::Want;
+use super::message::Want;
 use super::node::Node;
 use super::operation::{Operation, Stage};
 use super::{
