@@ -14,7 +14,9 @@ pub struct Numbers(BTreeSet<u32>);
 
 /// A list that the kernel would not write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read the list of numbers `{0}`: use one like 0-3,8, of numbers up to {MAX_NUMBER}")]
+#[error(
+    "failed to read the list of numbers `{0}`: use one like 0-3,8, of numbers up to {MAX_NUMBER}"
+)]
 pub struct ListError(String);
 
 impl Numbers {

@@ -291,8 +291,7 @@ mod tests {
             cpus: numbers("0-7"),
             ..paper()
         };
-        let refused =
-            "anywhere: the kernel takes no memory policy, and processors may not be used";
+        let refused = "anywhere: the kernel takes no memory policy, and processors may not be used";
         let why = "processors of the adapter's NUMA node may not be used";
         check(&machine, refused, refused, why);
     }
