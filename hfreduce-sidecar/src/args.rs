@@ -1,4 +1,4 @@
-//! The command line: `serve` (also without a word), `ready`, `bench`. Parses and explains; what the
+//! The command line: `serve` (also without a word), `ready`, `bench`, `validate`. Parses and explains; what the
 //! commands do is in the modules of their names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,9 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::{DType, Numerics};
 
+use crate::bench::LAYERS;
 use crate::meet::{Checksum, Preference, Rdma};
+use crate::numa::Numa;
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
@@ -36,6 +38,9 @@ pub enum Command {
     Ready(Ready),
     /// Measure all-reduce between nodes on this machine's loopback, next to memcpy's rate.
     Bench(Bench),
+    /// Check this machine with an all-reduce within one node, and judge it by its exit code: 0 passed, 1 could not run, 2
+    /// wrong flags, 3 wrong sums, 4 too slow.
+    Validate(Validate),
 }
 
 /// Flags of `serve`.
@@ -91,6 +96,10 @@ pub struct Serve {
     /// Which RDMA device is used.
     #[command(flatten)]
     pub rdma: RdmaFlags,
+    /// Where memory and the engine lie on a machine with several NUMA nodes: `auto` puts results and the engine next to the
+    /// adapter and spreads inputs, a number says which node the adapter is at, `off` leaves all to the kernel.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_NUMA", default_value = "auto")]
+    pub numa: Numa,
     /// The type-of-service byte of data packets, over TCP and RoCE: its upper six bits are the DSCP. By default the
     /// class selector of HFReduce's traffic class in the Fabric.
     #[arg(long, env = "FIREFLYER_TRAFFIC_CLASS")]
@@ -192,6 +201,42 @@ pub struct BenchRank {
     pub conductor: PathBuf,
 }
 
+/// Flags of `validate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Validate {
+    /// Processes of the node, as many as it has GPUs.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub procs: u32,
+    /// Tensors that are reduced at once; by default the paper's load.
+    #[arg(long, default_value_t = LAYERS.0, value_parser = at_least_one)]
+    pub tensors: usize,
+    /// Bytes of a tensor of f32.
+    #[arg(long, default_value_t = LAYERS.1, value_parser = whole_f32s)]
+    pub tensor_bytes: usize,
+    /// How often it is timed.
+    #[arg(long, default_value_t = 10, value_parser = at_least_one)]
+    pub rounds: usize,
+    /// Least algorithm bandwidth in GB/s, 10^9 bytes a second; without it only --of-memcpy counts.
+    #[arg(long, value_parser = rate)]
+    pub at_least: Option<f64>,
+    /// Least traffic of the sum, of what one thread of memcpy reaches in the same run; 0 does not compare.
+    #[arg(long, default_value_t = 0.3, value_parser = rate)]
+    pub of_memcpy: f64,
+    /// How the outcome is written.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// How an outcome is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
 /// Where `serve` listens.
 impl Serve {
     /// The data port on every address of the kind at which peers reach this node.
@@ -213,6 +258,23 @@ fn chunk_bytes(text: &str) -> Result<u32, String> {
         .ok_or_else(|| {
             format!("use a multiple of 64 from {MIN_CHUNK_BYTES} to {PAYLOAD_LIMIT_BYTES}")
         })
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "use a number from 1 on".to_owned())
+}
+
+fn whole_f32s(text: &str) -> Result<usize, String> {
+    let bytes = at_least_one(text).ok();
+    let bytes = bytes.filter(|bytes| bytes.is_multiple_of(4) && *bytes <= 1 << 30);
+    bytes.ok_or_else(|| "use a multiple of 4 from 4 to 1073741824".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok();
+    let rate = rate.filter(|rate: &f64| rate.is_finite() && *rate >= 0.0);
+    rate.ok_or_else(|| "use a number from 0 on".to_owned())
 }
 
 fn dtype(name: &str) -> Result<DType, String> {

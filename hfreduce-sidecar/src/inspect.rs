@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::numa::Report;
 use crate::stop::Stop;
 
 /// Questions that may wait: whoever asks polls, so one more is nobody's loss.
@@ -33,6 +34,8 @@ pub struct Ops {
     pub operations: Vec<Operation>,
     /// Calls of local ranks that wait for their turn or for memory.
     pub waiting: Vec<Waiting>,
+    /// Where memory and the engine lie.
+    pub placement: Report,
     /// What happened last, oldest first: the flight recorder.
     pub history: Vec<String>,
 }

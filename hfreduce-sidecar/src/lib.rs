@@ -17,6 +17,7 @@ pub mod member;
 pub mod memory;
 pub mod metrics;
 pub mod node;
+pub mod numa;
 pub mod pool;
 pub mod rendezvous;
 pub mod serve;

@@ -13,6 +13,7 @@ fn main() -> anyhow::Result<ExitCode> {
         None => serve::run(&cli.serve)?,
         Some(Command::Serve(args)) => serve::run(&args)?,
         Some(Command::Bench(args)) => bench::run(&args)?,
+        Some(Command::Validate(args)) => return bench::validate(&args),
         Some(Command::Ready(args)) => {
             if let Some(reason) = node::not_ready(&args.run_dir) {
                 // The kubelet shows it in the pod's events.

@@ -57,7 +57,7 @@ impl Preference {
         }
     }
 
-    const fn uses_rdma(self) -> bool {
+    pub(crate) const fn uses_rdma(self) -> bool {
         match self {
             Self::Auto | Self::Verbs => true,
             Self::Tcp | Self::Shared => false,

@@ -10,6 +10,7 @@ use wire::rendezvous::Peer;
 
 use crate::introduce::Credentials;
 use crate::meet::{Checksum, Preference, Rdma};
+use crate::numa::Places;
 
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
@@ -89,6 +90,8 @@ pub struct Options {
     pub checksum: Checksum,
     /// The traffic class of data packets, of which the upper six bits are the DSCP.
     pub traffic_class: u8,
+    /// Where memory and the engine lie.
+    pub places: Places,
 }
 
 impl Options {
@@ -104,6 +107,7 @@ impl Options {
             rdma: Rdma::default(),
             checksum: Checksum::default(),
             traffic_class: 0,
+            places: Places::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
 use wire::block::{Block, Reading, Writing};
+use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
 
 use crate::pool::{Pool, PoolError, ResultBlock};
@@ -70,9 +71,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory for at most `limit_bytes` of results, without slots.
+    /// Memory for at most `limit_bytes` of results, without slots. All of it lies in `home`.
     #[must_use]
-    pub fn new(limit_bytes: usize) -> Self {
+    pub fn new(limit_bytes: usize, home: Home) -> Self {
         Self {
             chunk_bytes: 0,
             inputs: BTreeMap::new(),
@@ -80,7 +81,7 @@ impl Memory {
             owns: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: BTreeMap::new(),
-            pool: Pool::new(limit_bytes),
+            pool: Pool::new(limit_bytes, home),
         }
     }
 
@@ -102,7 +103,8 @@ impl Memory {
         };
         let edge = || {
             let bytes = slots * chunk_bytes;
-            let segment = Segment::create("fireflyer-slots", bytes, Writers::Creator)?;
+            let (writers, home) = (Writers::Creator, self.pool.home());
+            let segment = Segment::create_at("fireflyer-slots", bytes, writers, home)?;
             Ok(Slots {
                 block: Some(Block::new(segment)),
                 ..empty()
@@ -308,7 +310,7 @@ mod tests {
             slots: 2,
             chunk_bytes: CHUNK,
         };
-        let mut memory = Memory::new(limit_bytes);
+        let mut memory = Memory::new(limit_bytes, Home::Anywhere);
         memory.set_edges(&sizes).unwrap();
         memory
     }

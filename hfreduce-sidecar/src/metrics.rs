@@ -9,6 +9,8 @@ use daemon::metrics::Error;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use wire::OpKind;
 
+use crate::numa::Report;
+
 /// Sizes of operations are told apart up to these many bytes, and beyond.
 const SIZES: [(usize, &str); 6] = [
     (4 << 10, "4KiB"),
@@ -54,6 +56,7 @@ pub struct Metrics {
     pub suspects: IntCounter,
     suspect: IntGaugeVec,
     link: IntGaugeVec,
+    placement: IntGaugeVec,
     /// Payloads that did not match their checksum.
     pub damaged: IntCounter,
     /// Connections to the data port that did not authenticate.
@@ -145,6 +148,11 @@ impl Metrics {
                 "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
                 &["node_rank", "node", "transport"],
             )?,
+            placement: registry.gauges(
+                "fireflyer_hfreduce_placement",
+                "1, labelled with where memory and the engine lie on the machine's NUMA nodes, and whether pages are huge.",
+                &["inputs", "results", "engine", "huge_pages"],
+            )?,
             damaged: registry.counter(
                 "fireflyer_hfreduce_damaged_payloads_total",
                 "Payloads from peers that did not match their checksum; each ended its link.",
@@ -165,6 +173,20 @@ impl Metrics {
         self.suspect
             .with_label_values(&[&rank.to_string(), name])
             .set(i64::from(is_suspect));
+    }
+
+    /// Where memory and the engine lie.
+    pub fn placed(&self, report: &Report) {
+        let Report {
+            inputs,
+            results,
+            engine,
+            huge_pages,
+            ..
+        } = report;
+        self.placement
+            .with_label_values(&[inputs, results, engine, huge_pages])
+            .set(1);
     }
 
     /// Bytes were combined or copied.

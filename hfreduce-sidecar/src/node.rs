@@ -394,6 +394,7 @@ impl Node {
             names: names.map(|node| node.name.clone()).collect(),
             listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
             limit_bytes: self.options.limit_bytes,
+            places: self.options.places.clone(),
             welcomed: self.welcomed.clone(),
             awaited,
             commands: orders,

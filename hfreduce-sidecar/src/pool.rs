@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use wire::block::Block;
+use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
 
 /// Idle result segments that are kept: what the buckets of a model in flight need.
@@ -62,20 +63,27 @@ pub struct Pool {
     next_number: u32,
     held_bytes: usize,
     limit_bytes: usize,
+    home: Home,
     /// Segments that were unmapped, whose numbers clients should forget.
     gone: Vec<u32>,
 }
 
 impl Pool {
-    /// A pool of at most `limit_bytes`, idle ones included.
-    pub fn new(limit_bytes: usize) -> Self {
+    /// A pool of at most `limit_bytes`, idle ones included, that lie in `home`.
+    pub fn new(limit_bytes: usize, home: Home) -> Self {
         Self {
             idle: Vec::new(),
             next_number: 0,
             held_bytes: 0,
             limit_bytes,
+            home,
             gone: Vec::new(),
         }
+    }
+
+    /// Where its segments lie.
+    pub fn home(&self) -> &Home {
+        &self.home
     }
 
     /// A segment for a result of `bytes`. Idle ones are given up for it where that is needed.
@@ -108,7 +116,7 @@ impl Pool {
                 limit: self.limit_bytes,
             });
         }
-        let segment = Segment::create("fireflyer-result", bytes, Writers::Creator)?;
+        let segment = Segment::create_at("fireflyer-result", bytes, Writers::Creator, &self.home)?;
         self.held_bytes += segment.len();
         let number = self.next_number;
         self.next_number += 1;
@@ -147,7 +155,7 @@ mod tests {
 
     #[test]
     fn segments_are_used_again_and_the_limit_counts_what_is_held() {
-        let mut pool = Pool::new(3 << 20);
+        let mut pool = Pool::new(3 << 20, Home::Anywhere);
         let first = pool.take(2 << 20).unwrap();
         let number = first.number;
         let full = pool.take(2 << 20).unwrap_err();
@@ -164,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_never_fits_is_told_from_what_does_not_fit_now() {
-        let mut pool = Pool::new(1 << 20);
+        let mut pool = Pool::new(1 << 20, Home::Anywhere);
         let idle = pool.take(64 << 10).unwrap();
         pool.put_back(idle);
         let never = pool.take((1 << 20) + 1).unwrap_err();

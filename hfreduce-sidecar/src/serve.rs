@@ -23,6 +23,7 @@ use crate::inspect::{Inspector, Ops};
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::numa::{self, Adapter};
 use crate::stop::Stop;
 
 /// The port of health and metrics.
@@ -80,7 +81,15 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     let stop = Stop::new().context("failed to create a bell")?;
     let listener = TcpListener::bind(listen)
         .with_context(|| format!("failed to listen on {listen} for peers"))?;
+    let adapter = Adapter {
+        address,
+        rdma: args.rdma.rdma_device.clone(),
+        uses_rdma: args.transport.uses_rdma(),
+    };
+    let places = numa::settle(args.numa, &adapter);
+    metrics.placed(&places.report);
     let options = Options {
+        places,
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,

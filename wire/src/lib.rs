@@ -1,5 +1,5 @@
 //! Bytes between our processes: files in the run directory, the rendezvous stream, mutual
-//! authentication, shared segments and rings between trainer and sidecar, data frames between
+//! authentication, shared segments, where their memory lies, and rings between trainer and sidecar, data frames between
 //! sidecars, RDMA. What arrives is validated here once, so the rest may trust its types; what a message
 //! means is decided by those who exchange it. No module here reads a clock to make a decision,
 //! and none depends on another crate of ours.
@@ -14,6 +14,7 @@ mod draft;
 pub mod entry;
 pub mod frame;
 pub mod handshake;
+pub mod home;
 mod identity;
 mod key;
 mod loaded;

@@ -15,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cuda::{self, Device, Registration};
 use crate::draft::Draft;
+use crate::home::Home;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
 pub const UNIT_BYTES: usize = 64 << 10;
@@ -74,13 +75,27 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self, Error> {
+        Self::map(fd, bytes, protection, MapFlags::SHARED)?.touched(protection)
+    }
+
+    /// The first mapping of a new file, whose pages come to lie where they belong.
+    fn first(fd: BorrowedFd<'_>, bytes: usize, home: &Home) -> Result<Self, Error> {
+        let mapping = Self::untouched(fd, bytes)?;
+        home.settle(mapping.start, bytes);
+        mapping.touched(ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// For reading and writing, without a page of it.
+    pub(crate) fn untouched(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         Self::map(fd, bytes, protection, MapFlags::SHARED)
     }
 
     /// Maps for reading and writing, where what is written stays in this process.
     pub(crate) fn private(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        Self::map(fd, bytes, protection, MapFlags::PRIVATE)
+        // To touch private pages for writing would copy them.
+        Self::map(fd, bytes, protection, MapFlags::PRIVATE)?.touched(ProtFlags::READ)
     }
 
     #[expect(unsafe_code, reason = "mmap")]
@@ -106,17 +121,24 @@ impl Mapping {
             // Depends on the kernel's shmem_enabled; a refusal costs speed, not function.
             mapping.advise(Advice::LinuxHugepage).ok();
         }
-        // Touch now what the first operation would otherwise fault in, which triples its time. Kernels
-        // before 5.14 do not know the advice and fault later. To touch private pages for writing would copy them.
-        let writes = protection.contains(ProtFlags::WRITE) && sharing == MapFlags::SHARED;
-        let touch = if writes {
+        Ok(mapping)
+    }
+
+    /// Touches now what the first operation would otherwise fault in, which triples its time. Kernels
+    /// before 5.14 do not know the advice and fault later.
+    fn touched(self, protection: ProtFlags) -> Result<Self, Error> {
+        let touch = if protection.contains(ProtFlags::WRITE) {
             Advice::LinuxPopulateWrite
         } else {
             Advice::LinuxPopulateRead
         };
-        match mapping.advise(touch) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(mapping),
-            Err(source) => Err(failed("touch", source)),
+        match self.advise(touch) {
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(self),
+            Err(source) => Err(Error::System {
+                doing: "touch",
+                bytes: self.bytes,
+                source: source.into(),
+            }),
         }
     }
 
@@ -197,6 +219,16 @@ pub enum Writers {
 impl Segment {
     /// A new segment of `bytes`, rounded up to its size class, zeroed and touched.
     pub fn create(name: &str, bytes: usize, writers: Writers) -> Result<Self, Error> {
+        Self::create_at(name, bytes, writers, &Home::Anywhere)
+    }
+
+    /// The same, with its pages where they belong.
+    pub fn create_at(
+        name: &str,
+        bytes: usize,
+        writers: Writers,
+        home: &Home,
+    ) -> Result<Self, Error> {
         let bytes = size_class(bytes);
         if bytes > LIMIT_BYTES {
             return Err(Error::Size(bytes));
@@ -211,7 +243,7 @@ impl Segment {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).map_err(failed("create"))?;
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(failed("size"))?;
-        let mapping = Mapping::new(fd.as_fd(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::first(fd.as_fd(), bytes, home)?;
         let seals = match writers {
             Writers::Everybody => SealFlags::empty(),
             Writers::Creator => SealFlags::FUTURE_WRITE,

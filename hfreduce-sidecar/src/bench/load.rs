@@ -4,15 +4,21 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, ensure};
+use serde::Serialize;
 use wire::client::{Buffer, Client, Ticket};
 use wire::{Call, DType, Numerics, ReduceOp};
 
 use super::PATIENCE;
 
-/// Elements after which inputs and sums repeat: no divisor of a chunk, so that a misplaced one shows.
-const PERIOD: usize = 5;
-/// Ranks that bring numbers, later ones zeros: sums stay below 257, exact in every type.
+/// Elements after which inputs and sums repeat: a prime, so no divisor of a chunk, and a misplaced one shows.
+const PERIOD: usize = 2557;
+/// Elements by which each tensor's numbers are ahead of the last one's: a misplaced tensor shows too.
+const AHEAD: usize = 31;
+/// Ranks that bring numbers, later ones zeros: sums stay exact in every type.
 const RANKS: u32 = 32;
+/// Numbers are less than this: where there is room, bits go up and down all over an element.
+const WIDE: usize = 1 << 17;
+const NARROW: usize = 5;
 
 /// Where a tensor lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,27 @@ pub(super) enum Mode {
     Segment,
     /// Private memory is copied into a lent buffer, and the result copied over it: gradients of plain tensors.
     Copy,
+}
+
+/// A tensor whose sum is not what it has to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[error(
+    "rank {rank}: {wrong} of {elements} elements of tensor {tensor} are wrong, the first at {first}: {got} instead of \
+     {expected}"
+)]
+pub(super) struct Wrong {
+    /// The rank that got it.
+    pub(super) rank: u32,
+    /// Which of the tensors, from 0.
+    pub(super) tensor: usize,
+    pub(super) elements: usize,
+    pub(super) wrong: usize,
+    /// The first wrong element, from 0.
+    pub(super) first: usize,
+    /// Bytes of that element as they lie in memory, in hexadecimal.
+    pub(super) expected: String,
+    pub(super) got: String,
 }
 
 /// The tensors of one rank.
@@ -63,27 +90,14 @@ impl<'a> Load<'a> {
 
     /// Calls all tensors at once and waits for every result.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
-        self.each(|_| Ok(()))
+        self.each(|_, _| Ok(()))
     }
 
-    /// Runs once with numbers whose sum is known, and looks at every element of every result.
+    /// Runs once with numbers whose sum is known, and looks at every element of every result. A sum that is wrong is an
+    /// error of type [`Wrong`].
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        let standing = self.client.standing();
-        self.fill(weight(standing.rank));
-        let dtype = self.call.dtype;
-        let weights: usize = (0..standing.world).map(weight).sum();
-        let expected = block(|at| encode(at * weights, dtype));
-        self.each(|result| {
-            let wrong = result
-                .chunks(expected.len())
-                .position(|piece| expected.get(..piece.len()) != Some(piece));
-            match wrong {
-                None => Ok(()),
-                Some(piece) => {
-                    anyhow::bail!("the sum is wrong behind byte {}", piece * expected.len())
-                }
-            }
-        })?;
+        self.fill(weight(self.client.standing().rank));
+        self.compare()?;
         // What is added over and over again stays what it is.
         for tensor in &mut self.private {
             tensor.fill(0);
@@ -91,24 +105,52 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
+    /// Runs once and looks whether the results are the sums of what `check` has every rank bring.
+    fn compare(&mut self) -> anyhow::Result<()> {
+        let standing = self.client.standing();
+        let dtype = self.call.dtype;
+        let weights: usize = (0..standing.world).map(weight).sum();
+        // All results are taken, whatever is wrong with one: the next operations are everybody's.
+        let mut found = None;
+        self.each(|tensor, result| {
+            let expected = block(tensor, weights, dtype);
+            let wrong = differences(result, &expected, dtype.size());
+            found = found.take().or(wrong.map(|(wrong, first)| {
+                let expected = expected.chunks(dtype.size()).nth(first % PERIOD);
+                let got = result.chunks(dtype.size()).nth(first);
+                Wrong {
+                    rank: standing.rank,
+                    tensor,
+                    elements: result.len() / dtype.size(),
+                    wrong,
+                    first,
+                    expected: hex(expected.unwrap_or_default()),
+                    got: hex(got.unwrap_or_default()),
+                }
+            }));
+            Ok(())
+        })?;
+        found.map_or(Ok(()), |wrong| Err(wrong.into()))
+    }
+
     /// Puts numbers into inputs that differ by element and by weight.
     fn fill(&mut self, weight: usize) {
         let dtype = self.call.dtype;
-        let numbers = block(|at| encode(at * weight, dtype));
-        let private = self.private.iter_mut().map(Vec::as_mut_slice);
-        for tensor in self
-            .inputs
-            .iter_mut()
-            .map(|input| &mut input[..])
-            .chain(private)
-        {
-            for piece in tensor.chunks_mut(numbers.len()) {
-                piece.copy_from_slice(numbers.get(..piece.len()).unwrap_or_default());
+        for (at, input) in self.inputs.iter_mut().enumerate() {
+            let numbers = block(at, weight, dtype);
+            let private = self.private.get_mut(at).map(Vec::as_mut_slice);
+            for tensor in [Some(&mut input[..]), private].into_iter().flatten() {
+                for piece in tensor.chunks_mut(numbers.len()) {
+                    piece.copy_from_slice(numbers.get(..piece.len()).unwrap_or_default());
+                }
             }
         }
     }
 
-    fn each(&mut self, mut look: impl FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    fn each(
+        &mut self,
+        mut look: impl FnMut(usize, &[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let tensors = self.inputs.len();
         let mut called: VecDeque<Ticket> = VecDeque::new();
         let mut back = Vec::with_capacity(tensors);
@@ -136,13 +178,13 @@ impl<'a> Load<'a> {
         &mut self,
         ticket: Ticket,
         back: &mut Vec<Buffer>,
-        look: &mut impl FnMut(&[u8]) -> anyhow::Result<()>,
+        look: &mut impl FnMut(usize, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let output = self.client.wait(ticket, PATIENCE)?;
         if let Some(tensor) = self.private.get_mut(back.len()) {
             tensor.copy_from_slice(&output.result);
         }
-        look(&output.result)?;
+        look(back.len(), &output.result)?;
         back.push(output.input.context("an operation kept its input")?);
         Ok(())
     }
@@ -157,13 +199,44 @@ const fn weight(rank: u32) -> usize {
     }
 }
 
-/// Some KiB of repeated elements, so that filling and comparing go by large pieces.
-fn block(element: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
-    let once: Vec<u8> = (0..PERIOD).flat_map(element).collect();
-    once.repeat(512)
+/// Once all elements before they repeat, of one tensor, times a factor.
+fn block(tensor: usize, factor: usize, dtype: DType) -> Vec<u8> {
+    let at = |element: usize| (tensor * AHEAD + element) % PERIOD;
+    (0..PERIOD)
+        .flat_map(|element| encode(number(at(element), dtype) * factor, dtype))
+        .collect()
 }
 
-/// A small whole number as an element. Exact up to 256 in every type but those of 8 bits, which have few of them.
+/// What an element is before it is multiplied.
+const fn number(at: usize, dtype: DType) -> usize {
+    match dtype {
+        // A multiplier that scatters the numbers over the range.
+        DType::F32 | DType::I32 | DType::I64 => at * 51_749 % WIDE,
+        DType::BF16 | DType::F16 | DType::U8 | DType::E4M3 | DType::E5M2 => at % NARROW,
+    }
+}
+
+/// How many elements differ from those of a block over and over, and which is the first; none if they are the same.
+fn differences(result: &[u8], block: &[u8], size: usize) -> Option<(usize, usize)> {
+    let (mut wrong, mut first) = (0, None);
+    for (at, piece) in result.chunks(block.len()).enumerate() {
+        if block.get(..piece.len()) == Some(piece) {
+            continue;
+        }
+        let elements = piece.chunks(size).zip(block.chunks(size)).enumerate();
+        for (element, _) in elements.filter(|(_, (got, expected))| got != expected) {
+            wrong += 1;
+            first.get_or_insert(at * (block.len() / size) + element);
+        }
+    }
+    first.map(|first| (wrong, first))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A whole number as an element. Exact as far as the sums of `number` go, but for floats of 8 bits, which have few.
 fn encode(number: usize, dtype: DType) -> Vec<u8> {
     let float = (number as f32).to_bits();
     match dtype {
@@ -188,11 +261,72 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
+    use crate::bench::gang::Gang;
+    use crate::member::Options;
 
     #[test]
     fn the_largest_sum_is_exact_in_every_type() {
-        let largest = (PERIOD - 1) * (0..2 * RANKS).map(weight).sum::<usize>();
-        assert!(largest <= 256, "{largest}");
+        let weights = (0..2 * RANKS).map(weight).sum::<usize>();
+        let largest = |dtype| (0..PERIOD).map(|at| number(at, dtype)).max().unwrap() * weights;
+        assert!(largest(DType::F32) <= 1 << 24);
+        assert!(largest(DType::U8) < 256, "{}", largest(DType::U8));
+        assert!(largest(DType::BF16) <= 256);
+    }
+
+    #[test]
+    fn every_bit_of_a_wide_element_goes_up_and_down() {
+        let all = (0..PERIOD).map(|at| number(at, DType::F32));
+        let (ones, zeros) = all.fold((0, 0), |(ones, zeros), one| (ones | one, zeros | !one));
+        assert_eq!(ones & zeros & (WIDE - 1), WIDE - 1);
+    }
+
+    #[test]
+    fn what_differs_is_counted_and_found() {
+        let block = block(3, 2, DType::F32);
+        let mut result = block.repeat(3);
+        result.truncate(2 * block.len() + 40);
+        assert_eq!(differences(&result, &block, 4), None);
+        let (one, other) = (PERIOD + 7, 2 * PERIOD + 9);
+        result[one * 4 + 3] ^= 0x40;
+        result[other * 4] ^= 1;
+        assert_eq!(differences(&result, &block, 4), Some((2, one)));
+    }
+
+    // A bit that flips in the memory of one rank spoils the sum that all of them get.
+    #[test]
+    fn every_rank_finds_the_element_in_which_one_bit_is_wrong() {
+        let gang = Gang::start(1, 2, &Options::new(std::path::PathBuf::new())).unwrap();
+        let wrong: Vec<Wrong> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = gang
+                .clients
+                .iter()
+                .map(|client| {
+                    scope.spawn(move || {
+                        let what = (DType::F32, Numerics::Fast);
+                        let mut load =
+                            Load::new(client, (4, 256 << 10), what, Mode::Segment).unwrap();
+                        let rank = client.standing().rank;
+                        load.fill(weight(rank));
+                        if rank == 1 {
+                            load.inputs[2][4 * 1000 + 2] ^= 0x10;
+                        }
+                        let wrong = load.compare().unwrap_err().downcast::<Wrong>().unwrap();
+                        load.check().unwrap();
+                        wrong
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        gang.stop();
+        for (wrong, rank) in wrong.iter().zip(0..) {
+            assert_eq!(
+                (wrong.rank, wrong.tensor, wrong.wrong, wrong.first),
+                (rank, 2, 1, 1000)
+            );
+            assert_ne!(wrong.expected, wrong.got);
+        }
+        assert_eq!(wrong.len(), 2);
     }
 
     #[test]

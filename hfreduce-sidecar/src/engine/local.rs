@@ -124,7 +124,8 @@ impl Engine {
             return;
         }
         let lasts = self.welcomed.is_some();
-        let session = Session::welcome(channel, standing, self.limit_bytes, begin, lasts);
+        let lends = (self.limit_bytes, self.places.inputs.clone());
+        let session = Session::welcome(channel, standing, lends, begin, lasts);
         let session = match session {
             Ok(session) => session,
             Err(error) => {

@@ -39,6 +39,7 @@ use crate::inspect::Question;
 use crate::link::Linker;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::numa::Places;
 use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
@@ -92,6 +93,8 @@ pub struct Setup {
     pub listener: Listener,
     /// Bytes of results, and bytes of inputs of each process, at most.
     pub limit_bytes: usize,
+    /// Where memory and this engine lie.
+    pub places: Places,
     /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
     pub welcomed: Option<Welcomed>,
     /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
@@ -161,6 +164,7 @@ pub struct Engine {
     /// Neighbours whose links have something to send.
     pushed: Vec<usize>,
     limit_bytes: usize,
+    places: Places,
     park: Park,
     /// Where it lies down, kept for the next time.
     beds: Vec<Bed>,
@@ -189,6 +193,7 @@ impl Engine {
             names,
             listener,
             limit_bytes,
+            places,
             welcomed,
             awaited,
             commands,
@@ -209,7 +214,7 @@ impl Engine {
             return Err(Error::Chunk(config.chunk_bytes));
         }
         let machine = Machine::new(config.clone(), Duration::ZERO);
-        let mut memory = Memory::new(limit_bytes);
+        let mut memory = Memory::new(limit_bytes, places.results.clone());
         memory.set_edges(&epoch::sizes(&machine, WORLD, &config, &links))?;
         let local = config.layout.local(config.node);
         let standing = Standing {
@@ -251,6 +256,7 @@ impl Engine {
             scratch: Vec::new(),
             pushed: Vec::new(),
             limit_bytes,
+            places,
             park: Park::new().map_err(Error::Poll)?,
             beds: Vec::new(),
             stop,
@@ -276,6 +282,7 @@ impl Engine {
 
     /// Serves until it is asked to stop.
     pub fn run(mut self) -> Result<(), Error> {
+        self.places.enter();
         self.start = Instant::now();
         self.handle(Input::Tick);
         if self.awaited.is_some() {

@@ -59,6 +59,7 @@ impl Engine {
                 .map(operation)
                 .collect(),
             waiting: waiting.filter(|one| one.calls > 0).collect(),
+            placement: self.places.report.clone(),
             history: self.journal.lines(self.now()),
         }
     }

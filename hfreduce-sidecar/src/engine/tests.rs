@@ -47,6 +47,7 @@ fn setup() -> (Setup, TcpStream) {
         names: vec![String::new(); 2],
         listener: Listener::bind(&dir.path().join("socket")).unwrap(),
         limit_bytes: 0,
+        places: Places::default(),
         welcomed: None,
         awaited: None,
         commands: channel().1,

@@ -82,6 +82,7 @@ impl Device {
                 port: rdma.port,
                 gid,
                 path,
+                home: options.places.results.clone(),
             };
             Adapter::open(&library, &wanted, Box::new(trouble()))
         };

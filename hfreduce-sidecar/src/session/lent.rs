@@ -46,7 +46,7 @@ impl Session {
         let next = number
             .checked_add(1)
             .ok_or("all numbers of segments are used up")?;
-        let block = Segment::create("fireflyer-input", wanted, Writers::Everybody)
+        let block = Segment::create_at("fireflyer-input", wanted, Writers::Everybody, &self.home)
             .map(Block::new)
             .map_err(|error| error.to_string())?;
         self.next_segment = next;

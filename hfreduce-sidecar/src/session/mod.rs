@@ -19,6 +19,7 @@ use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::block::Block;
 use wire::client::NO_SEGMENT;
 use wire::entry::{Completion, FailureKind, Malformed, Outcome, Submission};
+use wire::home::Home;
 use wire::ring::{
     self, Bed, Bell, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, PushError,
     SUBMISSION_WORDS, Sleep,
@@ -155,6 +156,7 @@ pub struct Session {
     may_lend: bool,
     next_segment: u32,
     limit_bytes: usize,
+    home: Home,
     known_results: BTreeSet<u32>,
     begin: Begin,
     /// Its groups: those that it has opened, and the world.
@@ -166,12 +168,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Welcomes a process; it may be lent `limit_bytes` of input segments. `lasts`: another sidecar would go on with
+    /// Welcomes a process; it may be lent `limit_bytes` of input segments, which lie in `home`. `lasts`: another sidecar would go on with
     /// what it has called.
     pub fn welcome(
         channel: Channel,
         standing: Standing,
-        limit_bytes: usize,
+        (limit_bytes, home): (usize, Home),
         begin: Begin,
         lasts: bool,
     ) -> Result<Self, Error> {
@@ -195,6 +197,7 @@ impl Session {
             may_lend: matches!(begin, Begin::Again(_)),
             next_segment: 0,
             limit_bytes,
+            home,
             known_results: BTreeSet::new(),
             begin,
             lanes: BTreeMap::from([(

@@ -22,7 +22,7 @@ fn session() -> (Session, Channel) {
     let listener = Listener::bind(&path).unwrap();
     let process = Channel::connect(&path).unwrap();
     let channel = listener.accept().unwrap().unwrap();
-    let session = Session::welcome(channel, STANDING, 0, Begin::Afresh, false);
+    let session = Session::welcome(channel, STANDING, (0, Home::Anywhere), Begin::Afresh, false);
     (session.unwrap(), process)
 }
 

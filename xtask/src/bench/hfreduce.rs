@@ -106,7 +106,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     let limits = Limits::new()?;
     for round in 1..=rounds {
         println!("== round {round} of {rounds}");
-        field.limits(&limits)?;
+        // Steps are compared with each other only.
+        if cases
+            .iter()
+            .any(|(_, contenders)| !contenders.iter().all(Contender::is_step))
+        {
+            field.limits(&limits)?;
+        }
         field.round(&cases);
         // After every round: who ends a long run early keeps what there is.
         if let Some(file) = &json {
@@ -139,6 +145,7 @@ impl Field {
 
     /// Makes everybody ready who takes part in a case.
     fn invite(&mut self, cases: &Cases) {
+        let mut trainer = None;
         let contenders = cases.iter().flat_map(|(_, contenders)| contenders);
         for player in contenders.map(|contender| contender.player) {
             if self.players.contains_key(&player) {
@@ -149,8 +156,14 @@ impl Field {
                 Player::Gloo => trainer::root().map(Ready::Gloo),
                 Player::OpenMpi(path) => mpi::open().map(|library| Ready::Mpi(library, path)),
                 Player::IntelMpi(path) => mpi::intel().map(|library| Ready::Mpi(library, path)),
-                Player::Step(exchange) => step::prepare()
-                    .map(|trainer| Ready::Step(self.program.clone(), trainer, exchange)),
+                Player::Step(exchange) => {
+                    // The wheel is built once for all of them.
+                    let prepared = trainer.get_or_insert_with(|| {
+                        step::prepare().map_err(|error| format!("{error:#}"))
+                    });
+                    let prepared = prepared.clone().map_err(anyhow::Error::msg);
+                    prepared.map(|trainer| Ready::Step(self.program.clone(), trainer, exchange))
+                }
             };
             if let Err(error) = &ready {
                 println!("not run: {player}: {error:#}");

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::block::Block;
+use crate::home::Home;
 use crate::verbs::{
     Access, Context, Domain, Error, Gid, GidChoice, Library, LinkLayer, PathOptions, Port, Region,
     Source, find,
@@ -25,6 +26,8 @@ pub struct Wanted {
     pub gid: GidChoice,
     /// Service level, traffic class, and how long a peer may be silent.
     pub path: PathOptions,
+    /// Where what it writes and reads comes to lie.
+    pub home: Home,
 }
 
 /// Is told when memory could not be registered. What lies in it is copied before it is sent.
@@ -40,6 +43,7 @@ pub struct Adapter {
     pub(super) port: Port,
     pub(super) gid: Gid,
     pub(super) path: PathOptions,
+    pub(super) home: Home,
     blocks: Mutex<Registered>,
     trouble: Trouble,
 }
@@ -59,6 +63,7 @@ impl Adapter {
             port,
             gid,
             path: wanted.path,
+            home: wanted.home.clone(),
             blocks: Mutex::default(),
             trouble,
         }))

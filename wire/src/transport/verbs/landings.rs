@@ -79,7 +79,8 @@ impl Landings {
 
     fn grow(&mut self, channel: &mut Channel) -> Result<(), Error> {
         let bytes = self.places * self.bytes;
-        let segment = Segment::create("fireflyer-landings", bytes, Writers::Creator)?;
+        let (writers, home) = (Writers::Creator, &self.adapter.home);
+        let segment = Segment::create_at("fireflyer-landings", bytes, writers, home)?;
         let access = Access {
             remote_write: true,
             relaxed_ordering: true,

@@ -21,7 +21,8 @@ pub(super) struct Staging {
 
 impl Staging {
     pub(super) fn new(adapter: &Adapter, bytes: usize) -> Result<Self, Error> {
-        let segment = Segment::create("fireflyer-staging", PLACES * bytes, Writers::Creator)?;
+        let (size, writers) = (PLACES * bytes, Writers::Creator);
+        let segment = Segment::create_at("fireflyer-staging", size, writers, &adapter.home)?;
         let region = Region::register(&adapter.domain, &segment, Access::default())
             .map_err(channel::Error::from)?;
         Ok(Self {

@@ -292,6 +292,9 @@ fn of_fast(results: &Results, shape: Shape, dtype: DType) -> Bar {
     )
 }
 
+/// What Gloo has to add to a step, of one alone, so that a ratio to it says something: less is within what a step differs by.
+const EXPOSED: f64 = 0.1;
+
 /// What communication adds to a training step, against what Gloo's adds.
 fn exposed(results: &Results, exchange: Exchange) -> Bar {
     let case = case(STEP_SHAPE, LAYERS);
@@ -305,11 +308,23 @@ fn exposed(results: &Results, exchange: Exchange) -> Bar {
             noisy: with.noisy || alone.noisy,
         })
     };
+    let gloos = || {
+        let gloos = added(Exchange::Gloo)?;
+        let alone = side(results, case, step(Exchange::Alone))?;
+        let share = gloos.time.as_secs_f64() / alone.time.as_secs_f64();
+        if share < EXPOSED {
+            let percent = share * 100.0;
+            return Err(format!(
+                "gloo adds {percent:.0} % to a step: too little to compare with"
+            ));
+        }
+        Ok(gloos)
+    };
     Bar::compare(
         format!("{case}: exposed by {}, against gloo's", step(exchange)),
         (Want::AtMost(1.0 / 3.0), Unit::Times),
         added(exchange),
-        added(Exchange::Gloo),
+        gloos(),
         |own, other| own / other,
     )
 }
@@ -345,3 +360,6 @@ impl fmt::Display for Short {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

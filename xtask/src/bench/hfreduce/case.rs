@@ -179,6 +179,13 @@ pub(super) struct Contender {
     pub(super) way: Way,
 }
 
+impl Contender {
+    /// Whether it takes training steps.
+    pub(super) const fn is_step(&self) -> bool {
+        matches!(self.player, Player::Step(_))
+    }
+}
+
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = match self.way {

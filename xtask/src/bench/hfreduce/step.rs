@@ -15,7 +15,7 @@ use super::trainer::{self, Program};
 use crate::images;
 
 /// What the ranks need.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Trainer {
     root: PathBuf,
     /// The installed wheel.

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
-#: Elements after which inputs and sums repeat, as in the sidecar's bench.
+#: Elements after which inputs and sums repeat.
 PERIOD = 5
 
 #: Elements that are compared at once.
@@ -22,7 +22,7 @@ BLOCK = PERIOD << 18
 
 
 def weight(rank: int) -> int:
-    """What a rank's numbers are multiplied with, as in the sidecar's bench."""
+    """What a rank's numbers are multiplied with."""
     return rank % 3 + 1
 
 

@@ -3,7 +3,7 @@
 #include "gang.h"
 #include <mpi.h>
 
-/* Elements after which inputs and sums repeat, and what a rank's are multiplied with, as in the sidecar's bench. */
+/* Elements after which inputs and sums repeat, and what a rank's are multiplied with. */
 #define PERIOD 5
 #define WEIGHT(rank) ((rank) % 3 + 1)
 

@@ -1,0 +1,129 @@
+//! `validate`: the all-reduce within one node that a check of a machine runs. First every element has to be right on
+//! every rank, then it has to be fast enough; on a machine with several NUMA nodes on each of them, then over all.
+//! How it is judged and told is `verdict`'s.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use topology::numa::Numbers;
+use wire::{DType, Numerics};
+
+use super::gang::{Calls, Gang, Measured, memcpy_rate, processor};
+use super::load::Wrong;
+use super::verdict::{Figures, Floors, Part, Place, Report, Work};
+use crate::args::{Format, Validate};
+use crate::member::Options;
+use crate::numa;
+
+/// What is needed besides the tensors: memcpy's, and the program itself.
+const EXTRA_BYTES: u64 = 512 << 20;
+
+/// Runs the command.
+pub fn run(args: &Validate) -> anyhow::Result<ExitCode> {
+    let work = Work {
+        processes: args.procs,
+        tensors: args.tensors,
+        bytes_per_tensor: args.tensor_bytes,
+        rounds: args.rounds,
+    };
+    let floors = Floors {
+        at_least: args.at_least,
+        // A floor of nothing is none.
+        of_memcpy: Some(args.of_memcpy).filter(|floor| *floor > 0.0),
+    };
+    let (parts, refused) = match measure(work) {
+        Ok(parts) => (parts, None),
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    };
+    let report = Report::new(processor(), (work, floors), parts, refused);
+    let mut out = io::stdout().lock();
+    match args.format {
+        Format::Text => write!(out, "{report}")?,
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?,
+    }
+    Ok(report.exit())
+}
+
+/// Every NUMA node by itself where there are several, then all that the process may use.
+fn measure(work: Work) -> anyhow::Result<Vec<Part>> {
+    let tensors = work.tensors as u64 * work.bytes_per_tensor as u64;
+    let needed = tensors * (u64::from(work.processes) + 1) + EXTRA_BYTES;
+    let free = numa::free_bytes();
+    ensure!(
+        free.is_none_or(|free| free >= needed),
+        "it needs {} MiB of memory, and {} are free: take fewer --procs or --tensors",
+        needed >> 20,
+        free.unwrap_or(0) >> 20
+    );
+    let machine = numa::machine();
+    let whole = sched_getaffinity(None).context("failed to ask which processors may be used")?;
+    let mut places: Vec<(Place, CpuSet)> = Vec::new();
+    if machine.nodes.len() > 1 {
+        for node in &machine.nodes {
+            let cpus = machine.runs_on(node.number);
+            if !cpus.is_empty() && machine.memory.contains(node.number) {
+                places.push((place(Some(node.number), &cpus), numa::cpu_set(&cpus)));
+            }
+        }
+    }
+    let all = (0..CpuSet::MAX_CPU).filter(|cpu| whole.is_set(*cpu));
+    let all: Numbers = all.map(|cpu| cpu as u32).collect();
+    places.push((place(None, &all), whole));
+    let parts = places.into_iter().map(|(place, cpus)| {
+        // Threads begin where those run that start them, and touch their memory there.
+        let measured = sched_setaffinity(None, &cpus)
+            .context("failed to move to these processors")
+            .and_then(|()| measure_here(work));
+        part(place, measured)
+    });
+    let parts = parts.collect();
+    sched_setaffinity(None, &whole).ok();
+    Ok(parts)
+}
+
+fn place(numa_node: Option<u32>, cpus: &Numbers) -> Place {
+    Place {
+        numa_node,
+        processors: cpus.to_string(),
+    }
+}
+
+/// Where this thread may run.
+fn measure_here(work: Work) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
+    let before = memcpy_rate(1);
+    let gang = Gang::start(1, work.processes, &Options::new(PathBuf::new()))?;
+    let Measured { times, failures } = gang.measure(Calls {
+        size: (work.tensors, work.bytes_per_tensor),
+        dtype: DType::F32,
+        numerics: Numerics::Fast,
+        rounds: work.rounds,
+    });
+    gang.stop();
+    // The slower one: others may have used the memory during one of the two, and a verdict counts more than a figure.
+    let memcpy = before.min(memcpy_rate(1));
+    let seconds: Vec<f64> = times.iter().map(std::time::Duration::as_secs_f64).collect();
+    Ok((Figures::new(work, &seconds, memcpy), failures))
+}
+
+fn part(place: Place, measured: anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)>) -> Part {
+    let (figures, failures) = match measured {
+        Ok(measured) => measured,
+        Err(error) => (None, vec![error]),
+    };
+    let (mut wrong, mut error) = (Vec::new(), None);
+    for failure in failures {
+        match failure.downcast::<Wrong>() {
+            Ok(one) => wrong.push(one),
+            Err(other) => error = error.or_else(|| Some(format!("{other:#}"))),
+        }
+    }
+    Part {
+        place,
+        figures,
+        wrong,
+        error,
+    }
+}

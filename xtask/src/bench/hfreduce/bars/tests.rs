@@ -1,0 +1,51 @@
+//! What training steps expose: when there is a ratio, and whether it holds.
+
+use super::*;
+use crate::bench::hfreduce::gang::Figures;
+use crate::bench::hfreduce::machine::Seconds;
+
+fn figures(milliseconds: u64) -> Figures {
+    let time = Duration::from_millis(milliseconds);
+    let none = Seconds::default();
+    Figures {
+        median: time,
+        best: time,
+        p99: time,
+        rounds: 3,
+        ranks: none,
+        sidecars: none,
+        others: 0.0,
+        quiet: true,
+    }
+}
+
+fn bar(alone: u64, gloo: u64, ours: u64) -> Bar {
+    let mut results = Results::default();
+    let case = case(STEP_SHAPE, LAYERS);
+    for (exchange, time) in [
+        (Exchange::Alone, alone),
+        (Exchange::Gloo, gloo),
+        (Exchange::Arena, ours),
+    ] {
+        results.add(case, step(exchange), figures(time));
+    }
+    exposed(&results, Exchange::Arena)
+}
+
+#[test]
+fn what_is_exposed_is_what_a_step_takes_longer_than_alone() {
+    let held = bar(1000, 1900, 1200);
+    assert_eq!(held.holds(), Some(true), "{held:?}");
+    assert_eq!(held.seen(), "0.22 x");
+    assert_eq!(bar(1000, 1900, 1400).holds(), Some(false));
+    // Faster than alone is nothing exposed.
+    assert_eq!(bar(1000, 1900, 900).seen(), "0.00 x");
+}
+
+#[test]
+fn where_gloo_exposes_next_to_nothing_there_is_no_ratio() {
+    let none = bar(1000, 1050, 1010);
+    assert_eq!(none.holds(), None);
+    assert!(none.value.unwrap_err().contains("5 % to a step"));
+    assert_eq!(bar(1000, 900, 1010).holds(), None);
+}
