@@ -1,8 +1,7 @@
-//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies. Owns
-//! the registration of host memory with it.
+//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies.
 
 use std::ffi::c_int;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::{Error, Library, abi};
@@ -94,28 +93,6 @@ impl Device {
         unsafe { (self.library.context_pop)(&raw mut popped) };
         self.library.check(doing, status)
     }
-
-    /// Registers host memory, which must stay mapped for as long as the registration lives.
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        start: NonNull<u8>,
-        bytes: usize,
-        is_read_only: bool,
-    ) -> Result<Registration, Error> {
-        let mut flags = abi::HOST_REGISTER_PORTABLE;
-        if is_read_only {
-            flags |= abi::HOST_REGISTER_READ_ONLY;
-        }
-        self.call("register host memory with the GPU", |library| {
-            // SAFETY: mapped for `bytes`, as the caller says, who keeps it so.
-            unsafe { (library.host_register)(start.as_ptr().cast(), bytes, flags) }
-        })?;
-        Ok(Registration {
-            device: Arc::clone(self),
-            start,
-        })
-    }
 }
 
 impl Drop for Device {
@@ -135,32 +112,5 @@ impl Drop for Device {
             // SAFETY: retained in `open`.
             unsafe { (self.library.primary_context_release)(number) };
         }
-    }
-}
-
-/// Host memory that the GPU may copy from and to.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    device: Arc<Device>,
-    start: NonNull<u8>,
-}
-
-// SAFETY: the address is only handed back to the driver.
-#[expect(unsafe_code, reason = "an address as a name")]
-unsafe impl Send for Registration {}
-// SAFETY: as above.
-#[expect(unsafe_code, reason = "an address as a name")]
-unsafe impl Sync for Registration {}
-
-impl Drop for Registration {
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    fn drop(&mut self) {
-        let start = self.start;
-        self.device
-            .call("unregister host memory", |library| {
-                // SAFETY: registered when this was made.
-                unsafe { (library.host_unregister)(start.as_ptr().cast()) }
-            })
-            .ok();
     }
 }

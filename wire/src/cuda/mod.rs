@@ -15,14 +15,15 @@ mod copy;
 mod device;
 mod foreign;
 mod library;
+mod registration;
 
 use std::path::PathBuf;
 
 pub use copy::Copy;
 pub use device::Device;
-pub(crate) use device::Registration;
 pub use foreign::{DeviceMemory, Stream};
 pub use library::{Library, NAME};
+pub(crate) use registration::RegisteredOnce;
 
 /// Why a GPU cannot be used, or what went wrong with it.
 #[derive(Debug, thiserror::Error)]
