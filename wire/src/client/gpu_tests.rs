@@ -3,12 +3,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use super::tests::{Loopback, PATIENCE, bytes_of};
 use super::*;
 use crate::cuda::{self, Copy, Device, DeviceMemory, Library, Stream};
 
+#[path = "../../tests/shared/built.rs"]
+mod built;
+
+const SOURCES: [&str; 3] = [
+    "tests/fake_cuda/lib.rs",
+    "tests/fake_cuda/machine.rs",
+    "src/cuda/abi.rs",
+];
 const SEEDS: u64 = 200;
 /// Of a tensor, and of the part of the arena before it.
 const BYTES: usize = 5000;
@@ -33,7 +40,7 @@ impl Fake {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
-        fs::copy(built(), &copy).unwrap();
+        fs::copy(built::built("libfake_cuda.so", &SOURCES), &copy).unwrap();
         let library = Library::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
         unsafe {
@@ -101,28 +108,6 @@ impl Fake {
 
 fn whole(tensor: u64) -> DeviceMemory {
     DeviceMemory::of_owner(tensor, BYTES)
-}
-
-/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
-fn built() -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let folder = here.ancestors().nth(2).unwrap().join("examples");
-    let built = folder.join("libfake_cuda.so");
-    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
-    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
-    let sources = [
-        "tests/fake_cuda/lib.rs",
-        "tests/fake_cuda/machine.rs",
-        "src/cuda/abi.rs",
-    ];
-    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
-        assert!(
-            modified(&source).unwrap() <= age,
-            "{} is missing or old: run cargo build -p wire --examples",
-            built.display()
-        );
-    }
-    built
 }
 
 /// One operation as PyTorch's backend makes it: from a tensor that a kernel fills, to another that earlier kernels
