@@ -72,6 +72,50 @@ impl Device {
         self.reads_only
     }
 
+    /// What names the GPU, wherever it is seen from.
+    pub fn uuid(&self) -> Result<abi::Uuid, Error> {
+        uuid(&self.library, self.number)
+    }
+
+    /// Those of the GPUs that this process sees with which this one shares an NVLink.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub fn linked(&self) -> Result<Vec<abi::Uuid>, Error> {
+        let library = &self.library;
+        let mut count = 0;
+        // SAFETY: the variable is ours.
+        let status = unsafe { (library.device_get_count)(&raw mut count) };
+        library.check("count the GPUs", status)?;
+        let mut linked = Vec::new();
+        for ordinal in 0..count {
+            let mut other = 0;
+            // SAFETY: as above.
+            let status = unsafe { (library.device_get)(&raw mut other, ordinal) };
+            library.check("find a GPU", status)?;
+            if other != self.number
+                && self.has(abi::P2P_ACCESS_SUPPORTED, other)
+                && self.has(abi::P2P_NATIVE_ATOMIC_SUPPORTED, other)
+            {
+                linked.push(uuid(library, other)?);
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Whether the way to another GPU can do this, both there and back.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn has(&self, attribute: c_int, other: c_int) -> bool {
+        [(self.number, other), (other, self.number)]
+            .into_iter()
+            .all(|(from, to)| {
+                let mut value = 0;
+                // SAFETY: the variable is ours.
+                let status = unsafe {
+                    (self.library.device_get_p2p_attribute)(&raw mut value, attribute, from, to)
+                };
+                status == abi::SUCCESS && value != 0
+            })
+    }
+
     /// Calls the driver with this device's context, and leaves the thread with the context that it had.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub(super) fn call(
@@ -113,4 +157,13 @@ impl Drop for Device {
             unsafe { (self.library.primary_context_release)(number) };
         }
     }
+}
+
+#[expect(unsafe_code, reason = "calls of the driver")]
+fn uuid(library: &Library, number: c_int) -> Result<abi::Uuid, Error> {
+    let mut uuid = [0; 16];
+    // SAFETY: the variable is ours.
+    let status = unsafe { (library.device_get_uuid)(&raw mut uuid, number) };
+    library.check("learn a GPU's name", status)?;
+    Ok(uuid)
 }
