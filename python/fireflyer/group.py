@@ -38,6 +38,7 @@ from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
+    from .pairs import Policy
 
 #: Reductions of the sidecar, in its words.
 _REDUCTIONS = [
@@ -66,10 +67,12 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         client: Client | None,
         lane: Group | None = None,
         numerics: str = "fast",
+        pairs: Policy | None = None,
     ) -> None:
         super().__init__(store, rank, size)
         self._client = client
         self._numerics = numerics
+        self._pairs = pairs
         # What the sidecar knows it as, if it is not the group of all ranks.
         self._lane = lane
         self._timeout = timeout.total_seconds()
@@ -88,7 +91,11 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            self._finish = weakref.finalize(self, _finish, self._completer, client, lane)
+            # Also those that the courier opens for halves of this group.
+            self._opened = [] if lane is None else [lane]
+            self._finish = weakref.finalize(
+                self, _finish, self._completer, client, self._opened, lane is not None
+            )
             # A process that ends leaves all its groups at once.
             self._finish.atexit = lane is None
 
@@ -444,8 +451,9 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         with self._calling:
             if self._courier is None:
                 self._courier = Courier(
-                    self._client, self._lane, self._completer, self._timeout, numerics=self._numerics
-                )
+                    self._client, self._lane, self._completer, self._timeout,
+                    numerics=self._numerics, policy=self._pairs, opened=self._opened,
+                )  # fmt: skip
             return self._courier.carry(kind, words, sources, targets, results, **said)
 
     def _turn(self) -> threading.Lock:
@@ -540,19 +548,19 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         return work
 
 
-def _finish(completer: Completer, client: Client, lane: Group | None) -> None:
-    """Ends a group after what was called in it; one of some ranks is closed when all of them have done so."""
-    if lane is not None:
+def _finish(completer: Completer, client: Client, opened: list[Group], is_part: bool) -> None:
+    """Ends a group after what was called in it; one of some ranks is closed, with what it has opened, when all of them
+    have done so. What the group of all has opened ends with the process."""
+    closed = False
+    for lane in opened if is_part else ():
         try:
             ticket = client.call("close", "u8", 0, None, group=lane, timeout=_CLOSE_SECONDS)
         except HFReduceError:
-            pass  # The sidecar is gone, and the group with it.
-        else:
-            work = HFReduceWork("close", [])
-            completer.add(work, lambda: client.wait(ticket, None, timeout=_DAY_SECONDS))
-            completer.close(0.0)
-            return
-    completer.close(_CLOSE_SECONDS)
+            continue  # The sidecar is gone, and the group with it.
+        work = HFReduceWork("close", [])
+        completer.add(work, lambda ticket=ticket: client.wait(ticket, None, timeout=_DAY_SECONDS))
+        closed = True
+    completer.close(0.0 if closed else _CLOSE_SECONDS)
 
 
 def _reduction(given: Any) -> str | None:

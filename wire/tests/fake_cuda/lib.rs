@@ -48,7 +48,7 @@ pub unsafe extern "C" fn fake_write(
 /// For tests: memory of the device, filled with `value`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_alloc(bytes: usize, value: u8) -> abi::DevicePointer {
-    machine().allocate(bytes, value)
+    machine().allocate(bytes, value, false)
 }
 
 /// For tests: a stream of the trainer's.
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(
 ) -> abi::Status {
     machine::assert_current();
     // SAFETY: the caller's variable.
-    unsafe { *start = machine().allocate(bytes, 0xEE) };
+    unsafe { *start = machine().allocate(bytes, 0xEE, true) };
     abi::SUCCESS
 }
 

@@ -14,7 +14,7 @@ use wire::cuda::abi::{IPC_HANDLE_BYTES, IpcHandle};
 struct Piece {
     start: *mut u8,
     bytes: usize,
-    /// None of what another process has lent.
+    /// Of what may be lent.
     file: Option<OwnedFd>,
 }
 
@@ -27,23 +27,32 @@ unsafe impl Send for Piece {}
 pub(crate) struct Memory(BTreeMap<u64, Piece>);
 
 impl Memory {
-    pub(crate) fn allocate(&mut self, start: u64, bytes: usize, value: u8) {
-        let file = rustix::fs::memfd_create("fake-cuda", MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, bytes.max(1) as u64).unwrap();
-        self.map(start, bytes, &file);
-        self.0.get_mut(&start).unwrap().file = Some(file);
+    /// A piece, filled with `value`; what may be lent costs a descriptor.
+    pub(crate) fn allocate(&mut self, start: u64, bytes: usize, value: u8, lends: bool) {
+        let file = lends.then(|| {
+            let file = rustix::fs::memfd_create("fake-cuda", MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, bytes.max(1) as u64).unwrap();
+            file
+        });
+        self.map(start, bytes, file.as_ref());
+        self.0.get_mut(&start).unwrap().file = file;
         self.bytes_mut(start, bytes).unwrap().fill(value);
     }
 
     #[expect(unsafe_code, reason = "shared memory")]
-    fn map(&mut self, start: u64, bytes: usize, file: impl AsFd) {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping, of a file that keeps its size.
+    fn map(&mut self, start: u64, bytes: usize, file: Option<&impl AsFd>) {
+        let (length, access) = (bytes.max(1), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a fresh mapping, of nothing or of a file that keeps its size.
         let mapped = unsafe {
-            rustix::mm::mmap(null_mut(), bytes.max(1), access, MapFlags::SHARED, file, 0).unwrap()
+            match file {
+                None => rustix::mm::mmap_anonymous(null_mut(), length, access, MapFlags::PRIVATE),
+                Some(file) => {
+                    rustix::mm::mmap(null_mut(), length, access, MapFlags::SHARED, file, 0)
+                }
+            }
         };
         let piece = Piece {
-            start: mapped.cast(),
+            start: mapped.unwrap().cast(),
             bytes,
             file: None,
         };
@@ -72,7 +81,7 @@ impl Memory {
         let [process, descriptor, bytes] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
         let path = format!("/proc/{process}/fd/{descriptor}");
         let file = File::options().read(true).write(true).open(path).ok()?;
-        self.map(start, bytes as usize, &file);
+        self.map(start, bytes as usize, Some(&file));
         Some(())
     }
 
