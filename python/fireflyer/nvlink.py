@@ -118,6 +118,11 @@ class Bridge:
                     self._fetch(parts, step - 1, call, words, memory)
                 if step > 1:
                     self._call(parts[step - 2], words, memory)
+        except Exception as raised:  # A bug of ours must not leave a rank waiting.
+            error = HFReduceError(f"failed to add up two GPUs: {raised!r}")
+            for part in parts:
+                if not part.called.is_set():
+                    part.fails(error)
         finally:
             for part in parts:
                 part.called.set()

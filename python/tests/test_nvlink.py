@@ -9,13 +9,14 @@ import os
 import signal
 import types
 import unittest
+import unittest.mock
 
 import gang
 import numpy
 import test_gpu
 import torch
 import torch.distributed as dist
-from fireflyer import HFReduceError, gpu, nvlink
+from fireflyer import HFReduceError, backend, gpu, nvlink
 from fireflyer.pairs import Card, Policy, match
 from fireflyer.work import HFReduceWork
 from sidecars import Sidecars, needed
@@ -227,6 +228,24 @@ class MatchTest(unittest.TestCase):
     def test_a_card_is_what_it_was(self):
         (card, *_) = self.cards({1, 2}, {0}, {0})
         self.assertEqual(Card.unpack(card.pack()), card)
+
+
+class PolicyTest(unittest.TestCase):
+    def policy(self, **options):
+        return backend._pairs([0, 2], "7", True, types.SimpleNamespace(**options))
+
+    def test_a_group_says_whether_it_uses_nvlinks_or_its_environment_does(self):
+        self.assertEqual(self.policy(replicated=True, priority=3).replicated, True)
+        self.assertIsNone(self.policy(nvlink="off"))
+        with unittest.mock.patch.dict(os.environ, {"FIREFLYER_NVLINK": "Off"}):
+            self.assertIsNone(self.policy())
+            self.assertEqual(self.policy(nvlink="auto").ranks, [0, 2])
+        with self.assertRaisesRegex(HFReduceError, "nvlink must be auto or off"):
+            self.policy(nvlink="on")
+
+    def test_the_numbers_of_halves_are_used_once(self):
+        numbers = [number for _ in range(3) for number in self.policy().numbers]
+        self.assertEqual(len(set(numbers)), 6)
 
 
 class CutTest(unittest.TestCase):
