@@ -25,8 +25,8 @@ BACKENDS = ("HFReduce", "None")
 NUMERICS = ("Fast", "Precise", "Bitwise")
 #: Whether GPUs that share an NVLink are added up before the host.
 NVLINK = ("Auto", "Off")
-#: The smallest tensor for which that pays, in bytes: what two processes tell each other costs as much time as half a
-#: megabyte on its way over PCIe and through the sidecar, and comes twice.
+#: The smallest tensor for which that should pay, in bytes, by estimate: two processes tell each other twice, some 100 us in
+#: all, and half of so many bytes less take some 200 us over PCIe and through the sidecars of a full node.
 NVLINK_LEAST_BYTES = 4 << 20
 
 _CHECKPOINT_NAME = re.compile(r"attempt-(\d{1,9})/step-(\d{1,18})")
