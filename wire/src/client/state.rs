@@ -12,11 +12,11 @@ use std::time::Duration;
 use lent::give_back;
 use operations::{End, FIRST_TICKET, InFlight};
 
+use super::Error;
 use super::buffer::Lent;
 use super::greet::Welcome;
 use super::keep::Heard;
 use super::shared::Link;
-use super::Error;
 use crate::attach::{self, Members, ToClient};
 use crate::entry::{Completion, Outcome, Submission};
 use crate::ring::{

@@ -89,7 +89,10 @@ impl State {
     }
 
     /// An operation that is over, taken out, once its result can be read.
-    pub(in crate::client) fn take_finished(&mut self, ticket: u64) -> Result<Option<Finished>, Error> {
+    pub(in crate::client) fn take_finished(
+        &mut self,
+        ticket: u64,
+    ) -> Result<Option<Finished>, Error> {
         let operation = self.operations.get(&ticket);
         let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
         match &operation.end {
