@@ -131,6 +131,7 @@ fn say(rng: &mut Rng, channel: &Channel) {
             version: wire::attach::VERSION + rng.below(2) as u32,
             local_rank: rng.below(3) as u32,
             again: rng.chance(1, 2).then(|| number(rng)),
+            groups: rng.below(3) as u32,
         },
         4 => lend(rng),
         1 => ToSidecar::Allocate { bytes: number(rng) },
@@ -203,6 +204,7 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
         again: rng
             .chance(1, 4)
             .then(|| *rng.pick(&[0, 1, 1 << 40, 1 << 50])),
+        groups: 0,
     };
     channel.send(&hello, &[]).unwrap();
     let said = wait_until_some(|| channel.receive_with_fds::<ToClient>().transpose());

@@ -113,12 +113,23 @@ fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
 
 /// The same with what it says it was told; the text of the answer, and none where that is a refusal.
 fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> (String, Option<ByHand>) {
+    attach_with(socket, local_rank, again, 0)
+}
+
+/// The same with so many groups to tell of.
+fn attach_with(
+    socket: &Path,
+    local_rank: u32,
+    again: Option<u64>,
+    groups: u32,
+) -> (String, Option<ByHand>) {
     let channel = wait_until_some(|| Channel::connect(socket).ok());
     let version = wire::attach::VERSION;
     let attach = ToSidecar::Attach {
         version,
         local_rank,
         again,
+        groups,
     };
     channel.send(&attach, &[]).unwrap();
     let (message, fds) = answer(&channel);

@@ -56,7 +56,9 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
         .flatten()
         .filter_map(|message| match message {
             ToSidecar::Attach { again, .. } => Some(*again),
-            ToSidecar::Lend { .. }
+            ToSidecar::Ranks { .. }
+            | ToSidecar::Group(_)
+            | ToSidecar::Lend { .. }
             | ToSidecar::Allocate { .. }
             | ToSidecar::Free { .. }
             | ToSidecar::Detach => None,

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::buffer::Lent;
 use super::greet::Welcome;
-use super::keep::{Handed, Heard};
+use super::groups::Groups;
+use super::keep::{Belongings, Handed, Heard};
 use super::shared::Link;
 use super::{Error, NO_SEGMENT};
 use crate::attach::{self, Members, ToClient, ToSidecar};
-use crate::entry::{Completion, Outcome, Submission};
+use crate::entry::{Completion, FailureKind, Outcome, Submission};
 use crate::op::Call;
 use crate::ring::{
     COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
@@ -32,6 +33,8 @@ struct InFlight {
     call: Call,
     submission: Submission,
     input: Option<(Lent, usize)>,
+    /// The ranks of the group that it opens, if it does.
+    opens: Option<Arc<[u32]>>,
     end: Option<End>,
 }
 
@@ -81,6 +84,7 @@ pub(super) struct State {
     pub(super) next_ticket: u64,
     operations: HashMap<u64, InFlight>,
     unfinished: usize,
+    groups: Groups,
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
     idle: Vec<Lent>,
@@ -116,6 +120,7 @@ impl State {
             next_ticket: FIRST_TICKET,
             operations: HashMap::new(),
             unfinished: 0,
+            groups: Groups::default(),
             unsaid: VecDeque::new(),
             idle: Vec::new(),
             lent: BTreeMap::new(),
@@ -168,7 +173,8 @@ impl State {
         Error::SidecarLost { why }
     }
 
-    /// The sidecar has ended. What it has told counts, and results that it left stay where they are.
+    /// The sidecar has ended. What it has told counts, and results that it left stay where they are. Nobody knows any more
+    /// how far messages between two ranks were.
     pub(super) fn part(&mut self) {
         self.look();
         if !self.is_there() {
@@ -187,29 +193,38 @@ impl State {
                 end.view = self.results.get(&segment).cloned();
             }
         }
+        for operation in self.operations.values_mut() {
+            if operation.end.is_none() && operation.call.is_between_two() {
+                self.unfinished -= 1;
+                operation.end = Some(End {
+                    outcome: Outcome::Failed {
+                        kind: FailureKind::Broken,
+                        text: "the sidecar of this process ended meanwhile, and what was under way between two ranks with it"
+                            .to_owned(),
+                    },
+                    life: self.life,
+                    view: None,
+                });
+            }
+        }
         self.results.clear();
         self.unsaid.clear();
         self.drop_answers(0);
         self.presence = Presence::Away;
     }
 
-    /// The first operation whose end this process was not told, counted from 0: ends come in the order of the calls.
-    pub(super) fn told(&self) -> u64 {
-        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
-        open.map(|(ticket, _)| *ticket)
-            .min()
-            .unwrap_or(self.next_ticket)
-            - FIRST_TICKET
-    }
-
-    /// All segments that are lent.
-    pub(super) fn lent(&self) -> Vec<Handed> {
+    /// What the next sidecar has to be told and lent.
+    pub(super) fn belongings(&self) -> Belongings {
         let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
             number,
             bytes: *bytes,
             fd: Arc::clone(fd),
         });
-        lent.collect()
+        Belongings {
+            told: self.groups.told(),
+            groups: self.groups.known(),
+            lent: lent.collect(),
+        }
     }
 
     /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
@@ -260,15 +275,17 @@ impl State {
             match completion {
                 Ok(Completion { ticket, outcome }) => {
                     any = true;
-                    let end = End {
-                        outcome,
-                        life: self.life,
-                        view: None,
-                    };
-                    if let Some(operation) = self.operations.get_mut(&ticket)
-                        && operation.end.replace(end).is_none()
-                    {
-                        self.unfinished -= 1;
+                    if let Some(operation) = self.operations.get_mut(&ticket) {
+                        if operation.end.is_none() {
+                            self.unfinished -= 1;
+                            let opens = operation.opens.as_ref();
+                            self.groups.ended(&operation.submission, opens, &outcome);
+                        }
+                        operation.end = Some(End {
+                            outcome,
+                            life: self.life,
+                            view: None,
+                        });
                     }
                 }
                 Err(why) => {
@@ -341,7 +358,8 @@ impl State {
                 }
             }
             ToClient::Refused { reason } => self.answers.push_back(Err(reason)),
-            ToClient::Welcome { .. } | ToClient::Taken { .. } => {
+            ToClient::Over { groups } => self.groups.forget(&groups),
+            ToClient::Welcome { .. } | ToClient::Taken { .. } | ToClient::Noted => {
                 return Err(Error::Unexpected { request: "attach" });
             }
         }
@@ -419,11 +437,13 @@ impl State {
         call: Call,
         submission: Submission,
         input: Option<(Lent, usize)>,
+        opens: Option<Arc<[u32]>>,
     ) {
         let operation = InFlight {
             call,
             submission,
             input,
+            opens,
             end: None,
         };
         self.operations.insert(ticket, operation);

@@ -60,6 +60,9 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                     let members = Members::new(1, &[0], 1);
                     channel.send(&ToClient::Members(members), &[]).ok(); // It may have left.
                 }
+                ToSidecar::Ranks { .. } | ToSidecar::Group(_) => {
+                    channel.send(&ToClient::Noted, &[]).unwrap();
+                }
                 ToSidecar::Lend { segment, bytes } => {
                     let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
                     inputs.insert(segment, input);
@@ -291,7 +294,7 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
         call: bytes_of(1),
         input: place_of(None),
     };
-    state.called(1, bytes_of(1), submission, None);
+    state.called(1, bytes_of(1), submission, None, None);
     let (segment, bytes, epoch) = (7, 1, 1);
     let result = Segment::create("result", 1, Writers::Creator).unwrap();
     let announced = ToClient::Result {
