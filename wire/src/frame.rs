@@ -7,7 +7,7 @@ mod fields;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fields::checksum;
+use crc32c::crc32c;
 
 use crate::op::Call;
 use fields::{Reader, Writer};
@@ -17,7 +17,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Largest payload: above the largest chunk that makes sense on any transport.
 pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FFRM");
 
@@ -313,7 +313,7 @@ impl Header {
             Body::Credit | Body::Awaiting | Body::Heartbeat | Body::Bye | Body::Opened => {}
         }
         let mut bytes = writer.bytes;
-        let sum = checksum(&bytes[..HEADER_BYTES - 4]);
+        let sum = crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -329,7 +329,7 @@ impl Header {
             return Err(Error::Version(version));
         }
         let (content, sum) = bytes.split_at(HEADER_BYTES - 4);
-        if checksum(content).to_le_bytes() != sum {
+        if crc32c(content).to_le_bytes() != sum {
             return Err(Error::Checksum);
         }
         let mut header = Self {

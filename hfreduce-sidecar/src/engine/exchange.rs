@@ -6,7 +6,6 @@ use collective::machine::{GroupId, Input, OpId, Reason};
 use tracing::warn;
 
 use super::Engine;
-use super::local::reason_of;
 use crate::codec;
 use crate::pool::PoolError;
 
@@ -35,26 +34,11 @@ impl Engine {
             return false;
         };
         let over = self.over.clone().or_else(|| lane.dead.clone());
-        let (op, own_bytes) = (self.next_post, waiting.called.own_bytes);
+        let op = self.next_post;
         let call = codec::call_from_wire(&waiting.called.call);
-        let mut refused = match (call.check(lane.size), &waiting.input) {
-            (Err(error), _) => Some((reason_of(&error), error.to_string())),
-            (Ok(()), Err(wrong)) => Some((Reason::Input, wrong.clone())),
-            (Ok(()), Ok(_)) => None,
+        let Ok(refused) = self.examine((group, op), rank, &call) else {
+            return false;
         };
-        if refused.is_none()
-            && let Err(error) = self.provide_own((group, op), rank, own_bytes)
-        {
-            let reason = match error {
-                PoolError::Full { .. } => {
-                    self.stall(rank, (group, op), &error);
-                    return false;
-                }
-                PoolError::TooLarge { .. } => Reason::Limit,
-                PoolError::Segment(_) => Reason::Memory,
-            };
-            refused = Some((reason, error.to_string()));
-        }
         let reason = refused.as_ref().map(|(reason, _)| *reason);
         let session = self.sessions.get_mut(&rank);
         let Some(waiting) = session.and_then(|one| one.accept_as(group, op, reason)) else {

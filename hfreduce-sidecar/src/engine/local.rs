@@ -1,8 +1,8 @@
 //! The engine's local side: processes that attach, call and let go. Every process is lost or leaves alone;
 //! what that means for the others is asked of the machine.
 
-use collective::CallError;
 use collective::machine::{GroupId, Input, OpId, Reason, WORLD};
+use collective::{Call, CallError};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
@@ -15,6 +15,9 @@ use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, Use, VISITOR};
 use crate::codec;
 use crate::pool::PoolError;
 use crate::session::{self, Begin, Heard, Session, Taken};
+
+/// A call waits until results in use are let go.
+pub(super) struct Stalled;
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
@@ -305,29 +308,12 @@ impl Engine {
         if waiting.called.call.is_between_two() {
             return self.post(group, rank);
         }
-        let (op, size, own_bytes) = (lane.next_op, lane.size, waiting.called.own_bytes);
+        let op = lane.next_op;
         let over = self.over.clone().or_else(|| lane.dead.clone());
         let call = codec::call_from_wire(&waiting.called.call);
-        let mut refused = match (call.check(size), &waiting.input) {
-            (Err(error), _) => Some((reason_of(&error), error.to_string())),
-            (Ok(()), Err(wrong)) => Some((wrong_input(&call), wrong.clone())),
-            (Ok(()), Ok(_)) => None,
+        let Ok(refused) = self.examine((group, op), rank, &call) else {
+            return false;
         };
-        if refused.is_none()
-            && let Err(error) = self
-                .provide((group, op), &call, size)
-                .and_then(|()| self.provide_own((group, op), rank, own_bytes))
-        {
-            let reason = match error {
-                PoolError::Full { .. } => {
-                    self.stall(rank, (group, op), &error);
-                    return false;
-                }
-                PoolError::TooLarge { .. } => Reason::Limit,
-                PoolError::Segment(_) => Reason::Memory,
-            };
-            refused = Some((reason, error.to_string()));
-        }
         if group == WORLD {
             self.came(Who::Rank(rank), op);
         }
@@ -389,7 +375,43 @@ impl Engine {
         }
     }
 
-    pub(super) fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
+    /// Why the first call that waits cannot be carried out here, if it cannot; otherwise there is memory for what it makes.
+    /// An error: it has to wait until results in use are let go.
+    pub(super) fn examine(
+        &mut self,
+        id: (GroupId, OpId),
+        rank: usize,
+        call: &Call,
+    ) -> Result<Option<(Reason, String)>, Stalled> {
+        let lane = self.sessions.get(&rank).and_then(|one| one.lane(id.0));
+        let Some((lane, waiting)) = lane.and_then(|lane| Some((lane, lane.first_waiting()?)))
+        else {
+            return Err(Stalled);
+        };
+        match (call.check(lane.size), &waiting.input) {
+            (Err(error), _) => return Ok(Some((reason_of(&error), error.to_string()))),
+            (Ok(()), Err(wrong)) => return Ok(Some((wrong_input(call), wrong.clone()))),
+            (Ok(()), Ok(_)) => {}
+        }
+        let (size, own_bytes) = (lane.size, waiting.called.own_bytes);
+        let provided = self
+            .provide(id, call, size)
+            .and_then(|()| self.provide_own(id, rank, own_bytes));
+        let Err(error) = provided else {
+            return Ok(None);
+        };
+        let reason = match error {
+            PoolError::Full { .. } => {
+                self.stall(rank, id, &error);
+                return Err(Stalled);
+            }
+            PoolError::TooLarge { .. } => Reason::Limit,
+            PoolError::Segment(_) => Reason::Memory,
+        };
+        Ok(Some((reason, error.to_string())))
+    }
+
+    fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
         let session = self.sessions.get_mut(&rank);
         if let Some(lane) = session.and_then(|session| session.lane_mut(group))
             && !std::mem::replace(&mut lane.stalled, true)
@@ -409,7 +431,7 @@ impl Engine {
     fn provide(
         &mut self,
         (group, op): (GroupId, OpId),
-        call: &collective::Call,
+        call: &Call,
         size: u32,
     ) -> Result<(), PoolError> {
         if self.is_over() || self.uses.contains_key(&(group, op)) {

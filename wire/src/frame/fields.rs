@@ -131,14 +131,3 @@ impl Reader<'_> {
         Ok(Verdict::Refusal { claim, reason })
     }
 }
-
-/// FNV-1a over words: finds a damaged header; the payload is left to TCP's own sum.
-pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    bytes.chunks(4).fold(0x811c_9dc5, |sum: u32, part| {
-        let word = part
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u32::from(*byte));
-        (sum ^ word).wrapping_mul(0x0100_0193).rotate_left(5)
-    })
-}

@@ -126,8 +126,26 @@ fn header() -> impl Strategy<Value = Header> {
 
 /// Sets the checksum right, as a hostile sender would.
 fn seal(bytes: &mut [u8; HEADER_BYTES]) {
-    let sum = checksum(&bytes[..HEADER_BYTES - 4]);
+    let sum = crc32c(&bytes[..HEADER_BYTES - 4]);
     bytes[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Also where they lie so that one would undo the other in a sum that mixes less well.
+#[test]
+fn any_two_flipped_bits_are_refused() {
+    let header = Header::empty(1, 2, Body::Heartbeat);
+    let mut bytes = header.encode();
+    let flip = |bytes: &mut [u8; HEADER_BYTES], bit: usize| bytes[bit / 8] ^= 1 << (bit % 8);
+    for one in 0..HEADER_BYTES * 8 {
+        flip(&mut bytes, one);
+        for other in 0..one {
+            flip(&mut bytes, other);
+            assert!(Header::parse(&bytes).is_err(), "bits {other} and {one}");
+            flip(&mut bytes, other);
+        }
+        flip(&mut bytes, one);
+    }
+    assert_eq!(Header::parse(&bytes), Ok(header));
 }
 
 proptest! {

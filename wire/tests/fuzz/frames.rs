@@ -89,18 +89,15 @@ pub(crate) fn header(rng: &mut Rng) -> Header {
 }
 
 /// Makes the checksum right, so that the fields are looked at. Written down once more: a reader and a writer that agree
-/// on another sum would pass.
+/// on another sum would pass. CRC32C, bit by bit.
 pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
     let (content, sum) = bytes.split_at_mut(HEADER_BYTES - 4);
-    let words = content
-        .as_chunks()
-        .0
-        .iter()
-        .map(|word| u32::from_le_bytes(*word));
-    let total = words.fold(0x811c_9dc5_u32, |sum, word| {
-        (sum ^ word).wrapping_mul(0x0100_0193).rotate_left(5)
+    let remainder = content.iter().fold(!0_u32, |rest, &byte| {
+        (0..8).fold(rest ^ u32::from(byte), |rest, _bit| {
+            (rest >> 1) ^ ((rest & 1) * 0x82f6_3b78)
+        })
     });
-    sum.copy_from_slice(&total.to_le_bytes());
+    sum.copy_from_slice(&(!remainder).to_le_bytes());
 }
 
 #[test]

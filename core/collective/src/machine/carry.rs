@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use super::cause::Violation;
 use super::edge::{Parent, Slot};
 use super::group::Group;
-use super::mail::extent;
+use super::message::extent;
 use super::node::{Node, Work};
-use super::{Broken, Effect, Frame, MessageId, NO_SLOT, OpId, Placement, RELAY, Region};
+use super::relay::Relayed;
+use super::{Broken, Effect, Frame, MessageId, NO_SLOT, OpId, RELAY, Region};
 
 /// Frames that others may have passed on before a group stands here: twice what a link queues.
 const MAX_UNSAID: usize = 8192;
@@ -20,9 +21,9 @@ const MAX_UNSAID: usize = 8192;
 /// Where bytes go next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Hop {
-    node: usize,
+    pub(super) node: usize,
     /// Whether that node has to pass them on, and needs a slot for it.
-    passes: bool,
+    pub(super) passes: bool,
 }
 
 /// A payload that is handed over.
@@ -57,16 +58,6 @@ impl Parcel {
     }
 }
 
-/// A chunk that has to be passed on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Relayed {
-    message: MessageId,
-    chunk: u32,
-    bytes: u32,
-    peer: usize,
-    slot: u8,
-}
-
 /// What waits for one hop.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -75,17 +66,10 @@ pub(super) struct Queue {
     /// Payloads on their way, at most as many as an edge has slots.
     pub(super) sending: u8,
     /// The next node's slots.
-    slots: Parent,
+    pub(super) slots: Parent,
 }
 
 impl Group {
-    /// The neighbours that have something passed on here.
-    pub(super) fn relays(&self) -> impl Iterator<Item = usize> + '_ {
-        let passes = self.part.nodes.len() > 2;
-        let neighbours = self.part.trees.trees[0].neighbours(self.part.node);
-        neighbours.filter(move |_| passes)
-    }
-
     pub(super) fn home(&self, rank: u32) -> usize {
         self.part.layout.node_of(rank)
     }
@@ -137,10 +121,7 @@ impl Group {
                 Ok(())
             };
         }
-        if node.has_left(peer) {
-            let (by, op) = (node.config.node, 0);
-            node.break_with(Broken::NodeLeft { node: peer, by, op }, None);
-        } else {
+        if !has_left(node, peer) {
             self.send(node, hop, frame, None);
         }
         Ok(())
@@ -179,14 +160,7 @@ impl Group {
             true => queue.slots.free(0)?,
             false => NO_SLOT,
         };
-        if node.has_left(self.part.nodes[hop.node]) {
-            let (left, by) = (self.part.nodes[hop.node], node.config.node);
-            let broken = Broken::NodeLeft {
-                node: left,
-                by,
-                op: 0,
-            };
-            node.break_with(broken, None);
+        if has_left(node, self.part.nodes[hop.node]) {
             return None;
         }
         match queue.relayed.pop_front() {
@@ -298,7 +272,7 @@ impl Group {
         }
     }
 
-    fn data(&self, message: MessageId, chunk: u32, slot: u8, bytes: u32) -> Frame {
+    pub(super) fn data(&self, message: MessageId, chunk: u32, slot: u8, bytes: u32) -> Frame {
         Frame::Data {
             group: self.id,
             message,
@@ -354,106 +328,14 @@ impl Group {
             }
         }
     }
+}
 
-    /// A slot that the next node has passed on is free again.
-    pub(super) fn relay_credit(&mut self, peer: usize, slot: u8) -> Result<(), Violation> {
-        let hop = Hop {
-            node: peer,
-            passes: true,
-        };
-        let queue = self.mail.queues.get_mut(&hop);
-        let queue = queue.ok_or(Violation::Direction)?;
-        if queue.slots.returned(slot) {
-            Ok(())
-        } else {
-            Err(Violation::Slot)
-        }
+/// Whether the next node has said farewell. What was to go over it never arrives: that ends the epoch.
+fn has_left(node: &mut Node, peer: usize) -> bool {
+    let left = node.has_left(peer);
+    if left {
+        let (by, op) = (node.config.node, 0);
+        node.break_with(Broken::NodeLeft { node: peer, by, op }, None);
     }
-
-    pub(super) fn place_part(
-        &self,
-        peer: usize,
-        message: MessageId,
-        chunk: u32,
-        slot: u8,
-        bytes: u32,
-    ) -> Placement {
-        let bytes = u64::from(bytes);
-        let place = if self.check_ranks(&message).is_err() {
-            None
-        } else if self.home(message.to) == self.part.node {
-            self.target(&message, chunk)
-                .filter(|region| region.bytes == bytes)
-        } else {
-            let buffer = self.receive(peer, RELAY, slot);
-            let is_free = self.check_relay(peer, slot, bytes).is_ok();
-            is_free.then_some(Region {
-                buffer,
-                offset: 0,
-                bytes,
-            })
-        };
-        place.map_or(Placement::Discard, Placement::Into)
-    }
-
-    fn check_relay(&self, peer: usize, slot: u8, bytes: u64) -> Result<(), Violation> {
-        if !self.relays().any(|one| one == peer) {
-            return Err(Violation::Direction);
-        }
-        let taken = self.mail.taken.get(&peer).copied().unwrap_or(0);
-        if slot >= self.slots || taken & (1 << slot) != 0 {
-            return Err(Violation::Slot);
-        }
-        if bytes == 0 || bytes > u64::from(self.chunk_bytes) {
-            return Err(Violation::Chunk);
-        }
-        Ok(())
-    }
-
-    /// A chunk has come, and lies where it belongs.
-    pub(super) fn part_came(
-        &mut self,
-        node: &mut Node,
-        peer: usize,
-        message: MessageId,
-        chunk: u32,
-        slot: u8,
-        bytes: u32,
-    ) -> Result<(), Violation> {
-        self.check_ranks(&message)?;
-        let to = self.home(message.to);
-        if to == self.part.node {
-            if slot != NO_SLOT {
-                return Err(Violation::Slot);
-            }
-            if !self.mail.incoming.contains_key(&message) {
-                node.counters.late_frames += 1; // Its operation has failed.
-                return Ok(());
-            }
-            let place = self.target(&message, chunk);
-            if place.is_none_or(|region| region.bytes != u64::from(bytes)) {
-                return Err(Violation::Chunk);
-            }
-            self.came(node, message, chunk);
-            return Ok(());
-        }
-        if bytes == 0 {
-            let frame = self.data(message, chunk, slot, bytes);
-            return self.pass_on(node, to, frame, Some(peer));
-        }
-        self.check_relay(peer, slot, u64::from(bytes))?;
-        let hop = self.hop(node, to);
-        if hop.node == peer {
-            return Err(Violation::Direction);
-        }
-        *self.mail.taken.entry(peer).or_default() |= 1 << slot;
-        self.queue(hop).relayed.push_back(Relayed {
-            message,
-            chunk,
-            bytes,
-            peer,
-            slot,
-        });
-        Ok(())
-    }
+    left
 }

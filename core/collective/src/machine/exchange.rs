@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::cause::Verdict;
 use super::group::Group;
-use super::mail::{Incoming, Outgoing, Want};
+use super::message::{Incoming, Outgoing, Want};
 use super::node::Node;
 use super::operation::Stage;
 use super::{MessageId, OpId, Splits, Stream};
@@ -40,22 +40,21 @@ impl Exchange {
 
     /// What a rank sends and gets.
     fn parts(&self, call: &Call, local: usize, rank: u32, world: u32) -> Parts {
-        let everybody = |count| (0..world).map(|other| (other, count)).collect::<Vec<_>>();
+        let everybody = || (0..world).map(|other| (other, call.count)).collect();
+        let if_root = |root| {
+            if root == rank {
+                everybody()
+            } else {
+                Vec::new()
+            }
+        };
         match call.kind {
             OpKind::Gather { root } => Parts {
                 send: vec![(root, call.count)],
-                receive: everybody(call.count).split_off(if root == rank {
-                    0
-                } else {
-                    world as usize
-                }),
+                receive: if_root(root),
             },
             OpKind::Scatter { root } => Parts {
-                send: everybody(call.count).split_off(if root == rank {
-                    0
-                } else {
-                    world as usize
-                }),
+                send: if_root(root),
                 receive: vec![(root, call.count)],
             },
             OpKind::AllToAll { .. }

@@ -47,8 +47,8 @@ impl Group {
             return;
         };
         operation.stage = Stage::Final;
-        if self.history.has_bytes(id) {
-            return; // It was here before.
+        if operation.holds {
+            return; // It was kept before.
         }
         let Some(call) = operation.call() else {
             return;

@@ -141,6 +141,7 @@ impl Group {
             // When it began matters for what waits for ranks only.
             let mut operation = Operation::new(told.len(), Duration::ZERO);
             operation.told = told;
+            operation.holds = mine(op).is_some_and(|held| held.complete);
             operation.epoch = Some(served.held.epoch);
             let holder = self.part.place(served.holder).unwrap_or(0);
             operation.served = Some(Claim {
@@ -157,6 +158,11 @@ impl Group {
             self.ops.insert(op, operation);
             self.turns.stir(op);
         }
+    }
+
+    /// Whether the result of an operation lay here before it was served.
+    pub(super) fn holds(&self, op: OpId) -> bool {
+        self.ops.get(&op).is_some_and(|operation| operation.holds)
     }
 
     /// Why a call cannot run any more since ranks were lost.

@@ -68,11 +68,6 @@ impl History {
         self.kept.get(&op)
     }
 
-    /// Whether the whole result is in its place.
-    pub(super) fn has_bytes(&self, op: OpId) -> bool {
-        self.kept.get(&op).is_some_and(|held| held.complete)
-    }
-
     /// A rank was told the end of an operation.
     pub(super) fn tell(&mut self, rank: usize, op: OpId) {
         self.told[rank] = self.told[rank].max(op + 1);

@@ -1,12 +1,13 @@
 //! Messages from one rank to another. Who receives asks for a message when it has called for it, so bytes travel only
 //! when their place is there, and nothing has to be kept for those who come late but the question. Which way they take is
-//! in `carry`.
+//! in `carry` and `relay`.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::carry::{Hop, Queue};
-use super::cause::{Claim, Mismatch, Reason, Verdict, Violation};
+use super::cause::{Claim, Mismatch, Verdict, Violation};
 use super::group::Group;
+use super::message::{Incoming, Outgoing, Want};
 use super::node::Node;
 use super::post::Post;
 use super::{Broken, Buffer, Frame, MAX_IN_FLIGHT, MessageId, OpId, Region, Stream};
@@ -16,105 +17,6 @@ use crate::op::Call;
 const ASKED_NEAR: usize = 64;
 /// And of other zones. The questions of 1,250 nodes meet at the gateways, whose link queues 4,096 frames.
 const ASKED_FAR: usize = 2;
-
-/// What a rank has called for a message, and why its node cannot carry that out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
-    pub(super) call: Call,
-    pub(super) refused: Option<Reason>,
-}
-
-/// A message of a rank here.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) op: OpId,
-    /// The local rank whose input it lies in, and where.
-    pub(super) rank: usize,
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
-    pub(super) own: Want,
-    /// The next chunk that goes out, of so many; and how many have not left.
-    pub(super) next: u32,
-    pub(super) chunks: u32,
-    pub(super) left: u32,
-}
-
-impl Outgoing {
-    pub(super) fn new(
-        op: OpId,
-        rank: usize,
-        offset: u64,
-        own: Want,
-        bytes: u64,
-        chunk_bytes: u32,
-    ) -> Self {
-        let chunks = chunks(bytes, chunk_bytes);
-        Self {
-            op,
-            rank,
-            offset,
-            bytes,
-            own,
-            next: 0,
-            chunks,
-            left: chunks,
-        }
-    }
-}
-
-/// A message for a rank here.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) op: OpId,
-    rank: usize,
-    offset: u64,
-    bytes: u64,
-    pub(super) call: Call,
-    asked: bool,
-    /// A bit for each chunk that has come, and how many have not.
-    came: Vec<u64>,
-    left: u32,
-}
-
-impl Incoming {
-    pub(super) fn new(
-        op: OpId,
-        rank: usize,
-        offset: u64,
-        call: Call,
-        bytes: u64,
-        chunk_bytes: u32,
-    ) -> Self {
-        let left = chunks(bytes, chunk_bytes);
-        Self {
-            op,
-            rank,
-            offset,
-            bytes,
-            call,
-            asked: false,
-            came: vec![0; (left as usize).div_ceil(64)],
-            left,
-        }
-    }
-
-    fn has(&self, chunk: u32) -> bool {
-        let word = self.came.get((chunk / 64) as usize);
-        word.is_some_and(|word| word & (1 << (chunk % 64)) != 0)
-    }
-}
-
-/// At least one: a message without bytes says that it was sent.
-fn chunks(bytes: u64, chunk_bytes: u32) -> u32 {
-    bytes.div_ceil(u64::from(chunk_bytes)).max(1) as u32
-}
-
-/// The range of a chunk in a message.
-pub(super) fn extent(bytes: u64, chunk: u32, chunk_bytes: u32) -> (u64, u64) {
-    let skipped = u64::from(chunk) * u64::from(chunk_bytes);
-    let length = bytes.saturating_sub(skipped).min(u64::from(chunk_bytes));
-    (skipped, length)
-}
 
 /// All messages of a group that concern this node.
 #[derive(Debug, Default)]
@@ -209,13 +111,7 @@ impl Group {
             self.want_here(node, message, want);
             return;
         }
-        let Want { call, refused } = want;
-        let frame = Frame::Want {
-            group: self.id,
-            message,
-            call,
-            refused,
-        };
+        let frame = want.asked_of_sender(self.id, message);
         // Of our own ranks: there is no turning back.
         self.pass_on(node, from, frame, None).ok();
     }
@@ -231,12 +127,7 @@ impl Group {
         self.check_ranks(&message)?;
         let from = self.home(message.from);
         if from != self.part.node {
-            let frame = Frame::Want {
-                group: self.id,
-                message,
-                call: want.call,
-                refused: want.refused,
-            };
+            let frame = want.asked_of_sender(self.id, message);
             return self.pass_on(node, from, frame, Some(peer));
         }
         let is_old = match message.of {
@@ -307,13 +198,9 @@ impl Group {
             self.queue(hop).own.push_back(message);
             return;
         }
-        let claim = |rank, call| Claim {
-            rank: self.part.name(rank),
-            call,
-        };
         let mismatch: Verdict = Mismatch {
-            one: claim(message.from, own.call),
-            other: claim(message.to, want.call),
+            one: self.claim(message.from, own.call),
+            other: self.claim(message.to, want.call),
         }
         .into();
         match message.of {
@@ -330,19 +217,24 @@ impl Group {
         }
     }
 
+    /// What a rank of the group has called, by its global number.
+    pub(super) fn claim(&self, rank: u32, call: Call) -> Claim {
+        let rank = self.part.name(rank);
+        Claim { rank, call }
+    }
+
     /// Where a chunk for a rank here belongs, if it is expected.
     pub(super) fn target(&self, message: &MessageId, chunk: u32) -> Option<Region> {
         let incoming = self.mail.incoming.get(message)?;
-        let (offset, bytes) = extent(incoming.bytes, chunk, self.chunk_bytes);
+        let (offset, bytes) = incoming.place(chunk, self.chunk_bytes)?;
         let buffer = Buffer::Own {
             group: self.id,
             op: incoming.op,
             rank: self.part.locals[incoming.rank],
         };
-        let is_new = chunk < chunks(incoming.bytes, self.chunk_bytes) && !incoming.has(chunk);
-        is_new.then_some(Region {
+        Some(Region {
             buffer,
-            offset: incoming.offset + offset,
+            offset,
             bytes,
         })
     }
@@ -351,11 +243,7 @@ impl Group {
         let Some(incoming) = self.mail.incoming.get_mut(&message) else {
             return;
         };
-        if let Some(word) = incoming.came.get_mut((chunk / 64) as usize) {
-            *word |= 1 << (chunk % 64);
-        }
-        incoming.left -= 1;
-        if incoming.left > 0 {
+        if !incoming.take(chunk) {
             return;
         }
         let op = incoming.op;

@@ -76,6 +76,8 @@ pub(super) struct Operation {
     pub(super) stage: Stage,
     /// What was called, where a node of the epoch before has the result already.
     pub(super) served: Option<Claim>,
+    /// The whole result lies here since that epoch, and may be in use: it is not written again.
+    pub(super) holds: bool,
     /// The epoch whose members took part, when it is not this one.
     pub(super) epoch: Option<u32>,
     /// Set when all local ranks made the same call.
@@ -104,6 +106,7 @@ impl Operation {
             told: vec![false; local],
             stage: Stage::Open,
             served: None,
+            holds: false,
             epoch: None,
             plan: None,
             halves: [Half::default(); 2],

@@ -2,11 +2,11 @@
 //! order, whatever else the two do; they have no place in the order of the group's operations. They are not held when an
 //! epoch ends: they fail with the cause.
 
-use super::cause::{Cause, Claim, Reason, Refusal, Verdict, Violation};
+use super::cause::{Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
 use super::group::Group;
-use super::mail::{Incoming, Outgoing, Want};
+use super::message::{Incoming, Outgoing, Want};
 use super::node::Node;
-use super::{Broken, Effect, Frame, MessageId, OpId, Stream};
+use super::{Broken, Effect, MessageId, OpId, Stream};
 use crate::op::{Call, OpKind};
 
 /// Pairs of ranks and tags that one node counts messages of, in a group and direction.
@@ -96,8 +96,10 @@ impl Group {
         let Some(&Post { rank, call, .. }) = self.mail.posts.get(&op) else {
             return;
         };
-        let rank = self.global(rank);
-        let claim = Claim { rank, call };
+        let claim = Claim {
+            rank: self.global(rank),
+            call,
+        };
         let refusal: Verdict = Refusal { claim, reason }.into();
         self.end_post(node, op, Some(refusal.into()));
     }
@@ -114,8 +116,7 @@ impl Group {
     ) {
         self.mail.outgoing.remove(&message);
         let refusal = |rank, reason, call| {
-            let rank = self.part.name(rank);
-            let claim = Claim { rank, call };
+            let claim = self.claim(rank, call);
             Verdict::from(Refusal { claim, reason })
         };
         let verdict = match (want.refused, own.refused) {
@@ -132,12 +133,7 @@ impl Group {
             self.denied_here(node, message, own);
             return;
         }
-        let frame = Frame::Deny {
-            group: self.id,
-            message,
-            call: own.call,
-            refused: own.refused,
-        };
+        let frame = own.said_to_receiver(self.id, message);
         self.pass_on(node, to, frame, None).ok();
     }
 
@@ -155,12 +151,7 @@ impl Group {
             self.denied_here(node, message, theirs);
             return Ok(());
         }
-        let frame = Frame::Deny {
-            group: self.id,
-            message,
-            call: theirs.call,
-            refused: theirs.refused,
-        };
+        let frame = theirs.said_to_receiver(self.id, message);
         self.pass_on(node, to, frame, Some(peer))
     }
 
@@ -169,16 +160,12 @@ impl Group {
             node.counters.late_frames += 1;
             return;
         };
-        let claim = |rank, call| Claim {
-            rank: self.part.name(rank),
-            call,
-        };
-        let one = claim(message.from, theirs.call);
+        let one = self.claim(message.from, theirs.call);
         let verdict: Verdict = match theirs.refused {
             Some(reason) => Refusal { claim: one, reason }.into(),
-            None => super::Mismatch {
+            None => Mismatch {
                 one,
-                other: claim(message.to, incoming.call),
+                other: self.claim(message.to, incoming.call),
             }
             .into(),
         };

@@ -5,7 +5,7 @@ use super::cause::Violation;
 use super::edge::Arrival;
 use super::group::Group;
 use super::history::MARKS;
-use super::mail::Want;
+use super::message::Want;
 use super::node::Node;
 use super::operation::{Operation, Stage};
 use super::{
@@ -143,8 +143,7 @@ impl Group {
                     bytes,
                 })
             }
-            // What is final here may be in use by our ranks: it is not written again.
-            Frame::Down { op, .. } if self.history.has_bytes(op) => return Placement::Discard,
+            Frame::Down { op, .. } if self.holds(op) => return Placement::Discard,
             Frame::Down {
                 tree,
                 op,

@@ -80,6 +80,23 @@ fn what_is_served_is_written_only_where_it_is_not_yet() {
     assert!(matches!(place(false), Placement::Into(_)));
 }
 
+/// Everybody else may have it and have told its ranks while it is still on its way to one that holds it, where nobody
+/// keeps it for others any more.
+#[test]
+fn what_is_served_is_not_written_where_it_lay_before_although_all_were_told() {
+    let mut machine = second_of_two(served(8, true), Some(held(8)));
+    let fence = machine.node.config.fence;
+    let mark = Mark { done: 5, told: 5 };
+    let all = Input::Frame {
+        peer: 0,
+        fence,
+        frame: Frame::Mark { group: WORLD, mark },
+    };
+    machine.handle(Duration::ZERO, all, &mut Vec::new());
+    assert_eq!(machine.report()[0].held, [], "it is let go");
+    assert_eq!(machine.place(0, fence, &down()), Placement::Discard);
+}
+
 // REC-10: who serves others has what it says it has.
 #[test]
 fn who_forgot_what_its_ranks_were_told_holds_it_only_where_there_are_no_bytes() {

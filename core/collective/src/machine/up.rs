@@ -188,7 +188,7 @@ impl Group {
                 1
             }
             // Where the result is already, nothing is written to it.
-            Flow::Spread { .. } if self.history.has_bytes(id) => 0,
+            Flow::Spread { .. } if self.holds(id) => 0,
             Flow::Spread { .. } => {
                 let copies = received
                     .into_iter()

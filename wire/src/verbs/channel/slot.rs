@@ -1,7 +1,9 @@
 //! What a sender writes into a slot of the receiver's ring, and the number that says that it is there. A slot is copied
 //! out once and checked whole: length of the ring's numbers, checksum, every code; what it means is decided beside.
 
-use crate::frame::{self, HEADER_BYTES, Header, checksum};
+use crc32c::crc32c;
+
+use crate::frame::{self, HEADER_BYTES, Header};
 use crate::verbs::Remote;
 
 /// A slot's distance from the next: cache lines of its own.
@@ -95,7 +97,7 @@ impl Content {
         put(8, &window.to_le_bytes());
         put(16, &offset.to_le_bytes());
         put(24, &code.to_le_bytes());
-        let sum = checksum(&bytes[..USED_BYTES - 4]);
+        let sum = crc32c(&bytes[..USED_BYTES - 4]);
         bytes[USED_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -107,7 +109,7 @@ impl Content {
             return Err(Malformed::Lost(number));
         }
         let (content, sum) = bytes.split_at(USED_BYTES - 4);
-        if checksum(content).to_le_bytes() != sum {
+        if crc32c(content).to_le_bytes() != sum {
             return Err(Malformed::Checksum(number));
         }
         let window = word(bytes, HEADER_BYTES + 8);
@@ -259,7 +261,7 @@ mod tests {
             for (place, byte) in places {
                 bytes[place] = byte;
             }
-            let sum = checksum(&bytes[..USED_BYTES - 4]);
+            let sum = crc32c(&bytes[..USED_BYTES - 4]);
             bytes[USED_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
             if let Ok(parsed) = Content::parse(&bytes, 7) {
                 prop_assert_eq!(parsed.encode(7), bytes);
