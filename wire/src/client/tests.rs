@@ -41,6 +41,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     let (bell, clients_end) = Bell::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
     let mut heard = Vec::new();
+    let mut closed = Vec::new();
     let mut left = lasts.unwrap_or(usize::MAX);
     loop {
         while let Some((message, mut fds)) = channel
@@ -87,12 +88,26 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             }
         }
         while let Some(words) = calls.pop().unwrap() {
+            let submission = Submission::decode(&words).unwrap();
+            if let Submission::Open { ticket, .. } = submission {
+                let groups = std::mem::take(&mut closed);
+                channel.send(&ToClient::Over { groups }, &[]).unwrap();
+                let outcome = Outcome::Done {
+                    segment: NO_SEGMENT,
+                    bytes: 0,
+                    epoch: 1,
+                };
+                let completion = Completion { ticket, outcome };
+                if outcomes.push(&completion.encode()).unwrap() {
+                    bell.ring();
+                }
+            }
             let Submission::Call {
                 ticket,
+                group,
                 call,
                 input,
-                ..
-            } = Submission::decode(&words).unwrap()
+            } = submission
             else {
                 continue;
             };
@@ -100,6 +115,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 return heard;
             }
             left -= 1;
+            closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
             let bytes = call.input_bytes().unwrap();
             let outcome = if call.tag == 13 {
                 Outcome::Failed {
