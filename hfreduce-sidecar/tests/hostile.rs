@@ -453,8 +453,8 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
         let refused = told(group, first, closed).unwrap();
         assert!(refused.contains(reason), "{refused}");
     }
-    // It says that they have closed one together of which the other knows nothing, and that another goes on.
-    for (group, first, closed) in [(7, 5, true), (8, 3, false)] {
+    // It says that they have closed one together, of which the other knows nothing, and opened another.
+    for (group, first, closed) in [(7, 5, true), (8, 0, false)] {
         assert_eq!(ranks(&[0, 1]), None);
         assert_eq!(told(group, first, closed), None);
     }
