@@ -80,6 +80,7 @@ fn a_process_that_dies_in_an_operation_is_named_on_every_rank() {
                 version,
                 local_rank,
                 again: None,
+                groups: 0,
             },
             &[],
         )

@@ -17,7 +17,7 @@ use std::time::Duration;
 use gang::{Gang, PATIENCE, f32s, run, sum, to_f32s, wait_until_some};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, explore};
-use wire::attach::{Channel, ToClient, ToSidecar};
+use wire::attach::{Channel, ToClient, ToSidecar, Told};
 use wire::client::{Client, Error};
 use wire::entry::{Place, Submission};
 use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
@@ -126,11 +126,23 @@ fn descriptor(rng: &mut Rng) -> OwnedFd {
 
 /// Says something over an attach socket, with descriptors that may be none of ours.
 fn say(rng: &mut Rng, channel: &Channel) {
-    let message = match rng.below(5) {
+    let message = match rng.below(7) {
+        5 => ToSidecar::Ranks {
+            ranks: (0..rng.below(4)).map(|_| rng.below(3) as u32).collect(),
+        },
+        6 => ToSidecar::Group(Told {
+            group: rng.range(0..3),
+            replicated: rng.chance(1, 2),
+            priority: 0,
+            told: number(rng),
+            closed: rng.chance(1, 2),
+            failed: rng.chance(1, 2),
+        }),
         0 => ToSidecar::Attach {
             version: wire::attach::VERSION + rng.below(2) as u32,
             local_rank: rng.below(3) as u32,
             again: rng.chance(1, 2).then(|| number(rng)),
+            groups: rng.below(3) as u32,
         },
         4 => lend(rng),
         1 => ToSidecar::Allocate { bytes: number(rng) },
@@ -203,6 +215,7 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
         again: rng
             .chance(1, 4)
             .then(|| *rng.pick(&[0, 1, 1 << 40, 1 << 50])),
+        groups: 0,
     };
     channel.send(&hello, &[]).unwrap();
     let said = wait_until_some(|| channel.receive_with_fds::<ToClient>().transpose());

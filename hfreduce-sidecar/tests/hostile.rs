@@ -20,7 +20,7 @@ use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create,
 };
 use wire::Call;
-use wire::attach::{Channel, ToClient, ToSidecar};
+use wire::attach::{Channel, ToClient, ToSidecar, Told};
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
@@ -113,12 +113,23 @@ fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
 
 /// The same with what it says it was told; the text of the answer, and none where that is a refusal.
 fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> (String, Option<ByHand>) {
+    attach_with(socket, local_rank, again, 0)
+}
+
+/// The same with so many groups to tell of.
+fn attach_with(
+    socket: &Path,
+    local_rank: u32,
+    again: Option<u64>,
+    groups: u32,
+) -> (String, Option<ByHand>) {
     let channel = wait_until_some(|| Channel::connect(socket).ok());
     let version = wire::attach::VERSION;
     let attach = ToSidecar::Attach {
         version,
         local_rank,
         again,
+        groups,
     };
     channel.send(&attach, &[]).unwrap();
     let (message, fds) = answer(&channel);
@@ -428,4 +439,79 @@ fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
     for sidecar in &mut gang.pods.children {
         assert!(sidecar.try_wait().unwrap().is_none(), "it has ended");
     }
+}
+
+#[test]
+fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
+    let mut gang = Restarted::start("auto", (1, 2));
+    let socket = gang.pods.run_dir(0).join(wire::run_dir::SOCKET);
+    gang.pods.kill(0);
+    gang.clients.truncate(1);
+    gang.pods.start_again(0);
+    let most = wire::attach::GROUP_LIMIT as u32;
+    let (refused, _) = attach_with(&socket, 1, Some(1), most + 1);
+    assert!(refused.contains("1024 are the most"), "{refused}");
+    let (channel, control, bell) = attach_with(&socket, 1, Some(1), 2).1.unwrap();
+    let ask = |message: &ToSidecar| {
+        channel.send(message, &[]).unwrap();
+        let answer = answer(&channel).0;
+        (answer != ToClient::Noted).then(|| format!("{answer:?}"))
+    };
+    let ranks = |ranks: &[u32]| {
+        let ranks = ranks.to_vec();
+        ask(&ToSidecar::Ranks { ranks })
+    };
+    let told = |group, told, closed| {
+        ask(&ToSidecar::Group(Told {
+            group,
+            replicated: true,
+            priority: 0,
+            told,
+            closed,
+            failed: false,
+        }))
+    };
+    for wrong in [&[1, 0][..], &[1, 1], &[0, 2], &[], &[0; 1025]] {
+        let refused = ranks(wrong).unwrap();
+        assert!(refused.contains("must ascend"), "{refused}");
+    }
+    assert_eq!(ranks(&[0]), None);
+    assert!(ranks(&[0]).unwrap().contains("must ascend"));
+    let refused = told(7, 0, false).unwrap();
+    assert!(refused.contains("without its rank 1"), "{refused}");
+    for (group, first, closed, reason) in [
+        (0, 0, false, "that of all ranks"),
+        (7, 0, true, "operations that are over"),
+        (7, u64::MAX, false, "operations that are over"),
+    ] {
+        assert_eq!(ranks(&[0, 1]), None);
+        let refused = told(group, first, closed).unwrap();
+        assert!(refused.contains(reason), "{refused}");
+    }
+    // It says that they have closed one together, of which the other knows nothing, and opened another.
+    for (group, first, closed) in [(7, 5, true), (8, 0, false)] {
+        assert_eq!(ranks(&[0, 1]), None);
+        assert_eq!(told(group, first, closed), None);
+    }
+    let honest = &gang.clients[0];
+    let (mut calls, _outcomes) = wire::ring::client_ends(&control).unwrap();
+    calls.push(&refused_call(2)).unwrap();
+    bell.ring();
+    let (kind, _) = failure(run(honest, sum(1), &f32s(&[1.0])));
+    assert_eq!(kind, FailureKind::Refused);
+    // The number of the other's group is taken by what it says.
+    let refused = honest
+        .open(8, &[0], true, PATIENCE)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("rank"), "{refused}");
+    // It has told of all.
+    channel
+        .send(&ToSidecar::Ranks { ranks: vec![1] }, &[])
+        .unwrap();
+    wait_until(|| is_closed(&channel));
+    assert!(
+        gang.pods.children[0].try_wait().unwrap().is_none(),
+        "it has ended"
+    );
 }

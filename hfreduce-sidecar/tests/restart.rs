@@ -6,12 +6,14 @@ mod gang;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gang::PATIENCE;
+use gang::grouped::{call_sum_in, close, sum_in};
 use gang::limits::{self, RESTARTED};
 use gang::processes::get;
 use gang::restarted::{Restarted, submit, whole};
+use gang::{PATIENCE, to_f32s};
 use rustix::process::Signal;
-use wire::client::{Error, Ticket};
+use wire::Call;
+use wire::client::{Client, Error, Group, Ticket};
 
 const NODES: u32 = 3;
 const PROCS: u32 = 2;
@@ -151,4 +153,138 @@ fn nobody_is_told_an_end_before_every_node_has_the_result() {
         }
     }
     assert!(shown, "no node was a leaf");
+}
+
+/// What each process does at the same time as the others.
+fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || work(client)))
+            .collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+/// Every other process, and all of the first two nodes: with the world, what a process may be in at once.
+const GROUPS: [&[u32]; 2] = [&[0, 2, 4], &[0, 1, 2, 3]];
+
+/// Opens those of these groups that a process is in, numbered from `first`.
+fn open(client: &Client, first: u64) -> Vec<(Group, f32)> {
+    let rank = client.standing().rank;
+    let mine = (first..)
+        .zip(GROUPS)
+        .filter(|(_, ranks)| ranks.contains(&rank));
+    mine.map(|(number, ranks)| {
+        let group = client.open(number, ranks, true, PATIENCE).unwrap();
+        (group, ranks.iter().sum::<u32>() as f32)
+    })
+    .collect()
+}
+
+fn is_all(client: &Client, ticket: Ticket, elements: usize, expected: f32) {
+    let output = client.wait(ticket, PATIENCE).unwrap();
+    let sums = to_f32s(&output.result);
+    assert_eq!(sums.len(), elements);
+    assert!(sums.iter().all(|sum| *sum == expected), "{:?}", &sums[..1]);
+}
+
+#[test]
+fn what_is_under_way_in_groups_that_overlap_and_in_the_world_ends_with_the_contributions_of_all() {
+    over_each(|mut gang| {
+        let groups = each(&gang.clients, |client| open(client, 7));
+        let elements = 1 << 16;
+        for (killed, micros) in [(0, 0), (1, 2_000), (2, 5_000), (0, 20_000)] {
+            let tickets: Vec<Vec<(Ticket, f32)>> = gang
+                .clients
+                .iter()
+                .zip(&groups)
+                .map(|(client, groups)| {
+                    let mine = groups.iter().flat_map(|&(group, sum)| {
+                        let call = || (call_sum_in(client, group, elements), sum);
+                        [call(), call()]
+                    });
+                    let world = (call_sum_in(client, client.world(), elements), 15.0);
+                    mine.chain([world]).collect()
+                })
+                .collect();
+            // Not to synchronise: whenever it is, the outcome is the same.
+            thread::sleep(Duration::from_micros(micros));
+            gang.pods.kill(killed);
+            let since = Instant::now();
+            gang.pods.start_again(killed);
+            thread::scope(|scope| {
+                for (client, tickets) in gang.clients.iter().zip(tickets) {
+                    scope.spawn(move || {
+                        for (ticket, sum) in tickets {
+                            is_all(client, ticket, elements, sum);
+                        }
+                    });
+                }
+            });
+            // REC-7.
+            limits::keep(
+                "a sidecar restarts: what is under way in groups ends",
+                RESTARTED,
+                since,
+            );
+            gang.check(gang.call_all(10), 10);
+        }
+    });
+}
+
+#[test]
+fn a_group_that_opens_or_closes_meanwhile_is_open_or_closed_for_all() {
+    over_each(|mut gang| {
+        for (killed, first) in [(0, 10), (1, 20), (2, 30)] {
+            let closed = each(&gang.clients, |client| open(client, first));
+            each(&gang.clients, |client| {
+                for (group, _) in open(client, first + 2) {
+                    close(client, group); // Before.
+                }
+            });
+            let end = |client: &Client, groups: &[(Group, f32)]| -> Vec<Ticket> {
+                let ends = groups.iter().map(|(group, _)| {
+                    client
+                        .submit_in(*group, Call::close(), None, PATIENCE)
+                        .unwrap()
+                });
+                ends.collect()
+            };
+            let ranks = || gang.clients.iter().zip(&closed);
+            // Some have called it, some not.
+            let early: Vec<_> = ranks()
+                .take(3)
+                .map(|(one, groups)| end(one, groups))
+                .collect();
+            let clients = gang.clients.clone();
+            let opening = thread::spawn(move || each(&clients, |client| open(client, first + 4)));
+            gang.pods.kill(killed);
+            gang.pods.start_again(killed);
+            let late = gang.clients.iter().zip(&closed).skip(3);
+            let late = late.map(|(one, groups)| end(one, groups));
+            let tickets: Vec<_> = early.into_iter().chain(late).collect();
+            for (client, tickets) in gang.clients.iter().zip(tickets) {
+                for ticket in tickets {
+                    client.wait(ticket, PATIENCE).unwrap();
+                }
+            }
+            let open = opening.join().unwrap();
+            // Once more, when the ends were just told.
+            gang.pods.kill(killed);
+            gang.pods.start_again(killed);
+            thread::scope(|scope| {
+                for (client, groups) in gang.clients.iter().zip(&open) {
+                    scope.spawn(move || {
+                        for &(group, sum) in groups {
+                            assert_eq!(sum_in(client, group, 3), [sum; 3]);
+                            close(client, group);
+                        }
+                    });
+                }
+            });
+            gang.check(gang.call_all(10), 10);
+        }
+    });
 }

@@ -18,11 +18,18 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Largest packet: the members of an attempt of 2,600 nodes of which every other one is lost.
 const PACKET_LIMIT_BYTES: usize = 16 << 10;
 /// No process has called as many operations: one in a microsecond for eight years.
 pub const OPERATION_LIMIT: u64 = 1 << 48;
+/// Groups of which one process tells a sidecar that has lost its memory: as many as a node may take part in, and as many
+/// that ended with an epoch.
+pub const GROUP_LIMIT: usize = 1024;
+/// Groups in one [`ToClient::Over`].
+pub const GROUPS_IN_PACKET: usize = 512;
+/// Ranks in one [`ToSidecar::Ranks`].
+pub const RANKS_LIMIT: usize = 1024;
 /// Most descriptors in one packet: the control segment and the client's end of the bell.
 const PACKET_FDS: usize = 2;
 /// Connections the kernel holds for us before they are accepted: a node's processes at once.
@@ -72,11 +79,22 @@ pub enum ToSidecar {
         version: u32,
         /// Its rank on the node.
         local_rank: u32,
-        /// For one that comes back to a sidecar started in place of another: its first operation whose end it was
-        /// not told, counted from 0. It calls those again, in their order.
+        /// For one that comes back to a sidecar started in place of another: its first operation of the world whose
+        /// end it was not told, counted from 0. It calls those again, in their order.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         again: Option<u64>,
+        /// How many other groups it tells of then, at most [`GROUP_LIMIT`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        groups: u32,
     },
+    /// The next ranks of the group that it tells of next; at most [`RANKS_LIMIT`].
+    Ranks {
+        /// Global ranks, which ascend from message to message.
+        ranks: Vec<u32>,
+    },
+    /// A group of these ranks that it has opened. These two come before anything is lent, and each is answered before
+    /// the next.
+    Group(Told),
     /// A segment for inputs that an earlier sidecar has made for it. With its descriptor. Answered before the
     /// next one is lent, and before anything is called.
     Lend {
@@ -99,6 +117,28 @@ pub enum ToSidecar {
     Detach,
 }
 
+/// What a process was told in a group other than the world.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// The number of the group.
+    pub group: u64,
+    /// Whether some of its ranks can go on without others.
+    pub replicated: bool,
+    /// Of what is computed for it.
+    pub priority: i8,
+    /// The first operation whose end it was not told. It calls those again, in their order.
+    pub told: u64,
+    /// Whether the one before has closed the group.
+    pub closed: bool,
+    /// Whether the group has failed for good: what is called in it fails.
+    pub failed: bool,
+}
+
+fn is_zero(groups: &u32) -> bool {
+    *groups == 0
+}
+
 /// What the sidecar says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
@@ -118,6 +158,14 @@ pub enum ToClient {
     },
     /// The members of an epoch, before anything is told that they did together.
     Members(Members),
+    /// What it was told of a group is noted.
+    Noted,
+    /// Groups that this process has closed and need not tell of any more: all ranks were told. Said before the answer to
+    /// its next opening.
+    Over {
+        /// Their numbers; at most [`GROUPS_IN_PACKET`].
+        groups: Vec<u64>,
+    },
     /// A segment that was lent is in use again.
     Taken {
         /// Its number.

@@ -2,8 +2,12 @@
 //! the next epoch begins with. An operation that a survivor has completed is served to those who lack it, so that the
 //! contribution of those who are gone is in it for everybody; every other one is run again by the survivors.
 
+mod told;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+pub use told::{Told, is_over, told_each};
 
 use crate::machine::{GroupId, MAX_IN_FLIGHT, OpId, Verdict};
 use crate::op::Call;

@@ -2,8 +2,8 @@
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
 use collective::machine::{Config, GroupId, Input, Machine, RELAY, Start, WORLD};
-use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume};
-use std::collections::BTreeMap;
+use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume, told_each};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use wire::attach::Members;
@@ -13,6 +13,7 @@ use wire::transport::Transport;
 use super::{Engine, Error};
 use crate::link::Linker;
 use crate::memory::Sizes;
+use crate::session::Session;
 
 /// How long what is said at the end of an epoch may take to leave.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -147,13 +148,21 @@ impl Engine {
 
     /// What a node without memory reports: what its processes were told.
     fn recollection(&self) -> Report {
-        let told = || self.told.iter().copied();
-        vec![GroupReport {
-            group: WORLD,
-            told_all: told().min().unwrap_or(0),
-            told_any: told().max().unwrap_or(0),
-            held: Vec::new(),
-        }]
+        let groups: BTreeSet<GroupId> = self.sessions.values().flat_map(Session::groups).collect();
+        let others = groups.into_iter().filter(|group| *group != WORLD);
+        let others = others.map(|group| (group, told_each(&self.known(group))));
+        std::iter::once((WORLD, self.told.clone()))
+            .chain(others)
+            .map(|(group, told)| GroupReport::of_told(group, &told))
+            .collect()
+    }
+
+    /// A process has perhaps told of all its groups.
+    pub(super) fn note_told(&mut self, rank: usize) {
+        let has_told = self.sessions.get(&rank).is_some_and(Session::has_told_all);
+        if let Some(awaited) = self.awaited.as_mut().filter(|_| has_told) {
+            awaited.remove(&rank);
+        }
     }
 
     /// Whether this sidecar waits for a process that one before it has welcomed.
@@ -251,10 +260,7 @@ impl Engine {
     fn start_of(&self, resume: &GroupResume, members: &[usize]) -> Option<Start> {
         let told = match resume.group {
             WORLD => self.told.clone(),
-            group => {
-                let lanes = self.sessions.values().filter_map(|one| one.lane(group));
-                lanes.map(|lane| lane.told).collect()
-            }
+            group => told_each(&self.known(group)),
         };
         let held = self.report.iter().find(|of| of.group == resume.group);
         (!told.is_empty()).then(|| Start {

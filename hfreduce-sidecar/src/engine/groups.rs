@@ -1,7 +1,7 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
 use collective::machine::{Dispute, GroupId, Input, OpenError, OpenReason, WORLD};
-use collective::recovery::Resume;
+use collective::recovery::{Resume, Told, is_over};
 use tracing::{debug, error, info};
 use wire::entry::FailureKind;
 
@@ -32,6 +32,10 @@ impl Engine {
         for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
             let groups = self.sessions.get(&rank).map(|one| one.groups());
             for group in groups.into_iter().flatten().filter(|group| *group != WORLD) {
+                let session = self.sessions.get_mut(&rank);
+                if let Some(lane) = session.and_then(|one| one.lane_mut(group)) {
+                    lane.reopens = true;
+                }
                 self.open(group, rank);
             }
         }
@@ -103,14 +107,29 @@ impl Engine {
         let groups = self.sessions.values().flat_map(|session| session.groups());
         let groups: std::collections::BTreeSet<GroupId> = groups.collect();
         for group in groups.into_iter().filter(|group| *group != WORLD) {
-            let lanes = self.sessions.values().filter_map(|one| one.lane(group));
-            let closed = lanes.map(|lane| lane.closed).min().flatten();
             let base = resume.iter().find(|one| one.group == group);
-            if closed.is_some_and(|closed| base.is_none_or(|one| one.base > closed)) {
+            if is_over(&self.known(group), base.map(|one| one.base)) {
                 self.drop_results(group);
                 self.forget_group(group);
             }
         }
+    }
+
+    /// What each of a group's ranks here knows of it; nothing if none does.
+    pub(super) fn known(&self, group: GroupId) -> Vec<Option<Told>> {
+        let lanes = self.sessions.values().filter_map(|one| one.lane(group));
+        // What a process says that opens a group is not checked yet.
+        let Some(lane) = lanes.min_by_key(|lane| lane.is_opening()) else {
+            return Vec::new();
+        };
+        let local = |rank: &u32| {
+            rank.checked_sub(self.standing.rank)
+                .map(|local| local as usize)
+        };
+        let here = lane.ranks.iter().filter_map(local);
+        here.filter(|local| *local < self.seats.len())
+            .map(|local| Some(self.sessions.get(&local)?.lane(group)?.knows()))
+            .collect()
     }
 
     /// Results of a group that no machine will release any more.

@@ -62,16 +62,21 @@ impl Engine {
                 version,
                 local_rank,
                 again,
-            } if version == attach::VERSION => match self.seat(local_rank as usize, again) {
-                Ok((rank, begin)) => return self.welcome(channel, rank, begin),
-                Err(reason) => reason,
-            },
+                groups,
+            } if version == attach::VERSION => {
+                match self.seat(local_rank as usize, again, groups) {
+                    Ok((rank, begin)) => return self.welcome(channel, rank, begin),
+                    Err(reason) => reason,
+                }
+            }
             ToSidecar::Attach { version, .. } => format!(
                 "the client speaks version {version}, this sidecar {}: use the wheel and the sidecar \
                  of one release",
                 attach::VERSION
             ),
-            ToSidecar::Lend { .. }
+            ToSidecar::Ranks { .. }
+            | ToSidecar::Group(_)
+            | ToSidecar::Lend { .. }
             | ToSidecar::Allocate { .. }
             | ToSidecar::Free { .. }
             | ToSidecar::Detach => "the first message must be `attach`".to_owned(),
@@ -80,14 +85,26 @@ impl Engine {
         channel.send(&ToClient::Refused { reason }, &[]).ok();
     }
 
-    /// Whether a process may attach, and where it begins. `again`: what it says it was told before.
-    fn seat(&self, rank: usize, again: Option<OpId>) -> Result<(usize, Begin), String> {
+    /// Whether a process may attach, and where it begins. `again`: what it says it was told before; `groups`: of how many
+    /// it will tell.
+    fn seat(
+        &self,
+        rank: usize,
+        again: Option<OpId>,
+        groups: u32,
+    ) -> Result<(usize, Begin), String> {
         match self.seats.get(rank) {
             Some(Seat::Free) => {
                 let begin = match again {
                     None => Begin::Afresh,
+                    Some(_) if groups as usize > attach::GROUP_LIMIT => {
+                        return Err(format!(
+                            "local rank {rank} would tell of {groups} groups; {} are the most",
+                            attach::GROUP_LIMIT
+                        ));
+                    }
                     Some(told) if told < attach::OPERATION_LIMIT && self.has_forgotten(rank) => {
-                        Begin::Again(told)
+                        Begin::Again { told, groups }
                     }
                     Some(told) => {
                         return Err(format!(
@@ -151,10 +168,10 @@ impl Engine {
         self.told[rank] = told;
         self.sessions.insert(rank, session);
         self.metrics.clients.set(self.sessions.len() as i64);
-        match &mut self.awaited {
-            Some(awaited) => drop(awaited.remove(&rank)),
-            None => self.tell_members(rank),
+        if self.awaited.is_none() {
+            self.tell_members(rank);
         }
+        self.note_told(rank);
     }
 
     pub(super) fn hear(&mut self, rank: usize) {
@@ -162,7 +179,7 @@ impl Engine {
             return;
         };
         match session.hear() {
-            Ok(Heard::Nothing) => {}
+            Ok(Heard::Nothing) => self.note_told(rank),
             Ok(Heard::Detached) => {
                 // What it wrote before it left counts.
                 self.take_entries(rank);
@@ -220,12 +237,13 @@ impl Engine {
         // A broken epoch answers every call at once, as does a group that is no more.
         let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
         let is_dead = lane.is_some_and(|lane| lane.dead.is_some());
+        let reopens = lane.is_some_and(|lane| lane.reopens);
         let next = lane.and_then(|lane| lane.first_waiting());
         let may = match next {
             Some(waiting) if waiting.called.call.is_between_two() => self.machine.may_post(group),
             Some(_) | None => self.machine.may_submit(group, rank),
         };
-        self.is_over() || is_dead || may
+        self.is_over() || is_dead || may && !reopens
     }
 
     pub(super) fn look_at_rings(&mut self) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use collective::machine::{FIRST_POST, OpId, Splits};
+use collective::recovery::Told;
 
 use super::{Called, Waiting};
 
@@ -27,6 +28,8 @@ pub struct Lane {
     pub closed: Option<OpId>,
     /// Why nothing can be called in it any more.
     pub dead: Option<String>,
+    /// Whether it is being opened again in a new epoch: what was called before goes first.
+    pub reopens: bool,
     /// The operation that it calls next.
     pub next_op: OpId,
     /// Calls that came after those, in their order.
@@ -52,6 +55,7 @@ impl Lane {
             told: 0,
             closed: None,
             dead: None,
+            reopens: false,
             next_op: 0,
             waiting: VecDeque::new(),
             stalled: false,
@@ -59,6 +63,19 @@ impl Lane {
             has_posted: false,
             splits: BTreeMap::new(),
         }
+    }
+
+    /// What the process was told in it.
+    pub fn knows(&self) -> Told {
+        Told {
+            first: self.told,
+            closed: self.closed.is_some(),
+        }
+    }
+
+    /// Whether it has not been answered that the group is open.
+    pub fn is_opening(&self) -> bool {
+        self.opening.is_some()
     }
 
     /// The call whose turn is next.

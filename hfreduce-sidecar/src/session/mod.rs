@@ -8,6 +8,7 @@ mod lent;
 mod opening;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,6 +32,7 @@ pub use lane::Lane;
 use crate::memory::Input;
 use crate::pool::ResultBlock;
 use input::Brought;
+use told::Telling;
 
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
@@ -67,6 +69,11 @@ pub enum Error {
         "it lends a segment although this sidecar has forgotten nothing, or after it has called"
     )]
     Lends,
+    /// It tells of groups out of turn.
+    #[error(
+        "it tells of a group although this sidecar has forgotten none, or has not told of all before it calls"
+    )]
+    Tells,
     /// It calls in a group that it has not opened, or has closed.
     #[error("it calls in group {0:x}, which it has not opened or has closed")]
     Group(GroupId),
@@ -95,8 +102,13 @@ pub struct Called {
 pub enum Begin {
     /// It has called nothing yet.
     Afresh,
-    /// It was attached to a sidecar before this one, and was told the ends of all operations before this.
-    Again(OpId),
+    /// It was attached to a sidecar before this one.
+    Again {
+        /// It was told the ends of all operations before this.
+        told: OpId,
+        /// How many other groups it has opened.
+        groups: u32,
+    },
 }
 
 impl Begin {
@@ -104,7 +116,7 @@ impl Begin {
     pub fn first(self) -> OpId {
         match self {
             Self::Afresh => 0,
-            Self::Again(told) => told,
+            Self::Again { told, .. } => told,
         }
     }
 }
@@ -154,6 +166,7 @@ pub struct Session {
     inputs: BTreeMap<u32, Arc<Block>>,
     /// Whether it may lend what an earlier sidecar has made for it.
     may_lend: bool,
+    telling: Telling,
     next_segment: u32,
     limit_bytes: usize,
     home: Home,
@@ -161,6 +174,8 @@ pub struct Session {
     begin: Begin,
     /// Its groups: those that it has opened, and the world.
     lanes: BTreeMap<GroupId, Lane>,
+    /// Groups that are over, which it was not told yet.
+    over: Vec<GroupId>,
     /// Calls of all groups, and openings, that are not answered.
     unanswered: usize,
     /// What it was told that left it something to give back; none where that was nothing.
@@ -194,7 +209,8 @@ impl Session {
             outcomes,
             bell,
             inputs: BTreeMap::new(),
-            may_lend: matches!(begin, Begin::Again(_)),
+            may_lend: begin != Begin::Afresh,
+            telling: Telling::of(begin),
             next_segment: 0,
             limit_bytes,
             home,
@@ -207,6 +223,7 @@ impl Session {
                     ..Lane::new(Vec::new(), standing.rank, standing.world)
                 },
             )]),
+            over: Vec::new(),
             unanswered: 0,
             held: BTreeMap::new(),
         })
@@ -238,13 +255,21 @@ impl Session {
             match message {
                 ToSidecar::Attach { .. } => return Err(Error::Twice),
                 ToSidecar::Detach => return Ok(Heard::Detached),
+                ToSidecar::Ranks { .. } | ToSidecar::Group(_) if self.has_told_all() => {
+                    return Err(Error::Tells);
+                }
+                ToSidecar::Ranks { ranks } => {
+                    let noted = self.note_ranks(&ranks);
+                    self.answer(ToClient::Noted, noted)?;
+                }
+                ToSidecar::Group(said) => {
+                    let noted = self.note_group(&said);
+                    self.answer(ToClient::Noted, noted)?;
+                }
                 ToSidecar::Lend { .. } if !self.may_lend => return Err(Error::Lends),
                 ToSidecar::Lend { segment, bytes } => {
-                    let answer = match self.take_back(segment, bytes, fds) {
-                        Ok(()) => ToClient::Taken { segment },
-                        Err(reason) => ToClient::Refused { reason },
-                    };
-                    self.say(&answer, &[])?;
+                    let taken = self.take_back(segment, bytes, fds);
+                    self.answer(ToClient::Taken { segment }, taken)?;
                 }
                 ToSidecar::Allocate { bytes } => match self.lend(bytes) {
                     Ok((segment, lent)) => {
@@ -266,6 +291,13 @@ impl Session {
         self.say(&ToClient::Members(members), &[])
     }
 
+    fn answer(&self, done: ToClient, outcome: Result<(), String>) -> Result<(), Error> {
+        match outcome {
+            Ok(()) => self.say(&done, &[]),
+            Err(reason) => self.say(&ToClient::Refused { reason }, &[]),
+        }
+    }
+
     /// Sends a message. That the process is gone is no error here: whether it left or was lost stands in what it has
     /// sent, which is read to its end.
     fn say(&self, message: &ToClient, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
@@ -282,6 +314,9 @@ impl Session {
             return Ok(None);
         };
         self.may_lend = false; // It lends first, and waits for the answers.
+        if !self.has_told_all() {
+            return Err(Error::Tells);
+        }
         match Submission::decode(&words)? {
             Submission::Release { ticket } => match self.held.remove(&ticket) {
                 Some(Some((group, op))) => Ok(Some(Taken::Release(group, op))),
@@ -414,7 +449,8 @@ impl Session {
     /// An operation is over: what was called.
     pub fn ended(&mut self, group: GroupId, op: OpId) -> Option<Called> {
         let lane = self.lanes.get_mut(&group)?;
-        if op < FIRST_POST {
+        // Where a group has failed, ends say nothing of how far the others are.
+        if op < FIRST_POST && lane.dead.is_none() {
             lane.told = lane.told.max(op + 1);
         }
         lane.splits.remove(&op);

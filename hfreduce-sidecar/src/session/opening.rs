@@ -61,10 +61,15 @@ impl Session {
     /// A group that it has opened stands. False when it stood before.
     pub fn opened(&mut self, group: GroupId, epoch: u32) -> Result<bool, Error> {
         let lane = self.lanes.get_mut(&group);
-        let Some(ticket) = lane.and_then(|lane| lane.opening.take()) else {
+        let ticket = lane.and_then(|lane| {
+            lane.reopens = false;
+            lane.opening.take()
+        });
+        let Some(ticket) = ticket else {
             return Ok(false);
         };
         self.held.insert(ticket, None);
+        self.say_what_is_over()?;
         let outcome = Outcome::Done {
             segment: NO_SEGMENT,
             bytes: 0,
@@ -74,7 +79,7 @@ impl Session {
         Ok(true)
     }
 
-    /// A group could not be opened, or not again in a new epoch. All that was called in it fails.
+    /// A group could not be opened, or not again in a new epoch. All that was called in it fails, and is called.
     pub fn fail_open(
         &mut self,
         group: GroupId,
@@ -90,14 +95,17 @@ impl Session {
         }
         lane.dead = Some(text.to_owned());
         for called in std::mem::take(&mut lane.in_flight).into_values() {
-            self.fail(called.ticket, kind, text.to_owned())?;
+            self.fail(called.ticket, FailureKind::Broken, text.to_owned())?;
         }
         Ok(())
     }
 
-    /// A group is of no use any more.
+    /// A group is over, if the process has closed it. One that could not be opened again is not: what is called in it fails.
     pub fn forget_group(&mut self, group: GroupId) {
-        self.lanes
-            .retain(|of, lane| *of != group || *of == WORLD || lane.opening.is_some());
+        let lane = self.lanes.get(&group);
+        if group != WORLD && lane.is_some_and(|lane| lane.closed.is_some()) {
+            self.lanes.remove(&group);
+            self.over.push(group);
+        }
     }
 }

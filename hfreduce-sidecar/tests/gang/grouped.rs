@@ -1,19 +1,24 @@
 //! Ranks that open groups, reduce in them and close them.
 
-use wire::client::{Client, Group};
+use wire::client::{Client, Group, Ticket};
 use wire::{Call, DType, ReduceOp};
 
 use super::{PATIENCE, f32s, filled, to_f32s};
 
 /// The sum of a group's ranks, with theirs added to each element.
 pub(crate) fn sum_in(client: &Client, group: Group, elements: usize) -> Vec<f32> {
+    let ticket = call_sum_in(client, group, elements);
+    to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
+}
+
+/// The same, which is not waited for.
+pub(crate) fn call_sum_in(client: &Client, group: Group, elements: usize) -> Ticket {
     let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
     let rank = client.standing().rank as f32;
     let input = filled(client, &f32s(&vec![rank; elements]));
-    let ticket = client
+    client
         .submit_in(group, call, Some(input), PATIENCE)
-        .unwrap();
-    to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
+        .unwrap()
 }
 
 /// All ranks of a group close it.

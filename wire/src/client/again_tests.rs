@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::tests::{PATIENCE, bytes_of, echo};
 use super::*;
 use crate::attach::Listener;
+use crate::op::{DType, OpKind};
 
 /// Sidecars one after the other, each for so many calls; the last until it is left.
 fn sidecars(lives: &'static [usize]) -> (tempfile::TempDir, Client, thread::JoinHandle<Said>) {
@@ -56,7 +57,9 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
         .flatten()
         .filter_map(|message| match message {
             ToSidecar::Attach { again, .. } => Some(*again),
-            ToSidecar::Lend { .. }
+            ToSidecar::Ranks { .. }
+            | ToSidecar::Group(_)
+            | ToSidecar::Lend { .. }
             | ToSidecar::Allocate { .. }
             | ToSidecar::Free { .. }
             | ToSidecar::Detach => None,
@@ -137,4 +140,59 @@ fn a_sidecar_that_does_not_come_back_is_an_error_that_says_where_to_look() {
         assert!(text.contains(words), "{text}");
     }
     served.join().unwrap();
+}
+
+#[test]
+fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
+    let (_dir, client, served) = sidecars(&[4, usize::MAX]);
+    let ranks: Vec<u32> = (0..3000).collect();
+    let group = client.open_with(7, &ranks, false, 3, PATIENCE).unwrap();
+    let closed = client.open(8, &[0], true, PATIENCE).unwrap();
+    let over = client.open(9, &[0], true, PATIENCE).unwrap();
+    let call_in = |group, call| client.submit_in(group, call, None, PATIENCE).unwrap();
+    let all = |calls: &[(Group, Call)]| {
+        for (group, call) in calls {
+            client.wait(call_in(*group, *call), PATIENCE).unwrap();
+        }
+    };
+    all(&[(group, Call::barrier()), (over, Call::close())]);
+    // What is said to be over before the answer to an opening is not told of.
+    client.open(10, &[0], true, PATIENCE).unwrap();
+    all(&[(closed, Call::barrier()), (closed, Call::close())]);
+    let message = Call {
+        root: 0,
+        ..Call::new(OpKind::Receive, DType::U8, 1)
+    };
+    let message = client.submit_in(client.world(), message, None, PATIENCE);
+    let lost = call(&client, b"lost");
+    let error = client.wait(message.unwrap(), PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Operation { .. }), "{error}");
+    assert_eq!(&client.wait(lost, PATIENCE).unwrap().result[..], b"lost");
+    drop(client);
+    let said = served.join().unwrap();
+    let mut listed = 0;
+    let mut told = Vec::new();
+    for message in &said[1] {
+        match message {
+            ToSidecar::Ranks { ranks } => listed += ranks.len(),
+            ToSidecar::Group(one) => told.push((
+                one.group,
+                std::mem::take(&mut listed),
+                (one.replicated, one.priority, one.told, one.closed),
+            )),
+            ToSidecar::Attach { .. }
+            | ToSidecar::Lend { .. }
+            | ToSidecar::Allocate { .. }
+            | ToSidecar::Free { .. }
+            | ToSidecar::Detach => {}
+        }
+    }
+    assert_eq!(
+        told,
+        [
+            (7, 3000, (false, 3, 1, false)),
+            (8, 1, (true, 0, 2, true)),
+            (10, 1, (true, 0, 0, false)),
+        ]
+    );
 }

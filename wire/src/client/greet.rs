@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 
 use super::Error;
+use super::keep::Belongings;
 use super::shared::{Link, sleep_on};
 use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
 use crate::ring::{self, Bell, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
@@ -27,12 +28,12 @@ pub(super) struct Welcome {
     pub(super) patience: Duration,
 }
 
-/// Attaches to the sidecar that listens at `socket`, if one does. `again`: the first operation whose end this
-/// process was not told, when it was attached to another before.
+/// Attaches to the sidecar that listens at `socket`, if one does. `again`: what this process has to say if it was attached
+/// to another before.
 pub(super) fn greet(
     socket: &Path,
     local_rank: u32,
-    again: Option<u64>,
+    again: Option<&Belongings>,
     timeout: Duration,
 ) -> Result<Welcome, Error> {
     let channel = Channel::connect(socket)?;
@@ -41,7 +42,8 @@ pub(super) fn greet(
         &ToSidecar::Attach {
             version,
             local_rank,
-            again,
+            again: again.map(|all| all.told),
+            groups: again.map_or(0, |all| all.groups.len() as u32),
         },
         &[],
     )?;
@@ -61,6 +63,8 @@ pub(super) fn greet(
         }
         ToClient::Members(_)
         | ToClient::Taken { .. }
+        | ToClient::Noted
+        | ToClient::Over { .. }
         | ToClient::Input { .. }
         | ToClient::Result { .. }
         | ToClient::Gone { .. } => return Err(unexpected()),

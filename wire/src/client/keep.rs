@@ -1,8 +1,8 @@
 //! The thread that stays with the sidecar: when it is gone and comes back without its memory, this process attaches
-//! again, with what it was told, what it was lent and what it has called. The trainer computes meanwhile, and its
+//! again, with what it was told in each of its groups, what it was lent and what it has called. The trainer computes meanwhile, and its
 //! other threads wait.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::greet::{self, Welcome};
+use super::groups::Known;
 use super::shared::{Link, Shared, sleep_on};
 use super::{Error, RETRY};
-use crate::attach::{Standing, ToClient, ToSidecar};
+use crate::attach::{self, Standing, ToClient, ToSidecar};
 use crate::ring::Bell;
 
 /// How often the thread looks whether it is still needed; it is woken when it is not.
@@ -36,7 +37,15 @@ pub(super) struct Handed {
     pub(super) fd: Arc<OwnedFd>,
 }
 
-/// What another sidecar has said while it took the segments.
+/// What this process tells and lends another sidecar.
+pub(super) struct Belongings {
+    /// The first operation of the world whose end it was not told.
+    pub(super) told: u64,
+    pub(super) groups: Vec<Known>,
+    pub(super) lent: Vec<Handed>,
+}
+
+/// What another sidecar has said while it took these.
 pub(super) type Heard = Vec<(ToClient, Vec<OwnedFd>)>;
 
 /// Starts the thread.
@@ -92,23 +101,30 @@ impl Keeper {
 
     /// `limit`: how long the sidecar may take for an answer; it maps what it is lent, gigabytes at most.
     fn attach_again(&self, limit: Duration) -> Result<(), Error> {
-        let Some((told, lent)) = self.shared.upgrade().and_then(|shared| shared.belongings())
-        else {
+        let Some(all) = self.shared.upgrade().and_then(|shared| shared.belongings()) else {
             return Ok(());
         };
         let Standing { local_rank, .. } = self.standing;
-        let welcome = greet::greet(&self.socket, local_rank, Some(told), limit)?;
+        let welcome = greet::greet(&self.socket, local_rank, Some(&all), limit)?;
         let same = |of: Standing| Standing { epoch: 0, ..of };
         if same(welcome.standing) != same(self.standing) {
             return Err(Error::Unexpected {
                 request: "attach again",
             });
         }
-        let mut heard = Heard::new();
-        for segment in &lent {
-            lend(&welcome.link, segment, limit, &mut heard)?;
-        }
-        let numbers: Vec<u32> = lent.iter().map(|segment| segment.number).collect();
+        let mut handover = Handover {
+            link: &welcome.link,
+            limit,
+            heard: Heard::new(),
+        };
+        all.groups
+            .iter()
+            .try_for_each(|group| handover.tell(group))?;
+        all.lent
+            .iter()
+            .try_for_each(|segment| handover.lend(segment))?;
+        let heard = handover.heard;
+        let numbers: Vec<u32> = all.lent.iter().map(|segment| segment.number).collect();
         match self.shared.upgrade() {
             Some(shared) => shared.go_on(welcome, &numbers, heard),
             None => Ok(()),
@@ -116,29 +132,61 @@ impl Keeper {
     }
 }
 
-/// Lends a segment to a sidecar that has forgotten it.
-fn lend(link: &Link, segment: &Handed, limit: Duration, heard: &mut Heard) -> Result<(), Error> {
-    const REQUEST: &str = "lend an input buffer again";
-    let message = ToSidecar::Lend {
-        segment: segment.number,
-        bytes: segment.bytes,
-    };
-    link.channel.send(&message, &[segment.fd.as_fd()])?;
-    loop {
-        let (message, fds) = greet::receive(&link.channel, REQUEST, limit)?;
-        match message {
-            ToClient::Taken { segment: taken } if taken == segment.number => return Ok(()),
-            ToClient::Refused { reason } => {
-                return Err(Error::Refused {
-                    request: REQUEST,
-                    reason,
-                });
-            }
-            ToClient::Members(_) | ToClient::Result { .. } | ToClient::Gone { .. } => {
-                heard.push((message, fds));
-            }
-            ToClient::Welcome { .. } | ToClient::Taken { .. } | ToClient::Input { .. } => {
-                return Err(Error::Unexpected { request: REQUEST });
+/// To a sidecar that has forgotten everything.
+struct Handover<'a> {
+    link: &'a Link,
+    /// How long an answer may take.
+    limit: Duration,
+    heard: Heard,
+}
+
+impl Handover<'_> {
+    /// Tells of a group.
+    fn tell(&mut self, known: &Known) -> Result<(), Error> {
+        const REQUEST: &str = "tell of a group";
+        for ranks in known.ranks.chunks(attach::RANKS_LIMIT) {
+            let ranks = ranks.to_vec();
+            self.ask(REQUEST, &ToSidecar::Ranks { ranks }, &[], &ToClient::Noted)?;
+        }
+        let told = ToSidecar::Group(known.told.clone());
+        self.ask(REQUEST, &told, &[], &ToClient::Noted)
+    }
+
+    /// Lends a segment.
+    fn lend(&mut self, handed: &Handed) -> Result<(), Error> {
+        let (segment, bytes) = (handed.number, handed.bytes);
+        let lend = ToSidecar::Lend { segment, bytes };
+        let taken = ToClient::Taken { segment };
+        self.ask(
+            "lend an input buffer again",
+            &lend,
+            &[handed.fd.as_fd()],
+            &taken,
+        )
+    }
+
+    /// Says something and waits for its answer.
+    fn ask(
+        &mut self,
+        request: &'static str,
+        message: &ToSidecar,
+        fds: &[BorrowedFd<'_>],
+        expected: &ToClient,
+    ) -> Result<(), Error> {
+        self.link.channel.send(message, fds)?;
+        loop {
+            let (answer, fds) = greet::receive(&self.link.channel, request, self.limit)?;
+            match answer {
+                answer if answer == *expected => return Ok(()),
+                ToClient::Refused { reason } => return Err(Error::Refused { request, reason }),
+                ToClient::Members(_) | ToClient::Result { .. } | ToClient::Gone { .. } => {
+                    self.heard.push((answer, fds));
+                }
+                ToClient::Welcome { .. }
+                | ToClient::Taken { .. }
+                | ToClient::Noted
+                | ToClient::Over { .. }
+                | ToClient::Input { .. } => return Err(Error::Unexpected { request }),
             }
         }
     }
@@ -174,10 +222,8 @@ impl Shared {
         })
     }
 
-    /// What the next sidecar is told: the first operation whose end this process was not told, and the segments.
-    fn belongings(&self) -> Option<(u64, Vec<Handed>)> {
-        let state = self.lock().ok()?;
-        Some((state.told(), state.lent()))
+    fn belongings(&self) -> Option<Belongings> {
+        Some(self.lock().ok()?.belongings())
     }
 
     fn go_on(&self, welcome: Welcome, lent: &[u32], heard: Heard) -> Result<(), Error> {

@@ -13,6 +13,7 @@ mod arena;
 mod buffer;
 mod error;
 mod greet;
+mod groups;
 mod keep;
 mod shared;
 mod state;
@@ -235,8 +236,8 @@ impl Client {
     /// the group. The input of an all-to-all begins with how it is divided ([`crate::parts`]).
     ///
     /// [`OpKind::Send`](crate::OpKind) and `Receive` have no place in that order: the n-th message from one rank to
-    /// another under a tag is the n-th that is received so. A process that has called any does not go on with a sidecar
-    /// that is started in place of one that was killed.
+    /// another under a tag is the n-th that is received so, since the members changed last. One that is under way when its
+    /// sidecar is killed fails on both sides.
     pub fn submit_in(
         &self,
         group: Group,
@@ -280,9 +281,6 @@ impl Client {
     /// Opens a group of these global ranks, which ascend, and waits until all of them have done so alike. The number
     /// is the same for all of them, and is used once. `replicated`: its ranks do the same work, so that some of them
     /// can go on without others. The last call in it is [`Call::close`].
-    ///
-    /// A process that has opened groups does not go on with a sidecar that is started in place of one that was killed,
-    /// which knows nothing of them: then everything fails.
     pub fn open(
         &self,
         number: u64,
@@ -308,7 +306,6 @@ impl Client {
         for (bytes, rank) in list.as_chunks_mut().0.iter_mut().zip(ranks) {
             *bytes = rank.to_ne_bytes();
         }
-        self.shared.lock()?.be_impatient();
         let input = place_of(Some(&list));
         let submission = |ticket| Submission::Open {
             ticket,
@@ -341,9 +338,11 @@ impl Client {
             | Error::UnknownTicket(_)
             | Error::Forked { .. }) => other,
         };
-        let ticket = self.ask(Call::barrier(), submission, Some(list), timeout)?;
+        let opens = Some(ranks.into());
+        let ticket = self.ask(Call::barrier(), submission, Some(list), opens, timeout)?;
         let left = timeout.saturating_sub(start.elapsed());
         self.wait(ticket, left).map_err(said)?;
+        self.shared.lock()?.hear(); // Before the answer it was said which groups are over.
         let own = self.shared.standing.rank;
         Ok(Group {
             number,
@@ -366,11 +365,7 @@ impl Client {
             call,
             input: place,
         };
-        if call.is_between_two() {
-            // Ends come out of order, and nobody knows of a message any more whose sidecar is gone.
-            self.shared.lock()?.be_impatient();
-        }
-        self.ask(call, submission, input, timeout)
+        self.ask(call, submission, input, None, timeout)
     }
 
     fn ask(
@@ -378,6 +373,7 @@ impl Client {
         call: Call,
         submission: impl Fn(u64) -> Submission,
         input: Option<Buffer>,
+        opens: Option<Arc<[u32]>>,
         timeout: Duration,
     ) -> Result<Ticket, Error> {
         let shared = &self.shared;
@@ -394,7 +390,8 @@ impl Client {
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        state.called(ticket, call, submission, input.and_then(Buffer::lend));
+                        let input = input.and_then(Buffer::lend);
+                        state.called(ticket, call, submission, input, opens);
                         let link = state.link();
                         drop(state);
                         if sidecar_sleeps {

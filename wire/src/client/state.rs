@@ -15,7 +15,8 @@ use operations::{End, FIRST_TICKET, InFlight};
 use super::Error;
 use super::buffer::Lent;
 use super::greet::Welcome;
-use super::keep::Heard;
+use super::groups::Groups;
+use super::keep::{Belongings, Heard};
 use super::shared::Link;
 use crate::attach::{self, Members, ToClient};
 use crate::entry::{Completion, Outcome, Submission};
@@ -51,6 +52,7 @@ pub(super) struct State {
     pub(super) next_ticket: u64,
     operations: HashMap<u64, InFlight>,
     unfinished: usize,
+    groups: Groups,
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
     idle: Vec<Lent>,
@@ -86,6 +88,7 @@ impl State {
             next_ticket: FIRST_TICKET,
             operations: HashMap::new(),
             unfinished: 0,
+            groups: Groups::default(),
             unsaid: VecDeque::new(),
             idle: Vec::new(),
             lent: BTreeMap::new(),
@@ -157,10 +160,20 @@ impl State {
                 end.view = self.results.get(&segment).cloned();
             }
         }
+        self.end_messages();
         self.results.clear();
         self.unsaid.clear();
         self.drop_answers(0);
         self.presence = Presence::Away;
+    }
+
+    /// What the next sidecar has to be told and lent.
+    pub(super) fn belongings(&self) -> Belongings {
+        Belongings {
+            told: self.groups.told(),
+            groups: self.groups.known(),
+            lent: self.lent(),
+        }
     }
 
     /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
@@ -211,15 +224,17 @@ impl State {
             match completion {
                 Ok(Completion { ticket, outcome }) => {
                     any = true;
-                    let end = End {
-                        outcome,
-                        life: self.life,
-                        view: None,
-                    };
-                    if let Some(operation) = self.operations.get_mut(&ticket)
-                        && operation.end.replace(end).is_none()
-                    {
-                        self.unfinished -= 1;
+                    if let Some(operation) = self.operations.get_mut(&ticket) {
+                        if operation.end.is_none() {
+                            self.unfinished -= 1;
+                            let opens = operation.opens.as_ref();
+                            self.groups.ended(&operation.submission, opens, &outcome);
+                        }
+                        operation.end = Some(End {
+                            outcome,
+                            life: self.life,
+                            view: None,
+                        });
                     }
                 }
                 Err(why) => {
@@ -283,7 +298,8 @@ impl State {
                 }
             }
             ToClient::Refused { reason } => self.answers.push_back(Err(reason)),
-            ToClient::Welcome { .. } | ToClient::Taken { .. } => {
+            ToClient::Over { groups } => self.groups.forget(&groups),
+            ToClient::Welcome { .. } | ToClient::Taken { .. } | ToClient::Noted => {
                 return Err(Error::Unexpected { request: "attach" });
             }
         }

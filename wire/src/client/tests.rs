@@ -41,6 +41,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     let (bell, clients_end) = Bell::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
     let mut heard = Vec::new();
+    let mut closed = Vec::new();
     let mut left = lasts.unwrap_or(usize::MAX);
     loop {
         while let Some((message, mut fds)) = channel
@@ -59,6 +60,9 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                     channel.send(&welcome, &fds).unwrap();
                     let members = Members::new(1, &[0], 1);
                     channel.send(&ToClient::Members(members), &[]).ok(); // It may have left.
+                }
+                ToSidecar::Ranks { .. } | ToSidecar::Group(_) => {
+                    channel.send(&ToClient::Noted, &[]).unwrap();
                 }
                 ToSidecar::Lend { segment, bytes } => {
                     let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
@@ -84,12 +88,26 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             }
         }
         while let Some(words) = calls.pop().unwrap() {
+            let submission = Submission::decode(&words).unwrap();
+            if let Submission::Open { ticket, .. } = submission {
+                let groups = std::mem::take(&mut closed);
+                channel.send(&ToClient::Over { groups }, &[]).unwrap();
+                let outcome = Outcome::Done {
+                    segment: NO_SEGMENT,
+                    bytes: 0,
+                    epoch: 1,
+                };
+                let completion = Completion { ticket, outcome };
+                if outcomes.push(&completion.encode()).unwrap() {
+                    bell.ring();
+                }
+            }
             let Submission::Call {
                 ticket,
+                group,
                 call,
                 input,
-                ..
-            } = Submission::decode(&words).unwrap()
+            } = submission
             else {
                 continue;
             };
@@ -97,6 +115,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 return heard;
             }
             left -= 1;
+            closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
             let bytes = call.input_bytes().unwrap();
             let outcome = if call.tag == 13 {
                 Outcome::Failed {
@@ -291,7 +310,7 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
         call: bytes_of(1),
         input: place_of(None),
     };
-    state.called(1, bytes_of(1), submission, None);
+    state.called(1, bytes_of(1), submission, None, None);
     let (segment, bytes, epoch) = (7, 1, 1);
     let result = Segment::create("result", 1, Writers::Creator).unwrap();
     let announced = ToClient::Result {

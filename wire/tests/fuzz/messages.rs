@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sim::{Rng, explore};
-use wire::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar};
+use wire::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar, Told};
 use wire::rendezvous::{self, Decoder, Peer, SuspectReason, ToOperator};
 
 use crate::damage;
@@ -35,12 +35,26 @@ pub(crate) fn send_raw(channel: &Channel, packet: &[u8], fds: &[BorrowedFd<'_>])
 }
 
 pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
-    match rng.below(5) {
+    match rng.below(7) {
         0 => ToSidecar::Attach {
             version: wire::attach::VERSION,
             local_rank: rng.range(0..4) as u32,
             again: rng.chance(1, 2).then(|| damage::number(rng)),
+            groups: rng.range(0..3) as u32,
         },
+        5 => ToSidecar::Ranks {
+            ranks: (0..rng.below(9))
+                .map(|_| damage::number(rng) as u32)
+                .collect(),
+        },
+        6 => ToSidecar::Group(Told {
+            group: damage::number(rng),
+            replicated: rng.chance(1, 2),
+            priority: damage::number(rng) as i8,
+            told: damage::number(rng),
+            closed: rng.chance(1, 2),
+            failed: rng.chance(1, 2),
+        }),
         4 => ToSidecar::Lend {
             segment: rng.range(0..4) as u32,
             bytes: damage::number(rng),
@@ -57,8 +71,12 @@ pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
 
 fn to_client(rng: &mut Rng) -> ToClient {
     let (segment, bytes) = (rng.range(0..9) as u32, damage::number(rng));
-    match rng.below(7) {
+    match rng.below(9) {
         5 => ToClient::Taken { segment },
+        7 => ToClient::Noted,
+        8 => ToClient::Over {
+            groups: vec![bytes; rng.below(4)],
+        },
         6 => ToClient::Members(Members {
             epoch: damage::number(rng),
             ranks: 5,

@@ -182,6 +182,10 @@ impl Machine {
         if self.node.count_links() + more.count() > MAX_LINKS {
             return Err(OpenReason::Links);
         }
+        let start = self.starts.get(&id);
+        if start.is_some_and(|start| start.told.len() != part.locals.len()) {
+            return Err(OpenReason::Taken); // By other ranks, which have not closed it.
+        }
         let start = self.starts.remove(&id);
         let group = Group::new(id, config, part, meant.replicated, start.as_ref());
         self.groups.insert(id, group);

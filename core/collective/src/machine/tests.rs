@@ -267,3 +267,55 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
     };
     assert_eq!(call_of(0, 3), [all]);
 }
+
+#[test]
+fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
+    let config = || Config {
+        layout: Layout::new(&[2]).unwrap(),
+        recovery: Recovery {
+            on_peer_loss: OnPeerLoss::Hold,
+            ..Recovery::default()
+        },
+        ..config()
+    };
+    let start = |group, told| Start {
+        resume: GroupResume {
+            group,
+            base: 3,
+            served: Vec::new(),
+        },
+        told,
+        held: Vec::new(),
+    };
+    let opens = |ranks: Vec<u32>| {
+        let starts = vec![start(WORLD, vec![3, 3]), start(7, vec![3, 3])];
+        let mut machine = Machine::resume(config(), starts, Duration::ZERO);
+        let mut effects = Vec::new();
+        for rank in 0..ranks.len() {
+            let open = Input::Open {
+                group: 7,
+                rank,
+                ranks: ranks.clone(),
+                replicated: true,
+            };
+            machine.handle(Duration::ZERO, open, &mut effects);
+        }
+        let answers = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Opened { outcome, .. } => Some(outcome),
+            _ => None,
+        });
+        answers.collect::<Vec<_>>()
+    };
+    assert_eq!(opens(vec![0, 1]), [Ok(()), Ok(())]);
+    let refused = opens(vec![0]);
+    assert!(
+        matches!(
+            refused[..],
+            [Err(OpenError::Dispute(Dispute::Refused {
+                reason: OpenReason::Taken,
+                ..
+            }))]
+        ),
+        "{refused:?}"
+    );
+}

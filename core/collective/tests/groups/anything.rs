@@ -135,7 +135,7 @@ fn check_run(rng: &mut Rng) {
     }
     world.start();
     let losses = rng.below(3);
-    let mut forgot = false;
+    let mut forgot = None;
     for _ in 0..losses {
         let at = world.queue.now() + MS * rng.range(0..60) as u32;
         world.run_until(at);
@@ -144,12 +144,15 @@ fn check_run(rng: &mut Rng) {
         if members.len() < 2 {
             continue;
         }
-        // One loss of memory is what ends that wait for everybody are proof against.
+        // That one node loses its memory is what ends that wait for everybody are proof against.
         let holds = world.recovery.on_peer_loss == OnPeerLoss::Hold;
         let stable = world.recovery.handover == Handover::Stable;
-        let comes_back = !forgot && stable && holds && rng.chance(1, 2);
-        forgot |= comes_back;
         let node = *rng.pick(&members);
+        let alone = forgot.is_none_or(|forgetful| forgetful == node);
+        let comes_back = alone && stable && holds && rng.chance(1, 2);
+        if comes_back {
+            forgot = Some(node);
+        }
         world.lose(node, comes_back);
         if rng.chance(1, 2) {
             // One after another, or in the middle of what follows.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collective::OpKind;
 use collective::machine::{Buffer, GroupId, Input, Machine, OnPeerLoss, OpId, Start, WORLD};
-use collective::recovery::{self, Forgotten, GroupReport, Report, Resume};
+use collective::recovery::{
+    self, Forgotten, GroupReport, Report, Resume, Told, is_over, told_each,
+};
 
 use crate::shell::group_of;
 use crate::world::{Event, MS, World};
@@ -17,10 +18,10 @@ impl World {
         self.give_up_messages();
         self.note(format!("epoch {} of {members:?}", self.epoch));
         for &node in &members {
+            if let Some(resume) = resume {
+                self.close_what_is_over(node, resume);
+            }
             self.build(node, resume);
-        }
-        if let Some(resume) = resume {
-            self.close_what_is_over(resume);
         }
         for &node in &members {
             for rank in self.layout.ranks(node) {
@@ -49,10 +50,9 @@ impl World {
         memory.retain(|buffer, _| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. }));
         let mut starts = Vec::new();
         for resume in resume.into_iter().flatten() {
-            let told = self.told(node, resume.group);
-            if told.is_empty() {
+            let Some(told) = self.told(node, resume.group) else {
                 continue;
-            }
+            };
             let resume = resume.within(&members);
             for served in &resume.served {
                 let result = Buffer::Result {
@@ -81,38 +81,30 @@ impl World {
         self.later(MS, node, Input::Tick);
     }
 
-    /// The first operation of a group whose end each local rank was not told.
-    fn told(&self, node: usize, group: GroupId) -> Vec<OpId> {
-        let Some(lane) = self.lanes.get(&group) else {
-            return Vec::new();
-        };
+    /// What a node knows of a group from its ranks.
+    fn known(&self, node: usize, group: GroupId) -> Vec<Option<Told>> {
+        let lane = &self.lanes[&group];
         let here = lane.ranks.iter().zip(&lane.members);
         here.filter(|(rank, _)| self.node_of(**rank) == node)
-            .map(|(_, member)| member.outcomes.len() as OpId)
+            .map(|(_, member)| member.told())
             .collect()
     }
 
+    /// The first operation of a group whose end each local rank was not told; none where the node knows nothing of it.
+    fn told(&self, node: usize, group: GroupId) -> Option<Vec<OpId>> {
+        let known = self.known(node, group);
+        let any = known.iter().any(Option::is_some);
+        any.then(|| told_each(&known))
+    }
+
     /// Groups whose end all were told need nobody any more.
-    fn close_what_is_over(&mut self, resume: &Resume) {
-        for (&group, lane) in &mut self.lanes {
-            let last = lane.members[0].program.last();
-            let closes = last.is_some_and(|call| call.kind == OpKind::Close);
-            let end = lane.members[0].program.len();
+    fn close_what_is_over(&mut self, node: usize, resume: &Resume) {
+        for group in self.lanes.keys().copied().collect::<Vec<_>>() {
             let base = resume.iter().find(|one| one.group == group);
-            let is_over = match base {
-                Some(one) => one.base >= end as OpId,
-                None => lane
-                    .members
-                    .iter()
-                    .any(|member| member.outcomes.len() == end),
-            };
-            if closes && is_over {
-                lane.members
-                    .iter_mut()
-                    .for_each(|member| member.closed = true);
-                for node in &mut self.nodes {
-                    node.memory.retain(|buffer, _| group_of(buffer) != group);
-                }
+            if is_over(&self.known(node, group), base.map(|one| one.base)) {
+                self.closed(node, group);
+                let memory = &mut self.nodes[node].memory;
+                memory.retain(|buffer, _| group_of(buffer) != group);
             }
         }
     }
@@ -143,23 +135,24 @@ impl World {
             self.queue.after(100 * MS, revoke);
         }
         if comes_back {
+            for rank in self.layout.ranks(node) {
+                for group in self.lanes.keys().copied().collect::<Vec<_>>() {
+                    if let Some(member) = self.member(group, rank) {
+                        member.remind();
+                    }
+                }
+            }
             let report = self.forgotten(node);
             self.nodes[node].report = Some(report);
         }
     }
 
-    /// What a node knows that has lost its memory: what its ranks were told.
+    /// What a node reports that has lost its memory: what its ranks were told.
     fn forgotten(&self, node: usize) -> Report {
-        let report = |&group: &GroupId| {
-            let told = self.told(node, group);
-            Some(GroupReport {
-                group,
-                told_all: *told.iter().min()?,
-                told_any: *told.iter().max()?,
-                held: Vec::new(),
-            })
-        };
-        self.lanes.keys().filter_map(report).collect()
+        let groups = self.lanes.keys();
+        groups
+            .filter_map(|&group| Some(GroupReport::of_told(group, &self.told(node, group)?)))
+            .collect()
     }
 
     /// Begins the next epoch when all that are left have stopped.

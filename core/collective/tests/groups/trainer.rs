@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use collective::machine::{
     Buffer, Cause, Dispute, FIRST_POST, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
 };
+use collective::recovery::Told;
 use collective::{Call, DType, OpKind};
 use sim::Rng;
 
@@ -30,6 +31,8 @@ pub(crate) struct Member {
     pub(crate) opens_with: Vec<u32>,
     pub(crate) program: Vec<Call>,
     pub(crate) asked: bool,
+    /// Whether its node knows that it opens the group, or has opened it.
+    pub(crate) known: bool,
     pub(crate) opened: Option<Result<(), OpenError>>,
     /// Whether the group stands in this epoch.
     pub(crate) stands: bool,
@@ -39,9 +42,39 @@ pub(crate) struct Member {
     pub(crate) outcomes: BTreeMap<usize, Outcome>,
     /// Its node is done with the group.
     pub(crate) closed: bool,
+    /// The rank itself remembers it, for a node that loses its memory.
+    pub(crate) remembered: bool,
+    /// Its node tells it with the answer to the next opening that this is over.
+    pub(crate) to_be_forgotten: bool,
 }
 
 impl Member {
+    /// What it was told, as its node knows it.
+    pub(crate) fn told(&self) -> Option<Told> {
+        let has_closed = || {
+            let last = self.outcomes.last_key_value();
+            last.is_some_and(|(&op, end)| self.program[op].kind == OpKind::Close && end.is_ok())
+        };
+        self.known.then(|| Told {
+            first: self.outcomes.len() as OpId,
+            closed: has_closed(),
+        })
+    }
+
+    /// Its node needs the group no more.
+    pub(crate) fn forget(&mut self) {
+        // It may be one that was never open.
+        self.to_be_forgotten = self.told().is_some_and(|told| told.closed);
+        (self.known, self.closed) = (false, true);
+    }
+
+    /// Its node has lost its memory: what the rank tells it counts.
+    pub(crate) fn remind(&mut self) {
+        self.known = self.remembered;
+        self.closed &= !self.remembered;
+        self.to_be_forgotten = false;
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         match self.opened {
             Some(Ok(())) => self.outcomes.len() == self.program.len(),
@@ -66,8 +99,9 @@ impl World {
         };
         if group == WORLD {
             for member in &mut lane.members {
-                (member.asked, member.stands) = (true, true);
+                (member.asked, member.known, member.stands) = (true, true, true);
                 member.opened = Some(Ok(()));
+                member.remembered = true;
             }
         }
         self.lanes.insert(group, lane);
@@ -137,7 +171,7 @@ impl World {
     pub(crate) fn open(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
         let replicated = self.lanes[&group].replicated;
         let member = self.member(group, rank).unwrap();
-        member.asked = true;
+        (member.asked, member.known) = (true, true);
         let ranks = member.opens_with.clone();
         let open = Input::Open {
             group,
@@ -219,13 +253,21 @@ impl World {
         if !matches!(member.opened, Some(Err(_))) {
             member.opened = Some(outcome);
         }
+        if !member.remembered {
+            member.remembered = outcome.is_ok();
+            for group in self.lanes.keys().copied().collect::<Vec<_>>() {
+                if let Some(member) = self.member(group, rank) {
+                    member.remembered &= !std::mem::take(&mut member.to_be_forgotten);
+                }
+            }
+        }
         self.act_soon(rank);
     }
 
     pub(crate) fn closed(&mut self, node: usize, group: GroupId) {
         for rank in self.layout.ranks(node) {
             if let Some(member) = self.member(group, rank) {
-                member.closed = true;
+                member.forget();
             }
         }
     }

@@ -76,19 +76,9 @@ impl World {
         let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
             return;
         };
-        let told = self
-            .setup
-            .layout
-            .ranks(node)
-            .map(|rank| self.clients[rank as usize].outcomes.len() as OpId);
-        let forgot = || {
-            vec![GroupReport {
-                group: WORLD,
-                told_all: told.clone().min().unwrap_or(0),
-                told_any: told.clone().max().unwrap_or(0),
-                held: Vec::new(),
-            }]
-        };
+        let told = |rank| self.clients[rank as usize].outcomes.len() as OpId;
+        let told: Vec<OpId> = self.setup.layout.ranks(node).map(told).collect();
+        let forgot = || vec![GroupReport::of_told(WORLD, &told)];
         let report = sidecar.report.clone().unwrap_or_else(forgot);
         let reach = self.reach(node);
         let early = self.now() < since + 250 * MS;

@@ -13,7 +13,7 @@ const IDLE_LIMIT: usize = 64;
 
 impl State {
     /// All segments that are lent.
-    pub(in crate::client) fn lent(&self) -> Vec<Handed> {
+    pub(super) fn lent(&self) -> Vec<Handed> {
         let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
             number,
             bytes: *bytes,

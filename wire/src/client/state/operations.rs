@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::State;
 use crate::client::buffer::Lent;
 use crate::client::{Error, NO_SEGMENT};
-use crate::entry::{Outcome, Submission};
+use crate::entry::{FailureKind, Outcome, Submission};
 use crate::op::Call;
 use crate::segment::View;
 
@@ -17,6 +17,8 @@ pub(super) struct InFlight {
     pub(super) call: Call,
     pub(super) submission: Submission,
     input: Option<(Lent, usize)>,
+    /// The ranks of the group that it opens, if it does.
+    pub(super) opens: Option<Arc<[u32]>>,
     pub(super) end: Option<End>,
 }
 
@@ -44,13 +46,22 @@ pub(in crate::client) struct Finished {
 }
 
 impl State {
-    /// The first operation whose end this process was not told, counted from 0: ends come in the order of the calls.
-    pub(in crate::client) fn told(&self) -> u64 {
-        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
-        open.map(|(ticket, _)| *ticket)
-            .min()
-            .unwrap_or(self.next_ticket)
-            - FIRST_TICKET
+    /// Ends what is under way between two ranks: nobody but the sidecar knew how far it was.
+    pub(super) fn end_messages(&mut self) {
+        let text = "the sidecar of this process ended meanwhile, and what was under way between two ranks with it";
+        for operation in self.operations.values_mut() {
+            if operation.end.is_none() && operation.call.is_between_two() {
+                self.unfinished -= 1;
+                operation.end = Some(End {
+                    outcome: Outcome::Failed {
+                        kind: FailureKind::Broken,
+                        text: text.to_owned(),
+                    },
+                    life: self.life,
+                    view: None,
+                });
+            }
+        }
     }
 
     pub(in crate::client) fn in_flight(&self) -> usize {
@@ -63,11 +74,13 @@ impl State {
         call: Call,
         submission: Submission,
         input: Option<(Lent, usize)>,
+        opens: Option<Arc<[u32]>>,
     ) {
         let operation = InFlight {
             call,
             submission,
             input,
+            opens,
             end: None,
         };
         self.operations.insert(ticket, operation);

@@ -1,0 +1,87 @@
+//! What a node without memory knows of a group: what its ranks say that they were told. Each of them remembers a group from
+//! the answer to its opening until it has heard that all ranks were told its end.
+
+use super::{GroupReport, OpId};
+use crate::machine::GroupId;
+
+/// What a rank was told in a group that it has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The first operation whose end it was not told.
+    pub first: OpId,
+    /// Whether it was told that the one before has closed the group.
+    pub closed: bool,
+}
+
+/// The first operation whose end each rank of a group on one node was not told. `None` stands for a rank that knows nothing
+/// of the group.
+#[must_use]
+pub fn told_each(ranks: &[Option<Told>]) -> Vec<OpId> {
+    // Where one was told that the group is closed all have called that: who knows nothing of it has heard since that all
+    // were told. Otherwise it has not heard that the group is open, and nobody has ended anything in it.
+    let closed = ranks.iter().flatten().find(|one| one.closed);
+    let unknown = closed.map_or(0, |one| one.first);
+    let first = |one: &Option<Told>| one.map_or(unknown, |one| one.first);
+    ranks.iter().map(first).collect()
+}
+
+/// Whether nobody needs a group any more whose ranks on this node know this. `base`: what the next epoch begins it with, if
+/// any member has reported it.
+#[must_use]
+pub fn is_over(ranks: &[Option<Told>], base: Option<OpId>) -> bool {
+    let mut known = ranks.iter().flatten().peekable();
+    known.peek().is_some()
+        && known.all(|one| one.closed && base.is_none_or(|base| base >= one.first))
+}
+
+impl GroupReport {
+    /// The report of a node that holds nothing, from [`told_each`].
+    #[must_use]
+    pub fn of_told(group: GroupId, told: &[OpId]) -> Self {
+        Self {
+            group,
+            told_all: told.iter().copied().min().unwrap_or(0),
+            told_any: told.iter().copied().max().unwrap_or(0),
+            held: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOSED: Option<Told> = Some(Told {
+        first: 5,
+        closed: true,
+    });
+
+    fn open(first: OpId) -> Told {
+        let closed = false;
+        Told { first, closed }
+    }
+
+    #[test]
+    fn who_has_not_heard_that_a_group_is_open_was_told_nothing_in_it() {
+        let told = told_each(&[Some(open(0)), None]);
+        assert_eq!(told, [0, 0]);
+        let report = GroupReport::of_told(3, &told_each(&[Some(open(7)), Some(open(4))]));
+        assert_eq!((report.group, report.told_all, report.told_any), (3, 4, 7));
+        assert!(report.is_sound());
+    }
+
+    #[test]
+    fn who_has_forgotten_a_group_that_another_remembers_as_closed_was_told_its_end() {
+        assert_eq!(told_each(&[None, CLOSED, None]), [5, 5, 5]);
+        assert_eq!(told_each(&[Some(open(4)), CLOSED]), [4, 5]);
+    }
+
+    #[test]
+    fn a_group_is_over_when_all_that_know_it_closed_it_and_everybody_was_told() {
+        assert!(is_over(&[CLOSED, None], None));
+        assert!(is_over(&[CLOSED], Some(5)));
+        assert!(!is_over(&[CLOSED], Some(4)), "somebody was not told");
+        assert!(!is_over(&[CLOSED, Some(open(4))], Some(5)));
+        assert!(!is_over(&[None], None), "it is none of this node's");
+    }
+}

@@ -1,0 +1,110 @@
+//! What this process was told in its groups, which nobody else remembers when its sidecar is killed. Of a group that it has
+//! closed it knows until the sidecar says that all ranks were told, because one that was not may need it open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::attach::Told;
+use crate::entry::{FailureKind, Outcome, Submission};
+use crate::op::OpKind;
+
+/// The group of all ranks.
+const WORLD: u64 = 0;
+
+/// A group, as the next sidecar is told of it.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) ranks: Arc<[u32]>,
+    pub(super) told: Told,
+}
+
+impl Known {
+    fn new(group: u64, ranks: Arc<[u32]>, (replicated, priority): (bool, i8)) -> Self {
+        let told = Told {
+            group,
+            replicated,
+            priority,
+            told: 0,
+            closed: false,
+            failed: false,
+        };
+        Self { ranks, told }
+    }
+}
+
+/// The groups of this process.
+#[derive(Debug)]
+pub(super) struct Groups(BTreeMap<u64, Known>);
+
+impl Default for Groups {
+    fn default() -> Self {
+        let world = Known::new(WORLD, Arc::default(), (true, 0));
+        Self(BTreeMap::from([(WORLD, world)]))
+    }
+}
+
+impl Groups {
+    /// Something has ended. `opens`: the ranks, if it opened a group.
+    pub(super) fn ended(
+        &mut self,
+        submission: &Submission,
+        opens: Option<&Arc<[u32]>>,
+        outcome: &Outcome,
+    ) {
+        match (*submission, outcome) {
+            (
+                Submission::Open {
+                    group,
+                    replicated,
+                    priority,
+                    ..
+                },
+                Outcome::Done { .. },
+            ) => {
+                let ranks = opens.cloned().unwrap_or_default();
+                let known = Known::new(group, ranks, (replicated, priority));
+                self.0.insert(group, known);
+            }
+            (Submission::Call { group, call, .. }, outcome) if !call.is_between_two() => {
+                let Some(Known { told, .. }) = self.0.get_mut(&group) else {
+                    return;
+                };
+                let kind = match outcome {
+                    Outcome::Done { .. } => None,
+                    Outcome::Failed { kind, .. } => Some(*kind),
+                };
+                // Where nothing runs any more, ends say nothing of how far the others are.
+                told.failed |= kind == Some(FailureKind::Broken);
+                if !told.failed {
+                    told.told += 1;
+                    told.closed = kind.is_none() && call.kind == OpKind::Close;
+                }
+            }
+            (Submission::Open { .. } | Submission::Call { .. } | Submission::Release { .. }, _) => {
+            }
+        }
+    }
+
+    /// All ranks were told the ends of these.
+    pub(super) fn forget(&mut self, groups: &[u64]) {
+        for group in groups {
+            // Not one that was opened since under the same number.
+            if self.0.get(group).is_some_and(|known| known.told.closed) {
+                self.0.remove(group);
+            }
+        }
+    }
+
+    /// The first operation of the world whose end this process was not told.
+    pub(super) fn told(&self) -> u64 {
+        self.0.get(&WORLD).map_or(0, |world| world.told.told)
+    }
+
+    /// The other groups.
+    pub(super) fn known(&self) -> Vec<Known> {
+        self.0
+            .range(WORLD + 1..)
+            .map(|(_, known)| known.clone())
+            .collect()
+    }
+}
