@@ -191,6 +191,41 @@ fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
 }
 
 #[test]
+fn a_call_in_a_group_that_does_not_stand_is_the_end_of_who_makes_it_alone() {
+    let nowhere = Place {
+        segment: 77,
+        offset: 0,
+    };
+    let open = |ranks| Submission::Open {
+        ticket: 1,
+        group: 5,
+        ranks,
+        replicated: true,
+        priority: 0,
+        input: nowhere,
+    };
+    let call = Submission::Call {
+        group: 5,
+        ticket: 2,
+        call: sum(1),
+        input: nowhere,
+    };
+    for before in [None, Some(open(0)), Some(open(2)), Some(open(3))] {
+        let gang = Gang::start(1, 2);
+        let honest = gang.client(0);
+        let (_channel, control, bell) = attach_by_hand(&gang.nodes[0].socket(), 1);
+        let (mut calls, _outcomes) = wire::ring::client_ends(&control).unwrap();
+        for submission in before.into_iter().chain([call]) {
+            calls.push(&submission.encode()).unwrap();
+        }
+        bell.ring();
+        let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
+        assert_eq!(kind, FailureKind::Broken);
+        assert!(text.contains("rank 1"), "{text}");
+    }
+}
+
+#[test]
 fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
     let gang = Gang::start(1, 2);
     let socket = gang.nodes[0].socket();

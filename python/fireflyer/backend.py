@@ -14,12 +14,13 @@ import weakref
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
-from .environment import NUMERICS, RUN_DIR, Environment
+from .environment import NUMERICS, NVLINK, RUN_DIR, Environment
 from .errors import HFReduceError
 
 if TYPE_CHECKING:
     from ._native import Client, Group
     from .group import HFReduceGroup
+    from .pairs import Policy
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +76,13 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
 
     rank, size = options.group_rank, options.group_size
     gloo = dist.ProcessGroupGloo(options.store, rank, size, options.timeout)
-    client, lane, error, why_not, numerics = None, None, None, "", "fast"
+    client, lane, error, why_not, numerics, pairs = None, None, None, "", "fast", None
     ranks = list(options.global_ranks_in_group)
     # A group of some ranks, or of all of them again, is opened beside the one of all that talks to the sidecar.
     is_part = bool(ranks) and (_owns() or not _is_world(ranks))
     try:
         numerics = _numerics(backend_options)
+        pairs = _pairs(ranks or list(range(size)), options.group_id, is_part, backend_options)
         client, why_not = _attached() if is_part else _attach(rank, size)
     except (HFReduceError, ImportError, ValueError) as raised:
         # Told after the others were told: they wait for this rank.
@@ -93,8 +95,7 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     if int(flag) == _ALONE and client is not None:
         client, why_not = None, "other ranks cannot use their sidecar"
     if client is not None and is_part:
-        replicated = bool(getattr(backend_options, "replicated", False))
-        priority = int(getattr(backend_options, "priority", 0))
+        replicated, priority = _standing(backend_options)
         number = _number(str(options.group_id))
         try:
             limit = options.timeout.total_seconds()
@@ -106,7 +107,7 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
             client, why_not = None, str(refused)
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
-    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane, numerics)
+    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane, numerics, pairs)
     if client is not None and not is_part:
         _owner = weakref.ref(group)
         _generation += 1
@@ -125,6 +126,34 @@ def _numerics(backend_options: Any) -> str:
             f"failed to make a group: its numerics must be {' or '.join(words)}, not {asked!r}"
         )
     return asked
+
+
+def _standing(backend_options: Any) -> tuple[bool, int]:
+    """Whether a group goes on when ranks of it are lost, and its priority."""
+    replicated = bool(getattr(backend_options, "replicated", False))
+    return replicated, int(getattr(backend_options, "priority", 0))
+
+
+def _pairs(
+    ranks: list[int], group_id: Any, is_part: bool, backend_options: Any
+) -> Policy | None:
+    """What a group is told about GPUs that share an NVLink: as its options say, else as the environment does."""
+    from .pairs import Policy
+
+    environment = Environment.read()
+    words = [word.lower() for word in NVLINK]
+    asked = getattr(backend_options, "nvlink", environment.nvlink.lower())
+    if asked not in words:
+        raise HFReduceError(
+            f"failed to make a group: its nvlink must be {' or '.join(words)}, not {asked!r}"
+        )
+    if asked == "off":
+        return None
+    # The group of all goes on when ranks are lost, where any does.
+    replicated, priority = _standing(backend_options) if is_part else (True, 0)
+    first, second = (_number(f"{group_id} nvlink {half}") for half in range(2))
+    least = environment.nvlink_least_bytes
+    return Policy(least, ranks, (first, second), replicated, priority)
 
 
 def _owns() -> bool:

@@ -23,6 +23,11 @@ KEEP_LAST = 3
 BACKENDS = ("HFReduce", "None")
 #: How sums of floats are rounded.
 NUMERICS = ("Fast", "Precise", "Bitwise")
+#: Whether GPUs that share an NVLink are added up before the host.
+NVLINK = ("Auto", "Off")
+#: The smallest tensor for which that should pay, in bytes, by estimate: two processes tell each other twice, some 100 us in
+#: all, and half of so many bytes less take some 200 us over PCIe and through the sidecars of a full node.
+NVLINK_LEAST_BYTES = 4 << 20
 
 _CHECKPOINT_NAME = re.compile(r"attempt-(\d{1,9})/step-(\d{1,18})")
 
@@ -44,6 +49,9 @@ class Environment:
     backend: str
     #: The job's ``spec.communication.numerics``, one of `NUMERICS`.
     numerics: str
+    #: Whether GPUs that share an NVLink are added up first, one of `NVLINK`, and from how many bytes on.
+    nvlink: str
+    nvlink_least_bytes: int
     #: The pod's run directory; none outside a job.
     run_dir: Path | None
     #: Where the job's checkpoints lie; none when it keeps none.
@@ -70,6 +78,8 @@ class Environment:
             world_size=_integer(v, "WORLD_SIZE", 1, least=1),
             backend=_one_of(v, "FIREFLYER_BACKEND", BACKENDS),
             numerics=_one_of(v, "FIREFLYER_NUMERICS", NUMERICS),
+            nvlink=_one_of(v, "FIREFLYER_NVLINK", NVLINK),
+            nvlink_least_bytes=_integer(v, "FIREFLYER_NVLINK_LEAST_BYTES", NVLINK_LEAST_BYTES),
             run_dir=run_dir if run_dir.is_dir() else None,
             checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
             interval_seconds=_seconds(v, "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", INTERVAL_SECONDS),

@@ -17,6 +17,7 @@ import torch.futures
 
 from . import naming
 from .errors import HFReduceError
+from .options import given, root_of
 from .tensors import as_bytes, fill, flat, moved, receive
 from .work import HFReduceWork
 
@@ -43,7 +44,7 @@ class Exchange:
     ) -> dist.Work:
         """Copies the tensors of all ranks to the root, in rank order."""
         inputs = flat(input_tensors)
-        target = _root(opts, root)
+        target = root_of(opts, root)
         here = target == self.rank()
         outputs = flat(output_tensors) if here else []
         fits = len(inputs) == 1 and (not here or len(outputs) == self.size())
@@ -74,7 +75,7 @@ class Exchange:
     ) -> dist.Work:
         """Copies each of the root's tensors to one rank, in rank order."""
         outputs = flat(output_tensors)
-        target = _root(opts, root)
+        target = root_of(opts, root)
         here = target == self.rank()
         inputs = flat(input_tensors) if here else []
         fits = len(outputs) == 1 and (not here or len(inputs) == self.size())
@@ -107,7 +108,7 @@ class Exchange:
                 input,
                 list(output_split_sizes),
                 list(input_split_sizes),
-                *([] if opts is None else [opts]),
+                *given(opts),
             )
         return self._exchange(input, output, *sizes, results=[output])
 
@@ -122,9 +123,7 @@ class Exchange:
         fits = len(outputs) == len(inputs) == self.size()
         alike = len({one.dtype for one in (*outputs, *inputs)}) == 1
         if not fits or not alike or not self._ready([*outputs, *inputs]):
-            return self._over_gloo(
-                "alltoall", outputs, inputs, *([] if opts is None else [opts])
-            )
+            return self._over_gloo("alltoall", outputs, inputs, *given(opts))
         whole = torch.cat([one.detach().reshape(-1) for one in inputs])
         sizes = ([one.numel() for one in inputs], [one.numel() for one in outputs])
         result = torch.empty(sum(sizes[1]), dtype=whole.dtype)
@@ -266,12 +265,6 @@ class MessageWork(HFReduceWork):
             with self._turn:
                 if not self._is_over:
                     self.complete(error)
-
-
-def _root(opts: Any, root: int | None) -> int:
-    if isinstance(opts, int):
-        return opts
-    return int(root or 0) if opts is None else opts.rootRank
 
 
 def _shape(tensor: torch.Tensor) -> tuple[torch.dtype, int]:

@@ -3,7 +3,7 @@
 Owns the order of what happens to one. The producer's stream, a copy to the host, the call of the sidecar, its result, a
 copy back, the consumer's stream: each waits for the one before by an event, and only two threads of ours wait on the
 host. Large tensors go in parts, so that the copy of one part runs while the sidecars work on another; how a collective
-is cut into parts is here too.
+is cut into parts is here too. An allreduce of GPUs that share an NVLink takes another way, which is `nvlink`'s.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import naming
+from . import naming, pairs
 from .completer import Completer
 from .errors import HFReduceError
+from .nvlink import Bridge
+from .pairs import Policy
 from .shared import ALIGNMENT, Memory
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Client, Copy, Gpu, Group, Ticket
+    from ._native import Client, Copy, Event, Gpu, Group, Ticket
 
 #: Bytes of a part: long enough that starting a copy is nothing beside it.
 PART_BYTES = 4 << 20
@@ -95,8 +97,8 @@ class _Part:
 
 
 class Courier:
-    """Carries tensors of this process's GPUs through the sidecar, for one group. `driver` names another library than the
-    machine's driver."""
+    """Carries tensors of this process's GPUs through the sidecar, for one group. With a `policy` GPUs that share an NVLink
+    are added up first; `opened` gets the group that this takes. `driver` names another library than the machine's."""
 
     def __init__(
         self,
@@ -106,6 +108,8 @@ class Courier:
         timeout: float,
         driver: str | None = None,
         numerics: str = "fast",
+        policy: Policy | None = None,
+        opened: list[Group] | None = None,
     ) -> None:
         self._client, self._lane, self._completer, self._timeout = client, lane, completer, timeout
         self._driver, self._numerics = driver, numerics
@@ -117,6 +121,10 @@ class Courier:
         self._delivered: deque[Copy] = deque()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last: threading.Event | None = None
+        # What is rounded otherwise than on each level keeps its order of adding up.
+        self._policy = policy if numerics == "fast" else None
+        self._bridge: tuple[int, Bridge] | None = None
+        self._opened = [] if opened is None else opened
         threading.Thread(target=self._run, name="hfreduce-gpu", daemon=True).start()
 
     def carry(
@@ -150,9 +158,14 @@ class Courier:
         given, has_rows = (sources, from_rows) if sources else (targets, to_rows)
         parts = rows if has_rows and len(given) == 1 else 1
         total = given[0].numel() * given[0].element_size() // itemsize // parts
-        steps = cut(kind, self._own, itemsize, total, *starts)
-        work = HFReduceWork(kind, results)
         stream = torch.cuda.current_stream(device).cuda_stream
+        work = HFReduceWork(kind, results)
+        bridge = self._crosses(kind, device.index, dtype, total * itemsize, total, **said)
+        if bridge is not None:
+            gates = self.run_over(work, bridge, (sources[0].data_ptr(), total), words, stream, **said)
+            work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
+            return work
+        steps = cut(kind, self._own, itemsize, total, *starts)
         gates = self.run(work, device.index, kind, dtype, steps, stream, **said)
         work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
         return work
@@ -169,11 +182,7 @@ class Courier:
     ) -> Callable[[int], None]:
         """Takes the steps of a collective; completes `work` when the copies back are begun. Returns what makes a stream
         wait for them, which may be called from then on."""
-        gpu = self._gpus.get(ordinal)
-        if gpu is None:
-            from ._native import Gpu
-
-            gpu = self._gpus[ordinal] = Gpu(ordinal, self._driver)
+        gpu = self._gpu(ordinal)
         lengths = [_aligned(max(sum(n for _, n in step.sources), step.nbytes)) for step in steps]
         memory, size = self._memory(sum(lengths))
         parts, offset = [], 0
@@ -198,8 +207,7 @@ class Courier:
 
         def finish() -> None:
             first: HFReduceError | None = None
-            while self._delivered:
-                self._delivered.popleft().wait()  # The sidecar gets the memory of its results back.
+            self._settle()
             for part in parts:
                 part.called.wait()
                 try:
@@ -228,11 +236,80 @@ class Courier:
 
         return gate
 
+    def _crosses(
+        self, kind: str, ordinal: int, dtype: str, nbytes: int, total: int, reduce: str = "sum", **_: object
+    ) -> Bridge | None:
+        """The way over an NVLink, if this collective takes it: so says what all ranks know alike."""
+        policy = self._policy
+        if policy is None or kind != "allreduce" or nbytes < policy.least_bytes or total < 2:
+            return None
+        from ._native import pairs_add
+
+        if not pairs_add(dtype, reduce):
+            return None
+        if self._bridge is None:
+            self.drain()
+            gpu = self._gpu(ordinal)
+            joined = pairs.agree(self._client, self._lane, gpu, PART_BYTES, policy, self._timeout)
+            if joined is None:
+                self._policy = None
+                return None
+            self._opened.append(joined.lane)
+            self._bridge = ordinal, Bridge(self._client, gpu, joined, PART_BYTES, self._timeout)
+        own, bridge = self._bridge
+        if own != ordinal:
+            raise HFReduceError(
+                f"failed to call allreduce with a tensor on cuda:{ordinal}: this group adds up cuda:{own} with the GPU "
+                "it shares an NVLink with; use one GPU, or set FIREFLYER_NVLINK=Off"
+            )
+        return bridge
+
+    def run_over(
+        self,
+        work: HFReduceWork,
+        bridge: Bridge,
+        tensor: tuple[int, int],
+        words: tuple[str, int],
+        stream: int,
+        *,
+        reduce: str = "sum",
+        factor: float = 1.0,
+    ) -> Callable[[int], None]:
+        """As `run`, over an NVLink: an allreduce of a tensor, which is where it begins and how many elements it has."""
+        (start, total), (dtype, itemsize) = tensor, words
+        after = bridge.after(stream)
+        parts = bridge.cut(start, total, itemsize)
+        memory, size = self._memory(parts[-1].offset + _aligned(parts[-1].own[1]))
+        arrived: list[Event] = []
+
+        def finish() -> None:
+            self._settle()
+            arrived.append(bridge.take_back(parts, memory))
+            self._keep(memory, size)
+
+        self._last = parts[-1].called
+        self._calls.put(lambda: bridge.bring(parts, (dtype, reduce, factor), total, memory, after))
+        self._completer.add(work, finish)
+        return lambda consumer: arrived[0].gate(consumer)
+
     def drain(self) -> None:
         """Waits until all that was given has been called: what is called next comes behind it on all ranks."""
         if self._last is not None:
             self._last.wait()
             self._last = None
+
+    def _gpu(self, ordinal: int) -> Gpu:
+        gpu = self._gpus.get(ordinal)
+        if gpu is None:
+            from ._native import Gpu
+
+            gpu = self._gpus[ordinal] = Gpu(ordinal, self._driver)
+        return gpu
+
+    def _settle(self) -> None:
+        """Waits for copies of results that are still under way: the sidecar gets their memory back."""
+        while self._delivered:
+            self._delivered.popleft().wait()
 
     def _memory(self, nbytes: int) -> tuple[Memory, int]:
         size = 1 << max(nbytes - 1, ALIGNMENT).bit_length()

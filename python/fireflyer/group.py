@@ -1,7 +1,7 @@
-"""The process group: which calls go to the sidecar, in which words, and which go to gloo.
+"""The process group: how a call goes to the sidecar, to a GPU first, or to gloo.
 
-Owns the translation of c10d's calls. Allreduce, reduce, broadcast, allgather, reduce_scatter and barrier are the
-sidecar's, and what is in `exchange`; every other collective, and element types that the sidecar does not add up, are
+Owns the life of a group, and the order of its calls. What c10d's calls mean is in `reductions`, `copies` and `exchange`:
+those are the sidecar's, and barrier; every other collective, and element types that the sidecar does not add up, are
 gloo's. Each rank decides that from its own arguments, hence a collective of gloo waits behind a barrier of the sidecar
 that is named after it: ranks that differ get an error. Gloo connects all ranks with all: that one pair of nodes crosses
 zones holds for the sidecar only.
@@ -23,37 +23,27 @@ import torch.distributed as dist
 
 from . import naming, process
 from .completer import Completer
+from .copies import Copies
 from .errors import HFReduceError
 from .exchange import Exchange, MessageWork
 from .gpu import Courier
 from .membership import Members
-from .tensors import DTYPES as _DTYPES
-from .tensors import Tensors, Words
-from .tensors import as_bytes as _bytes
-from .tensors import fits as _fits
-from .tensors import flat as _list
-from .tensors import moved as _moved
-from .tensors import receive as _receive
+from .options import given
+from .reductions import Reductions
+from .tensors import DTYPES, Words, as_bytes, moved, receive
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
+    from .pairs import Policy
 
-#: Reductions of the sidecar, in its words.
-_REDUCTIONS = [
-    (dist.ReduceOp.SUM, "sum"),
-    (dist.ReduceOp.AVG, "avg"),
-    (dist.ReduceOp.MAX, "max"),
-    (dist.ReduceOp.MIN, "min"),
-    (dist.ReduceOp.PREMUL_SUM, "premul_sum"),
-]
 #: How long the end of a group waits for operations that are still in flight, in seconds.
 _CLOSE_SECONDS = 2.0
 #: How long a group of some ranks that this one has closed is waited for: its end frees what it holds.
 _DAY_SECONDS = 86_400.0
 
 
-class HFReduceGroup(Exchange, dist.ProcessGroup):
+class HFReduceGroup(Reductions, Copies, Exchange, dist.ProcessGroup):
     """A process group over the node's sidecar, or over gloo where there is none."""
 
     def __init__(
@@ -66,10 +56,12 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         client: Client | None,
         lane: Group | None = None,
         numerics: str = "fast",
+        pairs: Policy | None = None,
     ) -> None:
         super().__init__(store, rank, size)
         self._client = client
         self._numerics = numerics
+        self._pairs = pairs
         # What the sidecar knows it as, if it is not the group of all ranks.
         self._lane = lane
         self._timeout = timeout.total_seconds()
@@ -88,7 +80,11 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            self._finish = weakref.finalize(self, _finish, self._completer, client, lane)
+            # Also those that the courier opens for halves of this group.
+            self._opened = [] if lane is None else [lane]
+            self._finish = weakref.finalize(
+                self, _finish, self._completer, client, self._opened, lane is not None
+            )
             # A process that ends leaves all its groups at once.
             self._finish.atexit = lane is None
 
@@ -127,7 +123,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
 
     def adds(self, tensor: Any) -> bool:
         """Whether the sidecar averages what has this type and lies on this device."""
-        dtype = _DTYPES.get(tensor.dtype, "i")
+        dtype = DTYPES.get(tensor.dtype, "i")
         return self._client is not None and tensor.device.type == "cpu" and dtype[0] not in "iu"
 
     def call_at(
@@ -140,7 +136,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         with self._turn():
             return client.submit(
                 "allreduce",
-                _DTYPES[dtype],
+                DTYPES[dtype],
                 count,
                 arena,
                 offset,
@@ -160,215 +156,10 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         """The name of the backend."""
         return "hfreduce"
 
-    def allreduce(self, tensors: Tensors, opts: Any = None, *, op: Any = None) -> dist.Work:
-        """Reduces the tensors of all ranks, in place on all of them."""
-        tensors = _list(tensors)
-        reduction = _reduction(opts if op is None else op)
-        if len(tensors) == 1 and tensors[0].is_cuda:
-            return self._on_gpu(
-                "allreduce", tensors, tensors, tensors, reduction, factor=_factor(opts if op is None else op)
-            )
-        words = self._words(tensors, reduction)
-        if words is None or len(tensors) != 1:
-            return self._over_gloo("allreduce", tensors, _allreduce_options(opts, op))
-        factor = 1.0
-        if reduction == "premul_sum":
-            factor = _factor(opts if op is None else op)
-        return self._each("allreduce", tensors, [(words, reduction, 0)], tensors, factor=factor)
-
-    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
-        """Reduces each of the tensors, in place on all ranks."""
-        tensors = list(tensors)
-        reduction = _reduction(opts)
-        words = [self._words([tensor], reduction) for tensor in tensors]
-        calls = [(word, reduction, 0) for word in words if word is not None]
-        if len(calls) < len(tensors) or not tensors:
-            return self._over_gloo("allreduce_coalesced", tensors, *_given(opts))
-        return self._each("allreduce", tensors, calls, tensors, factor=_factor(opts))
-
-    def reduce(
-        self, tensors: Tensors, opts: Any = None, *, root: int | None = None, op: Any = None
-    ) -> dist.Work:
-        """Reduces the tensors of all ranks, in place on the root; the others keep what they have."""
-        tensors = _list(tensors)
-        if isinstance(opts, int):
-            opts, root = None, opts
-        target = opts.rootRank if opts is not None else int(root or 0)
-        reduction = _reduction(opts if op is None else op)
-        if len(tensors) == 1 and tensors[0].is_cuda:
-            written = tensors if target == self.rank() else []
-            factor = _factor(opts if op is None else op)
-            return self._on_gpu(
-                "reduce", tensors, written, tensors, reduction, factor=factor, root=target
-            )
-        words = self._words(tensors, reduction)
-        if words is None or len(tensors) != 1:
-            if opts is None:
-                opts = dist.ReduceOptions()
-                opts.rootRank = target
-                opts.reduceOp = dist.ReduceOp.SUM if op is None else op
-            return self._over_gloo("reduce", tensors, opts)
-        outputs = tensors if target == self.rank() else [None]
-        factor = _factor(opts if op is None else op)
-        return self._each("reduce", tensors, [(words, reduction, target)], outputs, factor=factor)
-
-    def broadcast(
-        self, tensors: Tensors, opts: Any = None, *, root: int | None = None
-    ) -> dist.Work:
-        """Copies the root's tensor to all ranks."""
-        tensors = _list(tensors)
-        if isinstance(opts, int):
-            opts, root = None, opts
-        target = opts.rootRank if opts is not None else int(root or 0)
-        if len(tensors) == 1 and tensors[0].is_cuda:
-            sides = (tensors, []) if target == self.rank() else ([], tensors)
-            return self._on_gpu("broadcast", *sides, tensors, root=target)
-        if not self._ready(tensors) or len(tensors) != 1:
-            if opts is None:
-                opts = dist.BroadcastOptions()
-                opts.rootRank = target
-            return self._over_gloo("broadcast", tensors, opts)
-        here = target == self.rank()
-        words = _moved(tensors[0])
-        return self._each(
-            "broadcast",
-            tensors if here else [None],
-            [(words, "sum", target)],
-            [None] if here else tensors,
-        )
-
-    def allgather(
-        self,
-        output_tensors: Sequence[Sequence[torch.Tensor]],
-        input_tensors: Tensors,
-        opts: Any = None,
-    ) -> dist.Work:
-        """Copies the tensors of all ranks to all ranks, in rank order."""
-        inputs = _list(input_tensors)
-        outputs = (
-            [_list(output_tensors)]
-            if isinstance(output_tensors[0], torch.Tensor)
-            else output_tensors
-        )
-        alike = len(inputs) == len(outputs) == 1 and all(
-            (one.dtype, one.numel()) == (inputs[0].dtype, inputs[0].numel()) for one in outputs[0]
-        )
-        whole = alike and len(outputs[0]) == self.size()
-        if whole and inputs[0].is_cuda:
-            return self._on_gpu("allgather", inputs, list(outputs[0]), list(outputs[0]))
-        if not whole or not self._ready([*inputs, *outputs[0]]):
-            return self._over_gloo(
-                "allgather", [list(one) for one in outputs], inputs, *_given(opts)
-            )
-        gathered = torch.empty((self.size(), inputs[0].numel()), dtype=inputs[0].dtype)
-
-        def spread() -> None:
-            for part, output in zip(gathered, outputs[0]):
-                output.copy_(part.view(output.shape))
-
-        call = (_moved(inputs[0]), "sum", 0)
-        return self._each("allgather", inputs, [call], [gathered], list(outputs[0]), spread)
-
-    def _allgather_base(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist.Work:
-        """Copies the tensors of all ranks into one tensor on all ranks."""
-        alike = output.dtype == input.dtype and output.numel() == input.numel() * self.size()
-        if alike and input.is_cuda:
-            return self._on_gpu("allgather", [input], [output], [output])
-        if not alike or not self._ready([output, input]):
-            return self._over_gloo("_allgather_base", output, input, *_given(opts))
-        return self._each("allgather", [input], [(_moved(input), "sum", 0)], [output])
-
-    def allgather_into_tensor_coalesced(
-        self,
-        outputs: Sequence[torch.Tensor],
-        inputs: Sequence[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """Copies each of the tensors of all ranks into one tensor on all ranks."""
-        outputs, inputs = list(outputs), list(inputs)
-        alike = len(outputs) == len(inputs) > 0 and all(
-            output.dtype == one.dtype and output.numel() == one.numel() * self.size()
-            for output, one in zip(outputs, inputs)
-        )
-        if not alike or not self._ready([*outputs, *inputs]):
-            return self._over_gloo(
-                "allgather_into_tensor_coalesced", outputs, inputs, *_given(opts)
-            )
-        calls = [(_moved(one), "sum", 0) for one in inputs]
-        return self._each("allgather", inputs, calls, outputs)
-
-    def _reduce_scatter_base(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist.Work:
-        """Reduces the tensors of all ranks and shares the result out, in rank order."""
-        if input.is_cuda and _fits(output, [input], self.size()):
-            return self._share_on_gpu(output, [input], opts)
-        if not self._shares_out([output], [input], opts):
-            return self._over_gloo("_reduce_scatter_base", output, input, *_given(opts))
-        return self._share_out([output], [input], opts)
-
-    def reduce_scatter_tensor_coalesced(
-        self,
-        outputs: Sequence[torch.Tensor],
-        inputs: Sequence[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """Reduces each of the tensors of all ranks and shares the results out, in rank order."""
-        outputs, inputs = list(outputs), list(inputs)
-        if not self._shares_out(outputs, inputs, opts):
-            return self._over_gloo(
-                "reduce_scatter_tensor_coalesced", outputs, inputs, *_given(opts)
-            )
-        return self._share_out(outputs, inputs, opts)
-
-    def reduce_scatter(
-        self,
-        output_tensors: Sequence[torch.Tensor],
-        input_tensors: Sequence[Sequence[torch.Tensor]],
-        opts: Any = None,
-    ) -> dist.Work:
-        """Reduces the lists of tensors of all ranks; each rank gets the tensor of its place in the list."""
-        outputs, lists = list(output_tensors), [list(one) for one in input_tensors]
-        alike = len(outputs) == len(lists) == 1 and all(
-            (one.dtype, one.numel()) == (outputs[0].dtype, outputs[0].numel()) for one in lists[0]
-        )
-        if alike and len(lists[0]) == self.size() and outputs[0].is_cuda:
-            return self._share_on_gpu(outputs[0], lists[0], opts)
-        whole = alike and len(lists[0]) == self.size() and self._ready([*outputs, *lists[0]])
-        flat = [torch.cat([one.detach().reshape(-1) for one in lists[0]])] if whole else []
-        if not self._shares_out(outputs, flat, opts):
-            return self._over_gloo("reduce_scatter", outputs, lists, *_given(opts))
-        return self._share_out(outputs, flat, opts)
-
-    def _shares_out(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
-    ) -> bool:
-        """Whether the sidecar can reduce each input and give each rank its part."""
-        alike = len(outputs) == len(inputs) > 0 and all(
-            output.dtype == one.dtype and one.numel() == output.numel() * self.size()
-            for output, one in zip(outputs, inputs)
-        )
-        reduction = _reduction(opts)
-        return (
-            alike
-            and self._ready([*outputs, *inputs])
-            and all(self._words([one], reduction) is not None for one in inputs)
-        )
-
-    def _share_out(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
-    ) -> dist.Work:
-        reduction = _reduction(opts)
-        words = (self._words([one], reduction) for one in inputs)
-        calls = [(one, reduction, 0) for one in words if one is not None]
-        return self._each("reduce_scatter", inputs, calls, outputs, factor=_factor(opts))
-
     def barrier(self, opts: Any = None) -> dist.Work:
         """Is complete when all ranks have called it."""
         if not self._ready([]):
-            return self._gloo.barrier(*_given(opts))
+            return self._gloo.barrier(*given(opts))
         return self._each("barrier", [None], [(("u8", 0, 0), "sum", 0)], [None])
 
     def _over_gloo(self, kind: str, *arguments: Any, **named: Any) -> dist.Work:
@@ -406,14 +197,6 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
     # What only gloo does.
     allgather_coalesced = partialmethod(_over_gloo, "allgather_coalesced")
 
-    def _share_on_gpu(
-        self, output: torch.Tensor, inputs: list[torch.Tensor], opts: Any
-    ) -> dist.Work:
-        """Reduces tensors on GPUs and shares the result out."""
-        return self._on_gpu(
-            "reduce_scatter", inputs, [output], [output], _reduction(opts), factor=_factor(opts)
-        )
-
     def _on_gpu(
         self,
         kind: str,
@@ -428,10 +211,10 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         tensor = (sources or targets)[0]
         words: tuple[str, int] | None = None
         if kind in ("broadcast", "allgather"):
-            dtype, _, said["tag"] = _moved(tensor)
-            words = dtype, tensor.element_size() if tensor.dtype in _DTYPES else 1
-        elif tensor.dtype in _DTYPES and reduction is not None:
-            words = _DTYPES[tensor.dtype], tensor.element_size()
+            dtype, _, said["tag"] = moved(tensor)
+            words = dtype, tensor.element_size() if tensor.dtype in DTYPES else 1
+        elif tensor.dtype in DTYPES and reduction is not None:
+            words = DTYPES[tensor.dtype], tensor.element_size()
             said["reduce"] = reduction
         is_divided = reduction in ("avg", "premul_sum") and not tensor.is_floating_point()
         if self._client is None or words is None or is_divided:
@@ -444,8 +227,9 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         with self._calling:
             if self._courier is None:
                 self._courier = Courier(
-                    self._client, self._lane, self._completer, self._timeout, numerics=self._numerics
-                )
+                    self._client, self._lane, self._completer, self._timeout,
+                    numerics=self._numerics, policy=self._pairs, opened=self._opened,
+                )  # fmt: skip
             return self._courier.carry(kind, words, sources, targets, results, **said)
 
     def _turn(self) -> threading.Lock:
@@ -453,18 +237,6 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         if self._courier is not None:
             self._courier.drain()
         return self._calling
-
-    def _words(self, tensors: Sequence[torch.Tensor], reduction: str | None) -> Words | None:
-        """The words of a reduction, if the sidecar can do it."""
-        if not self._ready(tensors) or not tensors:
-            return None
-        dtype = _DTYPES.get(tensors[0].dtype)
-        if dtype is None or reduction is None:
-            return None
-        # Averages and factors of integers are refused by gloo, in its words.
-        if reduction in ("avg", "premul_sum") and dtype[0] in "iu":
-            return None
-        return dtype, tensors[0].numel(), 0
 
     def _ready(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the sidecar can take these tensors; an error says what nobody can do."""
@@ -508,7 +280,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
             nonlocal ended, first, participants
             while ended < len(tickets):
                 try:
-                    ranks = _receive(client, tickets[ended], outputs[ended], timeout, part)
+                    ranks = receive(client, tickets[ended], outputs[ended], timeout, part)
                     # A rank that was lost between two of several tensors is in some of them only.
                     participants = min(ranks, participants or ranks)
                 except HFReduceError as error:
@@ -528,7 +300,7 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
                 for tensor, ((dtype, count, name), reduction, root) in zip(inputs, calls):
                     data = None
                     if tensor is not None and (count > 0 or splits is not None):
-                        data = _bytes(tensor.contiguous())
+                        data = as_bytes(tensor.contiguous())
                     ticket = client.call(
                         kind, dtype, count, data, reduce=reduction or "sum", factor=factor, root=root, tag=name,
                         numerics=self._numerics, group=lane, splits=splits, timeout=timeout,
@@ -540,50 +312,16 @@ class HFReduceGroup(Exchange, dist.ProcessGroup):
         return work
 
 
-def _finish(completer: Completer, client: Client, lane: Group | None) -> None:
-    """Ends a group after what was called in it; one of some ranks is closed when all of them have done so."""
-    if lane is not None:
+def _finish(completer: Completer, client: Client, opened: list[Group], is_part: bool) -> None:
+    """Ends a group after what was called in it; one of some ranks is closed, with what it has opened, when all of them
+    have done so. What the group of all has opened ends with the process."""
+    closed = False
+    for lane in opened if is_part else ():
         try:
             ticket = client.call("close", "u8", 0, None, group=lane, timeout=_CLOSE_SECONDS)
         except HFReduceError:
-            pass  # The sidecar is gone, and the group with it.
-        else:
-            work = HFReduceWork("close", [])
-            completer.add(work, lambda: client.wait(ticket, None, timeout=_DAY_SECONDS))
-            completer.close(0.0)
-            return
-    completer.close(_CLOSE_SECONDS)
-
-
-def _reduction(given: Any) -> str | None:
-    """The sidecar's word for a reduction, or for that of c10d's options; none if it has none."""
-    if given is None:
-        return "sum"
-    op = getattr(given, "reduceOp", given)
-    # c10d's operations compare equal to their kind, but do not hash like it.
-    for known, word in _REDUCTIONS:
-        if op == known:
-            return word
-    return None
-
-
-def _factor(given: Any) -> float:
-    """The factor of a reduction that has one; c10d shows it in what it pickles only."""
-    op = getattr(given, "reduceOp", given)
-    if isinstance(op, dist.ReduceOp) and op == dist.ReduceOp.PREMUL_SUM:
-        return float(op.__getstate__()[1])
-    return 1.0
-
-
-def _allreduce_options(opts: Any, op: Any) -> Any:
-    if hasattr(opts, "reduceOp"):
-        return opts
-    options = dist.AllreduceOptions()
-    chosen = op if op is not None else opts
-    if chosen is not None:
-        options.reduceOp = chosen
-    return options
-
-
-def _given(opts: Any) -> tuple[Any, ...]:
-    return () if opts is None else (opts,)
+            continue  # The sidecar is gone, and the group with it.
+        work = HFReduceWork("close", [])
+        completer.add(work, lambda ticket=ticket: client.wait(ticket, None, timeout=_DAY_SECONDS))
+        closed = True
+    completer.close(0.0 if closed else _CLOSE_SECONDS)

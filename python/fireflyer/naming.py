@@ -18,6 +18,8 @@ import torch.distributed as dist
 _BYTES = "bytes"
 #: A bucket of gradients.
 _BUCKET = "bucket"
+#: What is called where two GPUs of a pair have failed.
+_PAIR = "pair"
 #: Parameters of c10d's methods, by place and by how their names start.
 _OUTPUT, _INPUT = 0, 1
 _SIDES = ("output", "input")
@@ -41,7 +43,7 @@ _COLLECTIVES: dict[str, int] = {
 _ALIASES = {"_allgather_base": "allgather"}
 
 # The fields of a number from its lowest bit: 5 + 5 + 4 + 17 + 33 = 64. The lists are its code, 0 is for none.
-_KINDS = ("", _BYTES, _BUCKET, *_COLLECTIVES)
+_KINDS = ("", _BYTES, _BUCKET, *_COLLECTIVES, _PAIR)
 _DTYPES = ("another type",) + tuple(
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
     "complex32 complex64 complex128 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool".split()
@@ -60,6 +62,11 @@ def of_bytes(tensor: torch.Tensor) -> int:
 def of_bucket(index: int, layout: int) -> int:
     """The name of a bucket of gradients; `layout` is a sum of 32 bits over what the buckets hold."""
     return _pack(_BUCKET, _DTYPES[0], "", index, layout)
+
+
+def of_pair() -> int:
+    """The name of what is called in place of an allreduce that two GPUs could not begin."""
+    return _pack(_PAIR, _DTYPES[0], "", 0, 0)
 
 
 def of_call(kind: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> int:
@@ -101,6 +108,8 @@ def words(name: int) -> str:
         return f"the bytes of {count} x {_DTYPES[dtype]}"
     if kind == _BUCKET:
         return f"bucket {root} of layout {count:08x}"
+    if kind == _PAIR:
+        return "nothing, because the GPUs of its pair failed or disagreed"
     said = [_REDUCTIONS[reduction]] if reduction else []
     said.append(_DTYPES[dtype] if kind.startswith("alltoall") else f"{count} x {_DTYPES[dtype]}")
     if kind in ("reduce", "broadcast", "gather", "scatter"):

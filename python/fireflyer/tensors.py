@@ -88,6 +88,8 @@ def moved(tensor: torch.Tensor) -> Words:
 
 def flat(tensors: Any) -> list[torch.Tensor]:
     """One tensor, or one or several in a list or in lists."""
-    if isinstance(tensors, (list, tuple)):
-        return [one for each in tensors for one in flat(each)]
-    return [tensors]
+    if not isinstance(tensors, (list, tuple)):
+        return [tensors]
+    if len(tensors) == 1 and not isinstance(tensors[0], (list, tuple)):
+        return [tensors[0]]  # What nearly all calls give.
+    return [one for each in tensors for one in flat(each)]

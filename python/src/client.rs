@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
@@ -61,7 +61,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::locked(&self.read)
     }
 
     /// Calls without giving up the interpreter where that takes no time: threads that take turns at it cost more
@@ -387,7 +387,7 @@ fn call(
 }
 
 /// The one of `all` that is called `name`.
-fn named<T: Copy>(
+pub(crate) fn named<T: Copy>(
     all: &[T],
     name_of: fn(T) -> &'static str,
     what: &str,

@@ -2,7 +2,7 @@
 //! and streams that PyTorch names.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use wire::client::ResultView;
@@ -14,7 +14,7 @@ use crate::memory;
 /// An open GPU.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Gpu(Arc<Device>);
+pub(crate) struct Gpu(pub(crate) Arc<Device>);
 
 #[pymethods]
 impl Gpu {
@@ -24,6 +24,25 @@ impl Gpu {
     fn new(py: Python<'_>, ordinal: i32, path: Option<PathBuf>) -> PyResult<Self> {
         py.detach(|| Device::open(Library::load(path.as_deref())?, ordinal))
             .map(Self)
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// What names the GPU, wherever it is seen from.
+    fn uuid(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let uuid = self.0.uuid().map_err(|error| raise(py, &error))?;
+        Ok(uuid.to_vec())
+    }
+
+    /// Those of the GPUs that this process sees with which this one shares an NVLink.
+    fn linked(&self, py: Python<'_>) -> PyResult<Vec<Vec<u8>>> {
+        let linked = self.0.linked().map_err(|error| raise(py, &error))?;
+        Ok(linked.iter().map(|uuid| uuid.to_vec()).collect())
+    }
+
+    /// The end of all that `stream` was given so far.
+    fn event(&self, py: Python<'_>, stream: u64) -> PyResult<Event> {
+        cuda::Event::on(&self.0, Stream::of_owner(stream))
+            .map(Event)
             .map_err(|error| raise(py, &error))
     }
 
@@ -68,6 +87,27 @@ impl Gpu {
     }
 }
 
+/// Something that happens on a stream.
+#[pyclass(frozen, module = "fireflyer._native")]
+#[derive(Debug)]
+pub(crate) struct Event(pub(crate) cuda::Event);
+
+#[pymethods]
+impl Event {
+    /// What `stream` is given from here on waits for it; the host does not.
+    fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        self.0
+            .gate(Stream::of_owner(stream))
+            .map_err(|error| raise(py, &error))
+    }
+
+    /// Waits, asleep, until it has come.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.wait())
+            .map_err(|error| raise(py, &error))
+    }
+}
+
 /// A copy that was begun. Without a `wait` its end is waited for when it is dropped.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
@@ -83,7 +123,7 @@ impl From<cuda::Copy> for Copy {
 impl Copy {
     /// What `stream` is given from here on waits for the copy; the host does not.
     fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        let copy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = crate::locked(&self.0);
         copy.gate(Stream::of_owner(stream))
             .map_err(|error| raise(py, &error))
     }
@@ -91,7 +131,7 @@ impl Copy {
     /// Waits, asleep, until it is over.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
-            let mut copy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut copy = crate::locked(&self.0);
             copy.wait()
         })
         .map_err(|error| raise(py, &error))

@@ -6,7 +6,15 @@ mod client;
 mod error;
 mod gpu;
 mod memory;
+mod pair;
 mod store;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a lock holds; nobody who holds one leaves it half changed.
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// `fireflyer._native`.
 #[pyo3::pymodule]
@@ -14,9 +22,11 @@ mod _native {
     #[pymodule_export]
     use crate::client::{Client, Group, Ticket};
     #[pymodule_export]
-    use crate::gpu::{Copy, Gpu};
+    use crate::gpu::{Copy, Event, Gpu};
     #[pymodule_export]
     use crate::memory::{Arena, Result};
+    #[pymodule_export]
+    use crate::pair::{Inbox, Pair, pairs_add};
     #[pymodule_export]
     use crate::store::Store;
 }

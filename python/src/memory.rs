@@ -2,7 +2,7 @@
 //! interface. Arrays and tensors made of it keep the object, and the object keeps the memory mapped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -74,7 +74,7 @@ impl Result {
     /// Lets the sidecar use the memory again, so that any content may appear in it; it stays mapped. Otherwise
     /// this is done when the last array of it is gone.
     fn release(&self) {
-        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut view = crate::locked(&self.view);
         if view.release() {
             self.written.fetch_add(1, Ordering::Relaxed);
         }

@@ -11,6 +11,7 @@ class EnvironmentTest(unittest.TestCase):
         told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
         self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 3))
         self.assertEqual((told.backend, told.numerics), ("HFReduce", "Fast"))
+        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 4 << 20))
         self.assertIsNone(told.run_dir)
         self.assertIsNone(told.checkpoint_dir)
         self.assertIsNone(told.resume)
@@ -21,6 +22,8 @@ class EnvironmentTest(unittest.TestCase):
                 "FIREFLYER_ATTEMPT": "3",
                 "FIREFLYER_BACKEND": "None",
                 "FIREFLYER_NUMERICS": "Bitwise",
+                "FIREFLYER_NVLINK": "Off",
+                "FIREFLYER_NVLINK_LEAST_BYTES": "0",
                 "FIREFLYER_CHECKPOINT_DIR": "/checkpoint/digits",
                 "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "2.5",
                 "FIREFLYER_CHECKPOINT_KEEP_LAST": "4",
@@ -32,6 +35,7 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual(told.checkpoint_dir, Path("/checkpoint/digits"))
         self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
         self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
+        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Off", 0))
         self.assertEqual((told.interval_seconds, told.keep_last, told.resume), (2.5, 4, (2, 120)))
 
     def test_a_wrong_value_is_named_with_its_variable(self):
@@ -40,6 +44,8 @@ class EnvironmentTest(unittest.TestCase):
             "RANK": "first",
             "FIREFLYER_BACKEND": "gloo",
             "FIREFLYER_NUMERICS": "fast",
+            "FIREFLYER_NVLINK": "On",
+            "FIREFLYER_NVLINK_LEAST_BYTES": "4M",
             "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",
             "FIREFLYER_RESUME": "../../etc",

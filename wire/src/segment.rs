@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::cuda::{self, Device, Registration};
+use crate::cuda::{self, Device, RegisteredOnce};
 use crate::draft::Draft;
 use crate::home::Home;
 
@@ -200,8 +200,8 @@ pub struct Segment {
 /// A segment mapped for reading.
 #[derive(Debug)]
 pub struct View {
-    /// Before the memory, so that it ends before that is unmapped.
-    registration: Mutex<Option<Registration>>,
+    /// Before the memory.
+    registration: RegisteredOnce,
     fd: OwnedFd,
     mapping: Mapping,
     draft: OnceLock<Draft>,
@@ -337,24 +337,17 @@ impl View {
             source,
         })?;
         Ok(Self {
-            registration: Mutex::default(),
+            registration: RegisteredOnce::default(),
             fd,
             mapping,
             draft: OnceLock::new(),
         })
     }
 
-    /// Lets a GPU copy from it; once for all GPUs of the process.
+    /// Lets a GPU copy from it.
     pub(crate) fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
-        let mut registration = self
-            .registration
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if registration.is_none() {
-            let (start, bytes) = self.mapping.place();
-            *registration = Some(device.register(start, bytes, true)?);
-        }
-        Ok(())
+        self.registration
+            .register(device, self.mapping.place(), true)
     }
 
     /// The same content to write to, without anybody else's noticing. Mapped when it is first asked for.

@@ -7,7 +7,7 @@ use collective::machine::{GroupId, Splits};
 use wire::entry::Place;
 use wire::{OpKind, parts};
 
-use super::Session;
+use super::{Lane, Session};
 use crate::codec;
 use crate::memory::Input;
 
@@ -26,16 +26,17 @@ pub(super) struct Brought {
 
 impl Session {
     pub(super) fn input(&self, group: GroupId, call: &wire::Call, place: Place) -> Brought {
-        let lane = self.lanes.get(&group);
-        let (rank, size) = lane.map_or((0, 0), |lane| (lane.rank, lane.size));
-        let fits = codec::call_from_wire(call).check(size).is_ok();
         let plain = |input, own_bytes| Brought {
             input,
             splits: None,
             own_bytes,
         };
-        if lane.is_none() || !fits {
-            return plain(Ok(None), 0); // Refused by its words.
+        let refused = plain(Ok(None), 0); // By the words of the call.
+        let Some(&Lane { rank, size, .. }) = self.lanes.get(&group) else {
+            return refused;
+        };
+        if codec::call_from_wire(call).check(size).is_err() {
+            return refused;
         }
         let read = call.reads_input_of(rank);
         let lies = || self.place(call, place, call.reads_bytes_of(rank, size));

@@ -18,6 +18,8 @@ impl Session {
     ) -> Result<Option<Taken>, Error> {
         let refused = if self.lanes.contains_key(&group) {
             Some(format!("group {group:x} is open already"))
+        } else if count == 0 {
+            Some("a group of no ranks".to_owned())
         } else if count > self.standing.world {
             Some(format!("{count} ranks are more than there are"))
         } else {

@@ -1,19 +1,19 @@
 //! Memory for inputs that stays lent: a model's gradients live in it, so nothing is copied to call with them.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::buffer::Lent;
 use super::{Buffer, Shared};
-use crate::cuda::{self, Device, Registration};
+use crate::cuda::{self, Device, RegisteredOnce};
 
 /// A segment whose places are inputs of operations, as many and as often as the caller likes. Whoever writes to it
 /// writes elsewhere than operations in flight read; the sidecar adds up whatever lies there. Keep it until its
 /// operations are over.
 #[derive(Debug)]
 pub struct Arena {
-    /// Before the memory, so that it ends before that is unmapped.
-    registration: Mutex<Option<Registration>>,
+    /// Before the memory.
+    registration: RegisteredOnce,
     shared: Arc<Shared>,
     lent: Lent,
 }
@@ -24,7 +24,7 @@ impl Arena {
         let shared = buffer.shared();
         let (lent, _) = buffer.lend()?;
         Some(Self {
-            registration: Mutex::default(),
+            registration: RegisteredOnce::default(),
             shared,
             lent,
         })
@@ -57,16 +57,10 @@ impl Arena {
         }
     }
 
-    /// Lets a GPU copy from and to it; once for all GPUs of the process.
+    /// Lets a GPU copy from and to it.
     pub(crate) fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
-        let mut registration = self
-            .registration
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if registration.is_none() {
-            *registration = Some(device.register(self.start(), self.len(), false)?);
-        }
-        Ok(())
+        self.registration
+            .register(device, (self.start(), self.len()), false)
     }
 
     pub(super) fn number(&self) -> u32 {

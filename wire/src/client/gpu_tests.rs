@@ -3,19 +3,28 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use super::tests::{Loopback, PATIENCE, bytes_of};
 use super::*;
 use crate::cuda::{self, Copy, Device, DeviceMemory, Library, Stream};
 
-const SEEDS: u64 = 200;
+#[path = "../../tests/shared/built.rs"]
+mod built;
+
+const SOURCES: [&str; 5] = [
+    "tests/fake_cuda/lib.rs",
+    "tests/fake_cuda/kernels.rs",
+    "tests/fake_cuda/memory.rs",
+    "tests/fake_cuda/machine.rs",
+    "src/cuda/abi.rs",
+];
+pub(super) const SEEDS: u64 = 200;
 /// Of a tensor, and of the part of the arena before it.
-const BYTES: usize = 5000;
+pub(super) const BYTES: usize = 5000;
 const OFFSET: usize = 128;
 
 /// The stand-in, with functions of its own by which tests act as PyTorch does.
-struct Fake {
+pub(super) struct Fake {
     library: Arc<Library>,
     seed: unsafe extern "C" fn(u64, i32),
     alloc: unsafe extern "C" fn(usize, u8) -> u64,
@@ -30,10 +39,10 @@ struct Fake {
 
 #[expect(unsafe_code, reason = "the stand-in's own functions")]
 impl Fake {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
-        fs::copy(built(), &copy).unwrap();
+        fs::copy(built::built("libfake_cuda.so", &SOURCES), &copy).unwrap();
         let library = Library::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
         unsafe {
@@ -55,33 +64,33 @@ impl Fake {
         }
     }
 
-    fn begin(&self, seed: u64, reads_only: bool) -> Arc<Device> {
+    pub(super) fn begin(&self, seed: u64, reads_only: bool) -> Arc<Device> {
         // SAFETY: takes any numbers.
         unsafe { (self.seed)(seed, i32::from(reads_only)) };
         Device::open(Arc::clone(&self.library), 0).unwrap()
     }
 
-    fn tensor(&self, value: u8) -> u64 {
+    pub(super) fn tensor(&self, value: u8) -> u64 {
         // SAFETY: as above.
         unsafe { (self.alloc)(BYTES, value) }
     }
 
-    fn stream(&self) -> Stream {
+    pub(super) fn stream(&self) -> Stream {
         // SAFETY: takes nothing.
         Stream::of_owner(unsafe { (self.stream)() })
     }
 
-    fn fill(&self, stream: Stream, tensor: u64, value: u8) {
+    pub(super) fn fill(&self, stream: Stream, tensor: u64, value: u8) {
         // SAFETY: a stream and memory of the stand-in's.
         unsafe { (self.fill)(stream.number(), tensor, BYTES, value) };
     }
 
-    fn copy(&self, stream: Stream, source: u64, target: u64) {
+    pub(super) fn copy(&self, stream: Stream, source: u64, target: u64) {
         // SAFETY: as above.
         unsafe { (self.copy)(stream.number(), source, target, BYTES) };
     }
 
-    fn read(&self, tensor: u64) -> Vec<u8> {
+    pub(super) fn read(&self, tensor: u64) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
         // SAFETY: as above, and memory of our own.
         unsafe { (self.read)(tensor, bytes.as_mut_ptr(), BYTES) };
@@ -93,36 +102,14 @@ impl Fake {
         unsafe { (self.capture)(stream.number(), i32::from(captures)) };
     }
 
-    fn alive(&self) -> u64 {
+    pub(super) fn alive(&self) -> u64 {
         // SAFETY: takes nothing.
         unsafe { (self.alive)() }
     }
 }
 
-fn whole(tensor: u64) -> DeviceMemory {
+pub(super) fn whole(tensor: u64) -> DeviceMemory {
     DeviceMemory::of_owner(tensor, BYTES)
-}
-
-/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
-fn built() -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let folder = here.ancestors().nth(2).unwrap().join("examples");
-    let built = folder.join("libfake_cuda.so");
-    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
-    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
-    let sources = [
-        "tests/fake_cuda/lib.rs",
-        "tests/fake_cuda/machine.rs",
-        "src/cuda/abi.rs",
-    ];
-    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
-        assert!(
-            modified(&source).unwrap() <= age,
-            "{} is missing or old: run cargo build -p wire --examples",
-            built.display()
-        );
-    }
-    built
 }
 
 /// One operation as PyTorch's backend makes it: from a tensor that a kernel fills, to another that earlier kernels

@@ -524,4 +524,6 @@ mod again_tests;
 #[cfg(test)]
 mod gpu_tests;
 #[cfg(test)]
+mod pair_tests;
+#[cfg(test)]
 mod tests;

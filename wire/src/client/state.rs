@@ -1,62 +1,32 @@
 //! What a client knows at one moment: its rings, the operations in flight, the outcomes nobody took yet,
 //! and the segments it has mapped. Every method is called with the client's lock held and none waits.
 
+mod lent;
+mod operations;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lent::give_back;
+use operations::{End, FIRST_TICKET, InFlight};
+
+use super::Error;
 use super::buffer::Lent;
 use super::greet::Welcome;
-use super::keep::{Handed, Heard};
+use super::keep::Heard;
 use super::shared::Link;
-use super::{Error, NO_SEGMENT};
-use crate::attach::{self, Members, ToClient, ToSidecar};
+use crate::attach::{self, Members, ToClient};
 use crate::entry::{Completion, Outcome, Submission};
-use crate::op::Call;
 use crate::ring::{
     COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep,
 };
 use crate::segment::{Segment, View};
 use crate::spin::Spin;
 
-/// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
-const IDLE_LIMIT: usize = 64;
-/// The first call's ticket.
-const FIRST_TICKET: u64 = 1;
 /// Epochs whose members are known: more than end without bringing an operation to its end.
 const EPOCHS: usize = 64;
-
-#[derive(Debug)]
-struct InFlight {
-    call: Call,
-    submission: Submission,
-    input: Option<(Lent, usize)>,
-    end: Option<End>,
-}
-
-/// How an operation ended.
-#[derive(Debug)]
-struct End {
-    outcome: Outcome,
-    /// Which sidecar has told it.
-    life: u64,
-    /// Where the result lies, if that sidecar is gone.
-    view: Option<Arc<View>>,
-}
-
-/// An operation that is over.
-#[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) call: Call,
-    /// The input it was lent, and how much of it was used.
-    pub(super) input: Option<(Lent, usize)>,
-    /// Why it failed, or what it left.
-    pub(super) outcome: Outcome,
-    /// Which sidecar has told it.
-    pub(super) life: u64,
-    view: Option<Arc<View>>,
-}
 
 /// Whether there is a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,25 +163,6 @@ impl State {
         self.presence = Presence::Away;
     }
 
-    /// The first operation whose end this process was not told, counted from 0: ends come in the order of the calls.
-    pub(super) fn told(&self) -> u64 {
-        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
-        open.map(|(ticket, _)| *ticket)
-            .min()
-            .unwrap_or(self.next_ticket)
-            - FIRST_TICKET
-    }
-
-    /// All segments that are lent.
-    pub(super) fn lent(&self) -> Vec<Handed> {
-        let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
-            number,
-            bytes: *bytes,
-            fd: Arc::clone(fd),
-        });
-        lent.collect()
-    }
-
     /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
     /// again. Says whether its bell must be rung.
     pub(super) fn go_on(
@@ -302,15 +253,6 @@ impl State {
         self.drop_answers(1);
     }
 
-    /// Keeps at most so many answers; what they have lent serves later requests.
-    pub(super) fn drop_answers(&mut self, kept: usize) {
-        while self.answers.len() > kept {
-            if let Some(Ok(lent)) = self.answers.pop_back() {
-                self.keep_idle(lent);
-            }
-        }
-    }
-
     fn take(&mut self, message: ToClient, mut fds: Vec<OwnedFd>) -> Result<(), Error> {
         let descriptors = fds.len();
         let mut only = || match (fds.pop(), descriptors) {
@@ -371,10 +313,6 @@ impl State {
         self.completions.awake();
     }
 
-    pub(super) fn in_flight(&self) -> usize {
-        self.unfinished
-    }
-
     /// Writes to the ring, after the releases that found no room before. What is called while the sidecar is away is
     /// called when there is another.
     pub(super) fn push(&mut self, submission: &Submission) -> Result<bool, PushError> {
@@ -412,127 +350,4 @@ impl State {
             }
         }
     }
-
-    pub(super) fn called(
-        &mut self,
-        ticket: u64,
-        call: Call,
-        submission: Submission,
-        input: Option<(Lent, usize)>,
-    ) {
-        let operation = InFlight {
-            call,
-            submission,
-            input,
-            end: None,
-        };
-        self.operations.insert(ticket, operation);
-        self.unfinished += 1;
-    }
-
-    pub(super) fn call(&self, ticket: u64) -> Result<Call, Error> {
-        let operation = self.operations.get(&ticket);
-        operation
-            .map(|operation| operation.call)
-            .ok_or(Error::UnknownTicket(ticket))
-    }
-
-    pub(super) fn is_finished(&self, ticket: u64) -> Result<bool, Error> {
-        let operation = self.operations.get(&ticket);
-        operation
-            .map(|operation| operation.end.is_some())
-            .ok_or(Error::UnknownTicket(ticket))
-    }
-
-    /// An operation that is over, taken out, once its result can be read.
-    pub(super) fn take_finished(&mut self, ticket: u64) -> Result<Option<Finished>, Error> {
-        let operation = self.operations.get(&ticket);
-        let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
-        match &operation.end {
-            None => return Ok(None),
-            Some(end) if end.life == self.life => match end.outcome {
-                Outcome::Done { segment, epoch, .. }
-                    if segment != NO_SEGMENT && !self.results.contains_key(&segment)
-                        || self.members(Some(epoch)).is_none() =>
-                {
-                    // Segment and members were announced before the outcome was written.
-                    self.hear();
-                }
-                Outcome::Done { .. } | Outcome::Failed { .. } => {}
-            },
-            Some(_) => {}
-        }
-        Ok(self.operations.remove(&ticket).and_then(|operation| {
-            let InFlight {
-                call, input, end, ..
-            } = operation;
-            end.map(|end| Finished {
-                call,
-                input,
-                outcome: end.outcome,
-                life: end.life,
-                view: end.view,
-            })
-        }))
-    }
-
-    /// The segment that a result of `bytes` lies in, if it has any.
-    pub(super) fn result(
-        &mut self,
-        finished: &Finished,
-        segment: u32,
-        bytes: u64,
-    ) -> Result<Option<Arc<View>>, Error> {
-        if segment == NO_SEGMENT && bytes == 0 {
-            return Ok(None);
-        }
-        let now = self.results.get(&segment);
-        let now = now.filter(|_| finished.life == self.life && self.is_there());
-        match finished.view.as_ref().or(now) {
-            Some(view) if view.len() as u64 >= bytes => Ok(Some(Arc::clone(view))),
-            Some(_) | None => Err(self.lose(format!(
-                "it announced a result of {bytes} bytes in segment {segment}, which it never lent"
-            ))),
-        }
-    }
-
-    /// An idle segment that fits and is not much too large.
-    pub(super) fn take_idle(&mut self, bytes: usize) -> Option<Lent> {
-        let sizes = self.idle.iter().map(|lent| lent.segment.len());
-        let (at, size) = sizes
-            .enumerate()
-            .filter(|(_, size)| *size >= bytes)
-            .min_by_key(|(_, size)| *size)?;
-        (size <= crate::segment::size_class(bytes.saturating_mul(2)))
-            .then(|| self.idle.swap_remove(at))
-    }
-
-    pub(super) fn keep_idle(&mut self, lent: Lent) {
-        if self.idle.len() >= IDLE_LIMIT {
-            let oldest = self.idle.remove(0);
-            self.give_back(&oldest);
-        }
-        self.idle.push(lent);
-    }
-
-    /// Gives all idle segments back. Says whether there were any.
-    pub(super) fn free_idle(&mut self) -> bool {
-        let idle = std::mem::take(&mut self.idle);
-        idle.iter().for_each(|lent| self.give_back(lent));
-        !idle.is_empty()
-    }
-
-    /// Gives a segment back.
-    pub(super) fn give_back(&mut self, lent: &Lent) {
-        self.lent.remove(&lent.number);
-        if self.is_there() {
-            give_back(lent.number, &self.link);
-        }
-    }
-}
-
-/// Lost only if the socket is full or closed, and then the sidecar frees everything anyway or counts
-/// the segment until this process ends.
-fn give_back(segment: u32, link: &Link) {
-    link.channel.send(&ToSidecar::Free { segment }, &[]).ok();
 }

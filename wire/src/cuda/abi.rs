@@ -29,8 +29,24 @@ pub const HOST_REGISTER_PORTABLE: c_uint = 1;
 pub const HOST_REGISTER_READ_ONLY: c_uint = 8;
 /// Whether the device takes host memory that is mapped for reading.
 pub const ATTRIBUTE_READ_ONLY_HOST_REGISTER: c_int = 113;
+/// Of two devices: one can reach the other's memory.
+pub const P2P_ACCESS_SUPPORTED: c_int = 2;
+/// Of two devices: their link carries atomic operations, which NVLink does and PCIe does not.
+pub const P2P_NATIVE_ATOMIC_SUPPORTED: c_int = 3;
+/// The other device's memory can be reached as soon as it is mapped.
+pub const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 /// No graph is captured.
 pub const CAPTURE_NONE: c_int = 0;
+
+/// What names a device, wherever it is seen from.
+pub type Uuid = [u8; 16];
+
+/// What names memory of a device to other processes of the machine.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcHandle(pub [u8; IPC_HANDLE_BYTES]);
+
+pub const IPC_HANDLE_BYTES: usize = 64;
 
 pub type Init = unsafe extern "C" fn(c_uint) -> Status;
 pub type GetErrorString = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
@@ -53,3 +69,29 @@ pub type HostRegister = unsafe extern "C" fn(*mut c_void, usize, c_uint) -> Stat
 pub type HostUnregister = unsafe extern "C" fn(*mut c_void) -> Status;
 pub type CopyToHost = unsafe extern "C" fn(*mut c_void, DevicePointer, usize, Handle) -> Status;
 pub type CopyToDevice = unsafe extern "C" fn(DevicePointer, *const c_void, usize, Handle) -> Status;
+pub type CopyOnDevice = unsafe extern "C" fn(DevicePointer, DevicePointer, usize, Handle) -> Status;
+pub type DeviceGetCount = unsafe extern "C" fn(*mut c_int) -> Status;
+pub type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, c_int) -> Status;
+pub type DeviceGetP2pAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int, c_int) -> Status;
+pub type MemoryAllocate = unsafe extern "C" fn(*mut DevicePointer, usize) -> Status;
+pub type MemoryFree = unsafe extern "C" fn(DevicePointer) -> Status;
+pub type IpcGetHandle = unsafe extern "C" fn(*mut IpcHandle, DevicePointer) -> Status;
+pub type IpcOpenHandle = unsafe extern "C" fn(*mut DevicePointer, IpcHandle, c_uint) -> Status;
+pub type IpcCloseHandle = unsafe extern "C" fn(DevicePointer) -> Status;
+pub type ModuleLoad = unsafe extern "C" fn(*mut Handle, *const c_void) -> Status;
+pub type ModuleUnload = unsafe extern "C" fn(Handle) -> Status;
+pub type ModuleGetFunction = unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status;
+/// Function; blocks in three dimensions, threads of each; shared memory; stream; parameters; what else is said of them.
+pub type LaunchKernel = unsafe extern "C" fn(
+    Handle,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Handle,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> Status;

@@ -1,78 +1,11 @@
 //! Copies between a GPU and memory that is shared with the sidecar. Owns their order: what they wait for, and what
 //! waits for them.
 
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::foreign::check_inside;
-use super::{Device, DeviceMemory, Error, Stream, abi};
+use super::{Device, DeviceMemory, Error, Event, Stream};
 use crate::client::{Arena, ResultView};
-
-/// Something that happens on a stream.
-#[derive(Debug)]
-struct Event {
-    device: Arc<Device>,
-    handle: abi::Handle,
-}
-
-// SAFETY: the driver's events may be used from any thread.
-#[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Send for Event {}
-// SAFETY: as above.
-#[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Sync for Event {}
-
-impl Event {
-    /// An event that comes when all is done that `stream` was given so far.
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    fn after(device: &Arc<Device>, stream: abi::Handle) -> Result<Self, Error> {
-        let mut handle = null_mut();
-        let flags = abi::EVENT_BLOCKING_SYNC | abi::EVENT_DISABLE_TIMING;
-        device.call("create an event", |library| {
-            // SAFETY: the variable is ours; destroyed in `drop`.
-            unsafe { (library.event_create)(&raw mut handle, flags) }
-        })?;
-        let event = Self {
-            device: Arc::clone(device),
-            handle,
-        };
-        event.call("record an event", |library| {
-            // SAFETY: a live event, and a stream of ours or of the caller's.
-            unsafe { (library.event_record)(handle, stream) }
-        })?;
-        Ok(event)
-    }
-
-    /// What `stream` is given from here on waits for the event.
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    fn gate(&self, stream: abi::Handle) -> Result<(), Error> {
-        let handle = self.handle;
-        self.call("make a stream wait", |library| {
-            // SAFETY: a live event, and a stream of ours or of the caller's.
-            unsafe { (library.stream_wait_event)(stream, handle, 0) }
-        })
-    }
-
-    fn call(
-        &self,
-        doing: &'static str,
-        call: impl FnOnce(&super::Library) -> abi::Status,
-    ) -> Result<(), Error> {
-        self.device.call(doing, call)
-    }
-}
-
-impl Drop for Event {
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    fn drop(&mut self) {
-        let handle = self.handle;
-        self.call("destroy an event", |library| {
-            // SAFETY: created in `after`. The driver keeps it for as long as a stream needs it.
-            unsafe { (library.event_destroy)(handle) }
-        })
-        .ok();
-    }
-}
 
 /// The host memory of a copy, which stays for as long as the GPU may touch it.
 #[derive(Debug)]
@@ -101,13 +34,13 @@ impl Copy {
         offset: usize,
         producer: Stream,
     ) -> Result<Self, Error> {
-        check_capture(device, producer)?;
         let bytes = sources.iter().map(|source| source.len()).sum();
         arena.range(offset, bytes)?;
+        let moment = Event::on(device, producer)?;
         if bytes > 0 {
             arena.register(device)?;
         }
-        Event::after(device, producer.handle())?.gate(device.copies())?;
+        moment.gate_copies()?;
         let mut at = offset;
         let begun = sources.iter().try_for_each(|source| {
             let target = arena.range(at, source.len())?;
@@ -125,7 +58,7 @@ impl Copy {
                 }
             })
         });
-        Self::begun(device, begun, Kept::Input(Arc::clone(arena)))
+        Self::to_arena(device, begun, arena)
     }
 
     /// Begins to copy parts of a result to the device's memory, each from where it begins in the result, behind the
@@ -171,9 +104,18 @@ impl Copy {
         Self::begun(device, begun, Kept::Output(result, Arc::clone(arena)))
     }
 
+    /// What runs on the copies' stream and ends in an arena was begun, all or some of it.
+    pub(super) fn to_arena(
+        device: &Arc<Device>,
+        begun: Result<(), Error>,
+        arena: &Arc<Arena>,
+    ) -> Result<Self, Error> {
+        Self::begun(device, begun, Kept::Input(Arc::clone(arena)))
+    }
+
     /// Copies that were begun, all or some of them.
     fn begun(device: &Arc<Device>, begun: Result<(), Error>, kept: Kept) -> Result<Self, Error> {
-        match Event::after(device, device.copies()) {
+        match Event::of_copies(device) {
             Ok(over) => {
                 let copy = Self {
                     over,
@@ -192,38 +134,19 @@ impl Copy {
 
     /// What `consumer` is given from here on waits for the copy; the host does not.
     pub fn gate(&self, consumer: Stream) -> Result<(), Error> {
-        check_capture(&self.over.device, consumer)?;
-        self.over.gate(consumer.handle())
+        self.over.gate(consumer)
     }
 
     /// Waits, asleep, until it is over.
-    #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn wait(&mut self) -> Result<(), Error> {
-        let handle = self.over.handle;
-        self.over.call("wait for a copy", |library| {
-            // SAFETY: a live event.
-            unsafe { (library.event_synchronize)(handle) }
-        })?;
+        self.over.wait()?;
         self.kept = None;
         Ok(())
     }
 
     /// Whether it is over.
-    #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn is_over(&self) -> Result<bool, Error> {
-        let handle = self.over.handle;
-        let mut ready = false;
-        self.over.call("look for a copy", |library| {
-            // SAFETY: a live event.
-            match unsafe { (library.event_query)(handle) } {
-                abi::NOT_READY => abi::SUCCESS,
-                status => {
-                    ready = status == abi::SUCCESS;
-                    status
-                }
-            }
-        })?;
-        Ok(ready)
+        self.over.is_over()
     }
 }
 
@@ -233,20 +156,5 @@ impl Drop for Copy {
             // A device that failed may still write: its memory stays.
             std::mem::forget(self.kept.take());
         }
-    }
-}
-
-/// Refuses a stream on which a graph is captured.
-#[expect(unsafe_code, reason = "calls of the driver")]
-fn check_capture(device: &Arc<Device>, stream: Stream) -> Result<(), Error> {
-    let mut capture = abi::CAPTURE_NONE;
-    device.call("look at a stream", |library| {
-        // SAFETY: the caller's stream, and a variable of ours.
-        unsafe { (library.stream_is_capturing)(stream.handle(), &raw mut capture) }
-    })?;
-    if capture == abi::CAPTURE_NONE {
-        Ok(())
-    } else {
-        Err(Error::Capturing)
     }
 }

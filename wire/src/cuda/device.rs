@@ -1,8 +1,7 @@
-//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies. Owns
-//! the registration of host memory with it.
+//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies.
 
 use std::ffi::c_int;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::{Error, Library, abi};
@@ -73,6 +72,50 @@ impl Device {
         self.reads_only
     }
 
+    /// What names the GPU, wherever it is seen from.
+    pub fn uuid(&self) -> Result<abi::Uuid, Error> {
+        uuid(&self.library, self.number)
+    }
+
+    /// Those of the GPUs that this process sees with which this one shares an NVLink.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub fn linked(&self) -> Result<Vec<abi::Uuid>, Error> {
+        let library = &self.library;
+        let mut count = 0;
+        // SAFETY: the variable is ours.
+        let status = unsafe { (library.device_get_count)(&raw mut count) };
+        library.check("count the GPUs", status)?;
+        let mut linked = Vec::new();
+        for ordinal in 0..count {
+            let mut other = 0;
+            // SAFETY: as above.
+            let status = unsafe { (library.device_get)(&raw mut other, ordinal) };
+            library.check("find a GPU", status)?;
+            if other != self.number
+                && self.has(abi::P2P_ACCESS_SUPPORTED, other)
+                && self.has(abi::P2P_NATIVE_ATOMIC_SUPPORTED, other)
+            {
+                linked.push(uuid(library, other)?);
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Whether the way to another GPU can do this, both there and back.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn has(&self, attribute: c_int, other: c_int) -> bool {
+        [(self.number, other), (other, self.number)]
+            .into_iter()
+            .all(|(from, to)| {
+                let mut value = 0;
+                // SAFETY: the variable is ours.
+                let status = unsafe {
+                    (self.library.device_get_p2p_attribute)(&raw mut value, attribute, from, to)
+                };
+                status == abi::SUCCESS && value != 0
+            })
+    }
+
     /// Calls the driver with this device's context, and leaves the thread with the context that it had.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub(super) fn call(
@@ -93,28 +136,6 @@ impl Device {
         // SAFETY: pops what was pushed above.
         unsafe { (self.library.context_pop)(&raw mut popped) };
         self.library.check(doing, status)
-    }
-
-    /// Registers host memory, which must stay mapped for as long as the registration lives.
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        start: NonNull<u8>,
-        bytes: usize,
-        is_read_only: bool,
-    ) -> Result<Registration, Error> {
-        let mut flags = abi::HOST_REGISTER_PORTABLE;
-        if is_read_only {
-            flags |= abi::HOST_REGISTER_READ_ONLY;
-        }
-        self.call("register host memory with the GPU", |library| {
-            // SAFETY: mapped for `bytes`, as the caller says, who keeps it so.
-            unsafe { (library.host_register)(start.as_ptr().cast(), bytes, flags) }
-        })?;
-        Ok(Registration {
-            device: Arc::clone(self),
-            start,
-        })
     }
 }
 
@@ -138,29 +159,11 @@ impl Drop for Device {
     }
 }
 
-/// Host memory that the GPU may copy from and to.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    device: Arc<Device>,
-    start: NonNull<u8>,
-}
-
-// SAFETY: the address is only handed back to the driver.
-#[expect(unsafe_code, reason = "an address as a name")]
-unsafe impl Send for Registration {}
-// SAFETY: as above.
-#[expect(unsafe_code, reason = "an address as a name")]
-unsafe impl Sync for Registration {}
-
-impl Drop for Registration {
-    #[expect(unsafe_code, reason = "calls of the driver")]
-    fn drop(&mut self) {
-        let start = self.start;
-        self.device
-            .call("unregister host memory", |library| {
-                // SAFETY: registered when this was made.
-                unsafe { (library.host_unregister)(start.as_ptr().cast()) }
-            })
-            .ok();
-    }
+#[expect(unsafe_code, reason = "calls of the driver")]
+fn uuid(library: &Library, number: c_int) -> Result<abi::Uuid, Error> {
+    let mut uuid = [0; 16];
+    // SAFETY: the variable is ours.
+    let status = unsafe { (library.device_get_uuid)(&raw mut uuid, number) };
+    library.check("learn a GPU's name", status)?;
+    Ok(uuid)
 }

@@ -33,6 +33,19 @@ pub struct Library {
     pub(super) host_unregister: abi::HostUnregister,
     pub(super) copy_to_host: abi::CopyToHost,
     pub(super) copy_to_device: abi::CopyToDevice,
+    pub(super) copy_on_device: abi::CopyOnDevice,
+    pub(super) device_get_count: abi::DeviceGetCount,
+    pub(super) device_get_uuid: abi::DeviceGetUuid,
+    pub(super) device_get_p2p_attribute: abi::DeviceGetP2pAttribute,
+    pub(super) memory_allocate: abi::MemoryAllocate,
+    pub(super) memory_free: abi::MemoryFree,
+    pub(super) ipc_get_handle: abi::IpcGetHandle,
+    pub(super) ipc_open_handle: abi::IpcOpenHandle,
+    pub(super) ipc_close_handle: abi::IpcCloseHandle,
+    pub(super) module_load: abi::ModuleLoad,
+    pub(super) module_unload: abi::ModuleUnload,
+    pub(super) module_get_function: abi::ModuleGetFunction,
+    pub(super) launch_kernel: abi::LaunchKernel,
 }
 
 impl Library {
@@ -67,6 +80,19 @@ impl Library {
                 host_unregister: loaded.function("cuMemHostUnregister")?,
                 copy_to_host: loaded.function("cuMemcpyDtoHAsync_v2")?,
                 copy_to_device: loaded.function("cuMemcpyHtoDAsync_v2")?,
+                copy_on_device: loaded.function("cuMemcpyDtoDAsync_v2")?,
+                device_get_count: loaded.function("cuDeviceGetCount")?,
+                device_get_uuid: loaded.function("cuDeviceGetUuid")?,
+                device_get_p2p_attribute: loaded.function("cuDeviceGetP2PAttribute")?,
+                memory_allocate: loaded.function("cuMemAlloc_v2")?,
+                memory_free: loaded.function("cuMemFree_v2")?,
+                ipc_get_handle: loaded.function("cuIpcGetMemHandle")?,
+                ipc_open_handle: loaded.function("cuIpcOpenMemHandle_v2")?,
+                ipc_close_handle: loaded.function("cuIpcCloseMemHandle")?,
+                module_load: loaded.function("cuModuleLoadData")?,
+                module_unload: loaded.function("cuModuleUnload")?,
+                module_get_function: loaded.function("cuModuleGetFunction")?,
+                launch_kernel: loaded.function("cuLaunchKernel")?,
             };
             (init, functions)
         };

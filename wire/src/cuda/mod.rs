@@ -1,6 +1,7 @@
 //! GPUs: the CUDA driver, loaded at run time, and what a trainer's process does with it, which is copying between its
-//! GPU and memory that it shares with the sidecar. Copies run on a stream of ours by the GPU's copy engine: no kernel,
-//! and nobody waits for the whole device. The sidecar never sees a GPU.
+//! GPU and memory that it shares with the sidecar. Copies run on a stream of ours by the GPU's copy engine, without a
+//! kernel, and nobody waits for the whole device. The sidecar never sees a GPU. Two GPUs that share an NVLink are added
+//! up before that ([`Pair`]), by the only kernels there are.
 //!
 //! Order is kept by events. A copy from the device waits for what its producer's stream was given before; whoever reads
 //! a copy to the device makes its own stream wait for it. The host waits for one event at a time, asleep.
@@ -11,18 +12,29 @@
 
 #[doc(hidden)]
 pub mod abi;
+mod adder;
 mod copy;
 mod device;
+mod event;
 mod foreign;
 mod library;
+mod pair;
+mod ptx;
+mod registration;
+mod staging;
 
 use std::path::PathBuf;
 
+use adder::Adder;
+pub use adder::Sum;
 pub use copy::Copy;
 pub use device::Device;
-pub(crate) use device::Registration;
+pub use event::Event;
 pub use foreign::{DeviceMemory, Stream};
 pub use library::{Library, NAME};
+pub use pair::Pair;
+pub(crate) use registration::RegisteredOnce;
+pub use staging::Inbox;
 
 /// Why a GPU cannot be used, or what went wrong with it.
 #[derive(Debug, thiserror::Error)]

@@ -6,13 +6,17 @@
 #![expect(
     unsafe_code,
     clippy::missing_safety_doc,
+    clippy::unwrap_used,
     reason = "the functions of a C library; their callers keep the driver's rules"
 )]
 
+mod kernels;
 mod machine;
+mod memory;
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use kernels::Kernel;
 use machine::{Work, machine};
 use wire::cuda::abi;
 
@@ -22,10 +26,29 @@ pub extern "C" fn fake_seed(seed: u64, reads_only: c_int) {
     machine().begin(seed, reads_only != 0);
 }
 
+/// For tests: so many devices on machine `node`, of which each second one shares an NVLink with the one before.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_links(node: u64, devices: c_int) {
+    machine().set_links(node, devices);
+}
+
+/// For tests: a kernel that writes these bytes to memory of the device, when its turn comes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_write(
+    stream: u64,
+    target: abi::DevicePointer,
+    content: *const u8,
+    bytes: usize,
+) {
+    // SAFETY: the test's own memory.
+    let content = unsafe { std::slice::from_raw_parts(content, bytes) }.to_vec();
+    machine().give(stream, Work::Write { target, content });
+}
+
 /// For tests: memory of the device, filled with `value`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_alloc(bytes: usize, value: u8) -> abi::DevicePointer {
-    machine().allocate(bytes, value)
+    machine().allocate(bytes, value, false)
 }
 
 /// For tests: a stream of the trainer's.
@@ -110,11 +133,11 @@ pub unsafe extern "C" fn cuGetErrorString(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> abi::Status {
-    if ordinal != 0 {
+    if !(0..machine().devices()).contains(&ordinal) {
         return abi::NO_DEVICE;
     }
     // SAFETY: the caller's variable.
-    unsafe { *device = 0 };
+    unsafe { *device = ordinal };
     abi::SUCCESS
 }
 
@@ -276,4 +299,182 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
 ) -> abi::Status {
     machine::assert_current();
     machine().deliver(target, source.addr(), bytes, stream.addr() as u64)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(
+    target: abi::DevicePointer,
+    source: abi::DevicePointer,
+    bytes: usize,
+    stream: abi::Handle,
+) -> abi::Status {
+    machine::assert_current();
+    let mut machine = machine();
+    if !machine.memory.has(source, bytes) || !machine.memory.has(target, bytes) {
+        return abi::INVALID_VALUE;
+    }
+    let work = Work::Move {
+        source,
+        target,
+        bytes,
+    };
+    machine.give(stream.addr() as u64, work);
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> abi::Status {
+    // SAFETY: the caller's variable.
+    unsafe { *count = machine().devices() };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut abi::Uuid, device: c_int) -> abi::Status {
+    // SAFETY: the caller's variable.
+    unsafe { *uuid = machine().uuid(device) };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    value: *mut c_int,
+    _: c_int,
+    one: c_int,
+    other: c_int,
+) -> abi::Status {
+    // SAFETY: the caller's variable.
+    unsafe { *value = c_int::from(machine().is_linked(one, other)) };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(
+    start: *mut abi::DevicePointer,
+    bytes: usize,
+) -> abi::Status {
+    machine::assert_current();
+    // SAFETY: the caller's variable.
+    unsafe { *start = machine().allocate(bytes, 0xEE, true) };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(start: abi::DevicePointer) -> abi::Status {
+    let mut machine = machine();
+    machine.settle();
+    known(machine.memory.release(start, false))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuIpcGetMemHandle(
+    handle: *mut abi::IpcHandle,
+    start: abi::DevicePointer,
+) -> abi::Status {
+    let Some(lent) = machine().memory.lend(start) else {
+        return abi::INVALID_VALUE;
+    };
+    // SAFETY: the caller's variable.
+    unsafe { *handle = lent };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
+    start: *mut abi::DevicePointer,
+    handle: abi::IpcHandle,
+    _: c_uint,
+) -> abi::Status {
+    machine::assert_current();
+    let mut machine = machine();
+    let place = machine.place();
+    if machine.memory.open(place, handle).is_none() {
+        return abi::INVALID_VALUE;
+    }
+    // SAFETY: the caller's variable.
+    unsafe { *start = place };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuIpcCloseMemHandle(start: abi::DevicePointer) -> abi::Status {
+    known(machine().memory.release(start, true))
+}
+
+/// The module is the text itself: it is only looked into.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(
+    module: *mut abi::Handle,
+    image: *const c_void,
+) -> abi::Status {
+    machine::assert_current();
+    // SAFETY: the caller's text, which ends with a zero.
+    let text = unsafe { CStr::from_ptr(image.cast()) }.to_owned();
+    // SAFETY: the caller's variable.
+    unsafe { *module = text.into_raw().cast() };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleUnload(module: abi::Handle) -> abi::Status {
+    // SAFETY: made in `cuModuleLoadData`.
+    drop(unsafe { std::ffi::CString::from_raw(module.cast()) });
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut abi::Handle,
+    module: abi::Handle,
+    name: *const c_char,
+) -> abi::Status {
+    // SAFETY: made in `cuModuleLoadData`, and the caller's text.
+    let (text, name) = unsafe { (CStr::from_ptr(module.cast()), CStr::from_ptr(name)) };
+    let name = name.to_string_lossy();
+    let found = text.to_string_lossy().contains(&format!(".entry {name}("));
+    let Some(kernel) = Kernel::named(&name).filter(|_| found) else {
+        return abi::INVALID_VALUE;
+    };
+    // SAFETY: the caller's variable.
+    unsafe { *function = std::ptr::without_provenance_mut(kernel.number() + 1) };
+    abi::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: abi::Handle,
+    blocks: c_uint,
+    _: c_uint,
+    _: c_uint,
+    threads: c_uint,
+    _: c_uint,
+    _: c_uint,
+    _: c_uint,
+    stream: abi::Handle,
+    parameters: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> abi::Status {
+    machine::assert_current();
+    if blocks == 0 || threads == 0 || threads > 1024 {
+        return abi::INVALID_VALUE;
+    }
+    let kernel = Kernel::of_number(function.addr() - 1);
+    // SAFETY: two addresses, a number and a factor, as every kernel of the module has.
+    let (own, into, count, scale) = unsafe {
+        (
+            *(*parameters).cast::<u64>(),
+            *(*parameters.add(1)).cast::<u64>(),
+            *(*parameters.add(2)).cast::<u64>(),
+            *(*parameters.add(3)).cast::<f32>(),
+        )
+    };
+    machine().launch(kernel, (own, into), count, scale, stream.addr() as u64)
+}
+
+fn known(was: bool) -> abi::Status {
+    if was {
+        abi::SUCCESS
+    } else {
+        abi::INVALID_VALUE
+    }
 }

@@ -6,12 +6,26 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use wire::cuda::abi;
 
+use crate::kernels::Kernel;
+use crate::memory::Memory;
+
 /// The only context.
 pub(crate) const CONTEXT: usize = 0xC0DE;
 
 /// What a stream is given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Work {
+    Write {
+        target: u64,
+        content: Vec<u8>,
+    },
+    Combine {
+        kernel: Kernel,
+        own: u64,
+        into: u64,
+        bytes: usize,
+        scale: f32,
+    },
     Fill {
         target: u64,
         bytes: usize,
@@ -42,7 +56,10 @@ pub(crate) enum Work {
 pub(crate) struct Machine {
     random: u64,
     reads_only: bool,
-    memory: BTreeMap<u64, Vec<u8>>,
+    /// Which machine's devices these are, and how many there are: each second one is linked with the one before.
+    node: u64,
+    links: i32,
+    pub(crate) memory: Memory,
     streams: BTreeMap<u64, VecDeque<Work>>,
     capturing: BTreeSet<u64>,
     /// Of each event the last record; 0 for none.
@@ -102,28 +119,49 @@ impl Machine {
         self.reads_only
     }
 
-    pub(crate) fn allocate(&mut self, bytes: usize, value: u8) -> u64 {
-        // No address of the host: whoever touches it there is seen.
-        let start = (1 << 50) + (self.number() << 32);
-        self.memory.insert(start, vec![value; bytes]);
+    pub(crate) fn allocate(&mut self, bytes: usize, value: u8, lends: bool) -> u64 {
+        let start = self.place();
+        self.memory.allocate(start, bytes, value, lends);
         start
     }
 
-    fn find(&self, place: u64, bytes: usize) -> Option<(u64, usize)> {
-        let (start, memory) = self.memory.range(..=place).next_back()?;
-        let at = (place - start) as usize;
-        (at + bytes <= memory.len()).then_some((*start, at))
+    /// Where the next piece of memory begins.
+    pub(crate) fn place(&mut self) -> u64 {
+        (1 << 50) + (self.number() << 32)
     }
 
     pub(crate) fn memory(&self, place: u64, bytes: usize) -> &[u8] {
-        let (start, at) = self.find(place, bytes).expect("no memory of the device");
-        &self.memory[&start][at..at + bytes]
+        let found = self.memory.bytes(place, bytes);
+        found.expect("no memory of the device")
     }
 
     fn memory_mut(&mut self, place: u64, bytes: usize) -> &mut [u8] {
-        let (start, at) = self.find(place, bytes).expect("no memory of the device");
-        let memory = self.memory.get_mut(&start).expect("it was found");
-        &mut memory[at..at + bytes]
+        let found = self.memory.bytes_mut(place, bytes);
+        found.expect("no memory of the device")
+    }
+
+    pub(crate) fn set_links(&mut self, node: u64, devices: i32) {
+        (self.node, self.links) = (node, devices);
+    }
+
+    pub(crate) fn devices(&self) -> i32 {
+        self.links.max(1)
+    }
+
+    pub(crate) fn uuid(&self, device: i32) -> abi::Uuid {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.node.to_le_bytes());
+        uuid[8..12].copy_from_slice(&device.to_le_bytes());
+        uuid
+    }
+
+    pub(crate) fn is_linked(&self, one: i32, other: i32) -> bool {
+        self.links > 1 && one ^ 1 == other
+    }
+
+    /// Waits, on behalf of who frees memory, until nothing is under way.
+    pub(crate) fn settle(&mut self) {
+        while self.step() {}
     }
 
     pub(crate) fn stream(&mut self) -> u64 {
@@ -212,7 +250,12 @@ impl Machine {
         let busy = self.streams.values().flatten().any(|work| match work {
             Work::ToHost { target, .. } => self.is_in(start, *target),
             Work::ToDevice { source, .. } => self.is_in(start, *source),
-            Work::Fill { .. } | Work::Move { .. } | Work::Record(_) | Work::Wait(_) => false,
+            Work::Fill { .. }
+            | Work::Write { .. }
+            | Work::Combine { .. }
+            | Work::Move { .. }
+            | Work::Record(_)
+            | Work::Wait(_) => false,
         });
         assert!(!busy, "memory is unregistered while the device copies");
         match self.registered.remove(&start) {
@@ -239,7 +282,7 @@ impl Machine {
         bytes: usize,
         stream: u64,
     ) -> abi::Status {
-        if !self.is_registered(target, bytes) || self.find(source, bytes).is_none() {
+        if !self.is_registered(target, bytes) || !self.memory.has(source, bytes) {
             return abi::INVALID_VALUE;
         }
         let work = Work::ToHost {
@@ -258,13 +301,36 @@ impl Machine {
         bytes: usize,
         stream: u64,
     ) -> abi::Status {
-        if !self.is_registered(source, bytes) || self.find(target, bytes).is_none() {
+        if !self.is_registered(source, bytes) || !self.memory.has(target, bytes) {
             return abi::INVALID_VALUE;
         }
         let work = Work::ToDevice {
             source,
             target,
             bytes,
+        };
+        self.give(stream, work);
+        abi::SUCCESS
+    }
+
+    pub(crate) fn launch(
+        &mut self,
+        kernel: Kernel,
+        (own, into): (u64, u64),
+        count: u64,
+        scale: f32,
+        stream: u64,
+    ) -> abi::Status {
+        let bytes = count as usize * kernel.bytes();
+        if !self.memory.has(own, bytes) || !self.memory.has(into, bytes) {
+            return abi::INVALID_VALUE;
+        }
+        let work = Work::Combine {
+            kernel,
+            own,
+            into,
+            bytes,
+            scale,
         };
         self.give(stream, work);
         abi::SUCCESS
@@ -308,6 +374,20 @@ impl Machine {
                 bytes,
                 value,
             } => self.memory_mut(target, bytes).fill(value),
+            Work::Write { target, content } => {
+                self.memory_mut(target, content.len())
+                    .copy_from_slice(&content);
+            }
+            Work::Combine {
+                kernel,
+                own,
+                into,
+                bytes,
+                scale,
+            } => {
+                let own = self.memory(own, bytes).to_vec();
+                kernel.run(&own, self.memory_mut(into, bytes), scale);
+            }
             Work::Move {
                 source,
                 target,

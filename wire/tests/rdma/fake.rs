@@ -1,14 +1,19 @@
 //! The stand-in library, loaded for one test, and what it can be told to do wrong.
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use wire::verbs::Library;
 
+use crate::built::built;
 use crate::nodes::{self, Node};
+
+const SOURCES: [&str; 3] = [
+    "tests/fake/lib.rs",
+    "tests/fake/device.rs",
+    "src/verbs/abi.rs",
+];
 
 pub(crate) const NO_DEVICE: u32 = 0;
 pub(crate) const OPEN_REFUSED: u32 = 1;
@@ -30,7 +35,7 @@ pub(crate) struct Fake {
 impl Fake {
     #[expect(unsafe_code, reason = "the stand-in's own functions")]
     pub(crate) fn new() -> Self {
-        let built = built();
+        let built = built("libfake_ibverbs.so", &SOURCES);
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
         fs::copy(&built, &copy).unwrap();
@@ -68,27 +73,4 @@ impl Fake {
     pub(crate) fn nodes(&self) -> [Node; 2] {
         nodes::nodes(&self.library).try_into().ok().unwrap()
     }
-}
-
-/// The stand-in's file, which cargo builds with all tests of the package and not with one of them.
-fn built() -> PathBuf {
-    let here = env::current_exe().unwrap();
-    // target/debug/deps/rdma-123 and target/debug/examples.
-    let folder = here.ancestors().nth(2).unwrap().join("examples");
-    let built = folder.join("libfake_ibverbs.so");
-    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
-    let age = modified(&built).unwrap_or(SystemTime::UNIX_EPOCH);
-    let sources = [
-        "tests/fake/lib.rs",
-        "tests/fake/device.rs",
-        "src/verbs/abi.rs",
-    ];
-    for source in sources.map(|source| Path::new(env!("CARGO_MANIFEST_DIR")).join(source)) {
-        assert!(
-            modified(&source).unwrap() <= age,
-            "{} is missing or old: run cargo build -p wire --examples",
-            built.display()
-        );
-    }
-    built
 }

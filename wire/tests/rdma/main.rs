@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+#[path = "../shared/built.rs"]
+mod built;
 mod devices;
 mod fake;
 mod links;

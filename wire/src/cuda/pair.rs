@@ -1,0 +1,119 @@
+//! Two GPUs that share an NVLink, as one of their two processes sees them: each has an inbox, into which the other's copy
+//! engine writes. Owns what runs on the device. Who may write to a slot, and when, the two processes tell each other.
+
+use std::sync::Arc;
+
+use super::staging::{Inbox, Outbox};
+use super::{Adder, Copy, Device, DeviceMemory, Error, Event, Sum, abi};
+use crate::client::Arena;
+
+/// This process's side of a pair. Everything runs on the device's stream for copies, in the order of the calls.
+#[derive(Debug)]
+pub struct Pair {
+    adder: Adder,
+    outbox: Outbox,
+    inbox: Inbox,
+}
+
+impl Pair {
+    /// Joins `inbox` with the other's, which has its size and was lent as `other`.
+    pub fn join(inbox: Inbox, other: abi::IpcHandle) -> Result<Self, Error> {
+        let device = Arc::clone(inbox.device());
+        Ok(Self {
+            adder: Adder::load(&device)?,
+            outbox: Outbox::open(&device, other, inbox.len())?,
+            inbox,
+        })
+    }
+
+    fn device(&self) -> &Arc<Device> {
+        self.inbox.device()
+    }
+
+    /// Begins to copy `source` into the other's inbox, at `offset`, behind `after` if that is given. Over when what is
+    /// returned has come; of nothing, when all before it is over.
+    pub fn send(
+        &self,
+        source: DeviceMemory,
+        offset: usize,
+        after: Option<&Event>,
+    ) -> Result<Event, Error> {
+        let target = self.outbox.part(offset, source.len())?;
+        if let Some(after) = after {
+            after.gate_copies()?;
+        }
+        self.copy(source, target)?;
+        Event::of_copies(self.device())
+    }
+
+    /// Begins to combine `own` with what lies at `offset` of the inbox, where the result comes, and to copy that to
+    /// `place` of an arena.
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    pub fn fetch(
+        &self,
+        sum: Sum,
+        own: DeviceMemory,
+        offset: usize,
+        arena: &Arc<Arena>,
+        place: usize,
+    ) -> Result<Copy, Error> {
+        let device = self.device();
+        let inbox = self.inbox.part(offset, own.len())?;
+        let target = arena.range(place, own.len())?;
+        if own.len() == 0 {
+            return Copy::to_arena(device, Ok(()), arena);
+        }
+        arena.register(device)?;
+        let begun = self.adder.add(sum, own, inbox).and_then(|()| {
+            device.call("copy from the GPU", |library| {
+                // SAFETY: the range is inside the arena, which is mapped and registered, and kept so by what is
+                // returned, or until the copy is over.
+                unsafe {
+                    (library.copy_to_host)(
+                        target.as_ptr().cast(),
+                        inbox.start(),
+                        inbox.len(),
+                        device.copies(),
+                    )
+                }
+            })
+        });
+        Copy::to_arena(device, begun, arena)
+    }
+
+    /// Begins to copy what lies at `offset` of the inbox to `target`.
+    pub fn receive(&self, offset: usize, target: DeviceMemory) -> Result<Event, Error> {
+        let source = self.inbox.part(offset, target.len())?;
+        self.copy(source, target)?;
+        Event::of_copies(self.device())
+    }
+
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn copy(&self, source: DeviceMemory, target: DeviceMemory) -> Result<(), Error> {
+        if source.len() == 0 {
+            return Ok(());
+        }
+        let device = self.device();
+        device.call("copy between GPUs", |library| {
+            // SAFETY: memory of ours, of the other's that is mapped, or of the caller's; ours stays until `drop` has
+            // waited for the stream.
+            unsafe {
+                (library.copy_on_device)(
+                    target.start(),
+                    source.start(),
+                    source.len(),
+                    device.copies(),
+                )
+            }
+        })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Nothing is under way any more when the memory goes. A device that failed has no use for it either.
+        if let Ok(over) = Event::of_copies(self.device()) {
+            over.wait().ok();
+        }
+    }
+}
