@@ -6,7 +6,7 @@ mod gang;
 
 use std::time::Duration;
 
-use gang::{Gang, PATIENCE, f32s, filled, to_f32s};
+use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
 use wire::client::{Client, Error, Group, Ticket};
@@ -292,6 +292,21 @@ fn a_process_that_dies_ends_the_messages_of_the_others_with_its_name() {
                 assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
                 client.abandon();
             }
+        }
+    });
+}
+
+#[test]
+fn who_sends_to_a_rank_that_has_left_is_told_at_once() {
+    let gang = Gang::start(1, 2);
+    gang.each(|client| {
+        run(&client, sum(1), &f32s(&[1.0])).unwrap();
+        if client.standing().rank == 0 {
+            let send = of_root(OpKind::Send, 1, 1);
+            let ticket = submit(&client, client.world(), send, Some(&[1.0]));
+            let (kind, text) = failure(&client, ticket);
+            assert_eq!(kind, FailureKind::Refused);
+            assert!(text.contains("the rank that it is for has left"), "{text}");
         }
     });
 }

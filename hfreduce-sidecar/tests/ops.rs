@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use gang::processes::{Sidecars, get, loopback};
-use gang::{PATIENCE, f32s, failure, filled, run, sum, wait_until, wait_until_some};
+use gang::{PATIENCE, counter, f32s, failure, filled, run, sum, wait_until, wait_until_some};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -17,13 +17,6 @@ fn ops(sidecars: &Sidecars, node: usize) -> Value {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
     serde_json::from_str(body).unwrap()
-}
-
-fn counter(sidecars: &Sidecars, node: usize, series: &str) -> u64 {
-    let metrics = get(sidecars.metrics_address(node), "/metrics");
-    let mut lines = metrics.lines();
-    let value = lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
-    value.unwrap_or(0)
 }
 
 #[test]
@@ -69,12 +62,13 @@ fn an_operation_that_waits_says_for_whom_and_a_late_rank_is_charged_for_it() {
     let series = |rank| {
         format!("fireflyer_hfreduce_waited_for_rank_microseconds_total{{local_rank=\"{rank}\"}}")
     };
-    let charged = Duration::from_micros(counter(&sidecars, 1, &series(1)));
+    let metrics = get(sidecars.metrics_address(1), "/metrics");
+    let charged = Duration::from_micros(counter(&metrics, &series(1)));
     assert!(
         charged > Duration::ZERO && charged > waited / 1000,
         "{charged:?}"
     );
-    assert_eq!(counter(&sidecars, 1, &series(0)), 0, "it was early");
+    assert_eq!(counter(&metrics, &series(0)), 0, "it was early");
     let history = ops(&sidecars, 1)["history"].to_string();
     assert!(
         history.contains("local rank 1 called allreduce(sum, 1 x f32)"),

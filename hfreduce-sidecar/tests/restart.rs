@@ -1,5 +1,6 @@
 //! A sidecar is killed and started again, as the kubelet does it, at every moment of an operation. Its processes attach to
 //! the new one by themselves; the operation ends with the contributions of all, and nobody is put out.
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 

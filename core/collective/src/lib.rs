@@ -2,6 +2,7 @@
 //! rendezvous of an attempt, and the SIMD kernels that reduce. Leaves bytes on the move, sockets, threads and
 //! time to `hfreduce-sidecar` and the operator.
 
+pub mod agenda;
 pub mod check;
 pub mod dtype;
 pub mod kernels;

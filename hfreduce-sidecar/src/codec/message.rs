@@ -46,6 +46,7 @@ pub(super) fn reason_from_wire(reason: u8) -> Result<Reason, Unknown> {
         11 => Reason::Splits,
         12 => Reason::Closed,
         13 => Reason::Tags,
+        14 => Reason::Left,
         _ => return Err(Unknown("reason of a refusal")),
     })
 }
@@ -65,5 +66,6 @@ pub(super) fn reason_to_wire(reason: Reason) -> u8 {
         Reason::Splits => 11,
         Reason::Closed => 12,
         Reason::Tags => 13,
+        Reason::Left => 14,
     }
 }

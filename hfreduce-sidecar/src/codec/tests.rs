@@ -79,6 +79,7 @@ fn frames_keep_their_meaning() {
         Reason::Splits,
         Reason::Closed,
         Reason::Tags,
+        Reason::Left,
     ];
     let refusals = refusals.map(|reason| Refusal {
         claim: mismatch.one,

@@ -76,7 +76,10 @@ impl Engine {
             };
             match link.receive(&mut place) {
                 Ok(Received::Nothing) => break,
-                Ok(Received::Part) => any = true,
+                Ok(Received::Part) => {
+                    any = true;
+                    self.hear_part(peer);
+                }
                 Ok(Received::Frame(header, lent)) => {
                     any = true;
                     if let Err(error) = self.received(peer, &header, lent) {
@@ -114,6 +117,13 @@ impl Engine {
         self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
         Ok(())
+    }
+
+    /// Part of a frame has come.
+    fn hear_part(&mut self, peer: usize) {
+        let now = self.now();
+        self.machine.hear(now, peer, &mut self.scratch);
+        self.take_up_effects(now);
     }
 
     fn flush(&mut self, peer: usize) {
@@ -210,13 +220,12 @@ impl Engine {
         any
     }
 
-    /// What is said goes before what is computed.
+    /// What others wait for has left before this node computes.
     fn next_effect(&mut self) -> Option<Effect> {
-        if self.effects.is_empty() {
+        if self.agenda.has_said_all() {
             self.flush_pushed();
         }
-        let effect = self.effects.pop_front();
-        effect.or_else(|| self.work.pop())
+        self.agenda.pop()
     }
 
     /// Sends what was queued: frames that follow each other leave together.

@@ -18,7 +18,7 @@ impl Engine {
             return;
         };
         let (ranks, replicated) = (lane.ranks.clone(), lane.replicated);
-        self.work.prefer(group, lane.priority);
+        self.agenda.prefer(group, lane.priority);
         self.handle(Input::Open {
             group,
             rank,
@@ -96,7 +96,7 @@ impl Engine {
     /// A group is over here, or never was.
     pub(super) fn forget_group(&mut self, group: GroupId) {
         self.memory.forget_group(group);
-        self.work.forget(group);
+        self.agenda.forget(group);
         for session in self.sessions.values_mut() {
             session.forget_group(group);
         }

@@ -2,7 +2,6 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
-mod backlog;
 mod effects;
 mod epoch;
 mod exchange;
@@ -15,13 +14,14 @@ mod park;
 mod tests;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use collective::agenda::Agenda;
 use collective::machine::{
     Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
 };
@@ -44,7 +44,6 @@ use crate::rendezvous::Reporter;
 use crate::session::Session;
 use crate::stop::Stop;
 use crate::welcomed::Welcomed;
-use backlog::Backlog;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
@@ -157,9 +156,7 @@ pub struct Engine {
     uses: BTreeMap<(GroupId, OpId), Use>,
     /// The number of the next message between two ranks.
     next_post: OpId,
-    effects: VecDeque<Effect>,
-    /// Reductions and copies. What is to be said goes first: others wait for it while this node computes.
-    work: Backlog,
+    agenda: Agenda,
     scratch: Vec<Effect>,
     /// Neighbours whose links have something to send.
     pushed: Vec<usize>,
@@ -251,8 +248,7 @@ impl Engine {
             seats: vec![Seat::Free; local],
             uses: BTreeMap::new(),
             next_post: FIRST_POST,
-            effects: VecDeque::new(),
-            work: Backlog::default(),
+            agenda: Agenda::default(),
             scratch: Vec::new(),
             pushed: Vec::new(),
             limit_bytes,
@@ -353,13 +349,15 @@ impl Engine {
         let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
         self.journal.take(now, &input, node);
         self.machine.handle(now, input, &mut self.scratch);
+        self.take_up_effects(now);
+    }
+
+    /// What the machine has just asked for.
+    fn take_up_effects(&mut self, now: Duration) {
+        let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
         for effect in self.scratch.drain(..) {
             self.journal.give(now, &effect, node);
-            if let Effect::Reduce { destination, .. } | Effect::Copy { destination, .. } = effect {
-                self.work.push(destination.buffer.group(), effect);
-            } else {
-                self.effects.push_back(effect);
-            }
+            self.agenda.push(effect);
         }
     }
 
@@ -368,7 +366,7 @@ impl Engine {
     fn rest(&mut self, busy: bool, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
         // What has ended may let a call go on.
         let has_calls = || self.sessions.values().any(|one| one.waiting() > 0);
-        if !self.effects.is_empty() || !self.work.is_empty() || busy && has_calls() {
+        if !self.agenda.is_empty() || busy && has_calls() {
             return self.park.look(events);
         }
         if busy && let Some(look) = self.spin.begin() {
@@ -511,7 +509,7 @@ impl Engine {
 
     /// Whether nothing waits to be said to a neighbour.
     fn has_said_all(&self) -> bool {
-        self.effects.is_empty() && self.links.values().all(|link| link.is_flushed())
+        self.agenda.has_said_all() && self.links.values().all(|link| link.is_flushed())
     }
 
     fn has_said_farewell(&self) -> bool {

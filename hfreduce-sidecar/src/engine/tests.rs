@@ -83,7 +83,7 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
     let since = Instant::now();
     while engine.links.get(&PEER).is_some_and(|link| link.can_send()) {
         assert!(since.elapsed() < Duration::from_secs(20), "it never failed");
-        engine.effects.push_back(Effect::Send {
+        engine.agenda.push(Effect::Send {
             peer: PEER,
             frame: Frame::Heartbeat,
             payload: None,

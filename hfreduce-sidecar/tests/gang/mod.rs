@@ -142,6 +142,12 @@ impl Gang {
         Client::attach(&node.socket(), rank % self.procs, PATIENCE).unwrap()
     }
 
+    /// The sum of a series over all nodes.
+    pub(crate) fn counted(&self, series: &str) -> u64 {
+        let of = |node: &Running| counter(&node.registry.text().unwrap(), series);
+        self.nodes.iter().map(of).sum()
+    }
+
     /// Runs a closure as every rank at once.
     pub(crate) fn each<T: Send>(&self, work: impl Fn(Client) -> T + Sync) -> Vec<T> {
         let work = &work;
@@ -192,6 +198,13 @@ pub(crate) fn wait_until_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
         // Who is waited for needs the processor too.
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The value of a series in what `/metrics` tells; 0 where nothing was counted.
+pub(crate) fn counter(metrics: &str, series: &str) -> u64 {
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+    value.unwrap_or(0)
 }
 
 pub(crate) fn filled(client: &Client, bytes: &[u8]) -> Buffer {

@@ -175,6 +175,11 @@ impl Sidecars {
         SocketAddr::new(IpAddr::V4(self.seats[rank].address), METRICS_PORT)
     }
 
+    /// The number of a sidecar's process.
+    pub(crate) fn process(&self, rank: usize) -> u32 {
+        self.children[rank].id()
+    }
+
     pub(crate) fn signal(&self, rank: usize, signal: Signal) {
         kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
     }

@@ -291,7 +291,7 @@ impl Client {
         self.open_with(number, ranks, replicated, 0, timeout)
     }
 
-    /// The same with a priority: what a node computes for the group goes, chunk by chunk, before what it computes for
+    /// The same with a priority: what a node computes and sends for the group goes, chunk by chunk, before what it has for
     /// groups of a lower one. The world's is 0.
     pub fn open_with(
         &self,

@@ -74,6 +74,9 @@ pub enum Reason {
     /// A message that the other rank has not called for when the group was closed.
     #[error("its group was closed before the other rank called")]
     Closed,
+    /// A message for a rank that has left in good order and did not call for it.
+    #[error("the rank that it is for has left")]
+    Left,
     /// More streams of messages than a node counts.
     #[error("the ranks of its node use too many different tags: use them again")]
     Tags,

@@ -419,6 +419,7 @@ impl Group {
         self.gone[rank] = true;
         self.check_departures_of_open(node);
         self.check_wanted_of(node, rank);
+        self.refuse_sends_to_nobody(node);
     }
 
     pub(super) fn check_departures_of_open(&mut self, node: &mut Node) {

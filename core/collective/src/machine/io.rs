@@ -218,6 +218,30 @@ pub enum Frame {
     },
 }
 
+impl Frame {
+    /// The group that stands and that it is said in; none where it concerns the node.
+    #[must_use]
+    pub const fn group(&self) -> Option<GroupId> {
+        match *self {
+            Self::Up { group, .. }
+            | Self::Refuse { group, .. }
+            | Self::Down { group, .. }
+            | Self::Fail { group, .. }
+            | Self::Want { group, .. }
+            | Self::Data { group, .. }
+            | Self::Deny { group, .. }
+            | Self::Credit { group, .. }
+            | Self::Awaiting { group, .. }
+            | Self::Mark { group, .. } => Some(group),
+            Self::Abort { .. }
+            | Self::Heartbeat
+            | Self::Bye { .. }
+            | Self::Open { .. }
+            | Self::Opened { .. } => None,
+        }
+    }
+}
+
 /// What happened, told to the machine by the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -366,6 +390,31 @@ pub enum Effect {
     /// nothing is released any more. The shell keeps calls, inputs and results for the machine of the next epoch,
     /// which takes over when [`super::Machine::is_idle`].
     Stopped { report: Report },
+}
+
+impl Effect {
+    /// The group that it is for; none where it concerns the node.
+    #[must_use]
+    pub const fn group(&self) -> Option<GroupId> {
+        match *self {
+            Self::Send { ref frame, .. } => frame.group(),
+            Self::Reduce { destination, .. } | Self::Copy { destination, .. } => {
+                Some(destination.buffer.group())
+            }
+            Self::End { group, .. }
+            | Self::FreeInputs { group, .. }
+            | Self::Release { group, .. }
+            | Self::Begin { group }
+            | Self::Opened { group, .. }
+            | Self::Closed { group }
+            | Self::Late { group, .. } => Some(group),
+            Self::Connect { .. }
+            | Self::Suspect { .. }
+            | Self::Recovered { .. }
+            | Self::Broken { .. }
+            | Self::Stopped { .. } => None,
+        }
+    }
 }
 
 /// Where the payload of an incoming frame goes.

@@ -187,9 +187,10 @@ impl Group {
 
     /// Both ranks have called: the message goes out if they mean the same.
     fn meet(&mut self, node: &mut Node, message: MessageId, want: Want) {
-        let Some(outgoing) = self.mail.outgoing.get(&message) else {
+        let Some(outgoing) = self.mail.outgoing.get_mut(&message) else {
             return;
         };
+        outgoing.is_wanted = true;
         let (own, op) = (outgoing.own, outgoing.op);
         let size = |call: Call| (call.dtype, call.count);
         let agree = size(own.call) == size(want.call);

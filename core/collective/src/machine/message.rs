@@ -45,6 +45,8 @@ pub(super) struct Outgoing {
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) own: Want,
+    /// Whether the rank that receives has called, too.
+    pub(super) is_wanted: bool,
     /// The next chunk that goes out, of so many; and how many have not left.
     pub(super) next: u32,
     pub(super) chunks: u32,
@@ -67,6 +69,7 @@ impl Outgoing {
             offset,
             bytes,
             own,
+            is_wanted: false,
             next: 0,
             chunks,
             left: chunks,

@@ -10,7 +10,8 @@
 //!   each of [`Machine::sends`], one input per rank and one result per operation, and where ranks get something of their
 //!   own one buffer for each of them.
 //! - Incoming `Up`, `Down` and `Data`: after the header ask [`Machine::place`], read the payload there, then hand in
-//!   [`Input::Frame`]. Every other frame is handed in at once.
+//!   [`Input::Frame`]. Every other frame is handed in at once. Where one takes long to come in, [`Machine::hear`] says that
+//!   its sender lives.
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
 //!   and cannot be carried out is handed in too, or the rank's later calls would meet other calls than their own.
@@ -206,6 +207,14 @@ impl Machine {
         self.node.counters
     }
 
+    /// Part of a frame has come from a neighbour: it lives, however long the rest takes. What the machine is waiting for
+    /// is not moved by it.
+    pub fn hear(&mut self, now: Duration, peer: usize, effects: &mut Vec<Effect>) {
+        self.node.pass_time(now);
+        self.node.hear(peer);
+        effects.append(&mut self.node.out);
+    }
+
     /// Takes one input and appends what has to be done.
     pub fn handle(&mut self, now: Duration, input: Input, effects: &mut Vec<Effect>) {
         self.node.pass_time(now);
@@ -240,23 +249,7 @@ impl Machine {
             | Input::Post { group, .. }
             | Input::Ready { group, .. } => Some(group),
             Input::Done { ticket } => self.node.work.get(&ticket).map(|(group, _)| *group),
-            Input::Frame { ref frame, .. } => match *frame {
-                Frame::Up { group, .. }
-                | Frame::Refuse { group, .. }
-                | Frame::Down { group, .. }
-                | Frame::Fail { group, .. }
-                | Frame::Want { group, .. }
-                | Frame::Data { group, .. }
-                | Frame::Deny { group, .. }
-                | Frame::Credit { group, .. }
-                | Frame::Awaiting { group, .. }
-                | Frame::Mark { group, .. } => Some(group),
-                Frame::Abort { .. }
-                | Frame::Heartbeat
-                | Frame::Bye { .. }
-                | Frame::Open { .. }
-                | Frame::Opened { .. } => None,
-            },
+            Input::Frame { ref frame, .. } => frame.group(),
             Input::Open { .. }
             | Input::Linked { .. }
             | Input::PeerLost { .. }

@@ -82,6 +82,7 @@ impl Group {
         if sends {
             let outgoing = Outgoing::new(op, rank, 0, own, bytes, self.chunk_bytes);
             self.offer(node, message, outgoing);
+            self.refuse_sends_to_nobody(node);
             return;
         }
         if refused.is_none() {
@@ -198,6 +199,31 @@ impl Group {
             node.out.push(Effect::FreeInputs { group, op });
             node.out.push(Effect::Release { group, op });
         }
+    }
+
+    /// What is sent to a rank that has left without calling for it is never received: whoever sends is told as soon as this
+    /// node knows.
+    pub(super) fn refuse_sends_to_nobody(&mut self, node: &mut Node) {
+        let sends = self.mail.outgoing.iter();
+        let lost = sends.filter(|(message, sent)| {
+            let is_tagged = message.of != Stream::Operation;
+            is_tagged && !sent.is_wanted && self.has_rank_left(node, message.to)
+        });
+        let lost: Vec<_> = lost.map(|(message, sent)| (*message, sent.op)).collect();
+        for (message, op) in lost {
+            self.mail.outgoing.remove(&message);
+            self.refuse_post(node, op, Reason::Left);
+        }
+    }
+
+    /// Whether a rank of the group is known to have left in good order, alone or with its node.
+    fn has_rank_left(&self, node: &Node, rank: u32) -> bool {
+        let home = self.home(rank);
+        if home != self.part.node {
+            return node.has_left(self.part.nodes[home]);
+        }
+        let local = rank - self.part.layout.ranks(home).start;
+        self.gone[local as usize]
     }
 
     /// The group is over: what was not matched by then never will be.

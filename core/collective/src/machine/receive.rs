@@ -112,6 +112,9 @@ impl Machine {
             && id == WORLD
         {
             link.bye = true;
+            for group in self.groups.values_mut() {
+                group.refuse_sends_to_nobody(&mut self.node);
+            }
         }
         let handover = self.node.config.recovery.handover;
         let Some(group) = self.groups.get_mut(&id) else {

@@ -319,3 +319,88 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn a_neighbour_whose_frame_takes_long_to_come_in_is_no_suspect() {
+    let config = Config {
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        ..config()
+    };
+    let step = config.timing.heartbeat;
+    let silences = |hears: bool| {
+        let mut machine = Machine::new(config.clone(), Duration::ZERO);
+        let mut effects = Vec::new();
+        // A chunk for twice as long as silence may last.
+        for at in 1..=80 {
+            if hears {
+                machine.hear(at * step, 1, &mut effects);
+            }
+            machine.handle(at * step, Input::Tick, &mut effects);
+        }
+        let is_suspect = |effect: &Effect| matches!(effect, Effect::Suspect { .. });
+        (effects.iter().any(is_suspect), machine.broken().is_some())
+    };
+    assert_eq!(silences(true), (false, false));
+    assert_eq!(silences(false), (true, true));
+}
+
+/// Two ranks on each of two nodes; the machine of the first.
+fn first_of_two() -> Machine {
+    let config = Config {
+        layout: Layout::new(&[2, 2]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        ..config()
+    };
+    Machine::new(config, Duration::ZERO)
+}
+
+#[test]
+fn what_is_sent_to_a_rank_that_has_left_fails_as_soon_as_its_node_knows() {
+    let fence = config().fence;
+    let bye = Input::Frame {
+        peer: 1,
+        fence,
+        frame: Frame::Bye {
+            group: WORLD,
+            ended: 0,
+        },
+    };
+    for (leaves, to, stays) in [(Input::RankLeft { rank: 1 }, 1, 2), (bye, 3, 1)] {
+        let send = |op, to| {
+            let kind = OpKind::Send { to };
+            let (group, rank, refused) = (WORLD, 0, None);
+            Input::Post {
+                group,
+                rank,
+                op,
+                call: Call {
+                    kind,
+                    dtype: DType::I32,
+                    count: 3,
+                    ..Call::barrier()
+                },
+                refused,
+            }
+        };
+        let mut machine = first_of_two();
+        let mut ends = |input| {
+            let mut effects = Vec::new();
+            machine.handle(Duration::ZERO, input, &mut effects);
+            let end = |effect: &Effect| {
+                let Effect::End { op, outcome, .. } = *effect else {
+                    return None;
+                };
+                let text = outcome.unwrap_err().to_string();
+                assert!(text.contains("has left"), "{text}");
+                Some(op - FIRST_POST)
+            };
+            effects.iter().filter_map(end).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(send(FIRST_POST, to)), []);
+        assert_eq!(ends(send(FIRST_POST + 1, stays)), []);
+        assert_eq!(ends(leaves), [0]);
+        assert_eq!(ends(send(FIRST_POST + 2, to)), [2]);
+        assert_eq!(machine.broken(), None);
+    }
+}

@@ -15,6 +15,7 @@ mod exchange;
 mod messages;
 mod opening;
 mod oracle;
+mod priority;
 mod shell;
 mod trainer;
 mod world;

@@ -235,6 +235,7 @@ impl World {
             assert!(same, "{region:?} changed while node {node} read it");
         }
         if let Some((region, bytes)) = &work.writes {
+            self.nodes[node].computes = false;
             self.write(node, *region, bytes);
         }
         let ticket = work.ticket;

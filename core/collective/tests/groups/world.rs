@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use collective::agenda::Agenda;
 use collective::machine::{
     Buffer, Config, Fence, Frame, GroupId, Input, Machine, OpId, Placement, Recovery, Timing,
 };
@@ -11,6 +12,7 @@ use collective::{DoubleTree, Layout};
 use sim::{Conditions, Network, Queue, Rng};
 
 use crate::messages::Message;
+use crate::priority::Urgency;
 use crate::shell::Work;
 use crate::trainer::Lane;
 
@@ -50,6 +52,9 @@ pub(crate) struct Node {
     pub(crate) life: u64,
     pub(crate) report: Option<Report>,
     pub(crate) links: BTreeSet<usize>,
+    /// What it has to do, where it does one thing after another; and whether it computes.
+    pub(crate) agenda: Agenda,
+    pub(crate) computes: bool,
     tick: Option<Duration>,
 }
 
@@ -78,6 +83,8 @@ pub(crate) struct World {
     pub(crate) odd: Option<(GroupId, u32, usize)>,
     /// The attempt has ended: what somebody needs is lost.
     pub(crate) forgotten: bool,
+    /// Nodes compute one chunk after another, the most urgent first. Otherwise they do everything at once.
+    pub(crate) urgency: Option<Urgency>,
     pub(crate) late: Vec<(usize, GroupId, OpId, Vec<usize>)>,
     pub(crate) story: Vec<String>,
 }
@@ -119,6 +126,7 @@ impl World {
             messages: Vec::new(),
             odd: None,
             forgotten: false,
+            urgency: None,
             late: Vec::new(),
             story: Vec::new(),
         };
@@ -283,8 +291,9 @@ impl World {
         let mut effects = Vec::new();
         machine.handle(now, input, &mut effects);
         for effect in effects {
-            self.carry_out(node, effect);
+            self.ask(node, effect);
         }
+        self.begin_next(node);
         let Some(machine) = &self.nodes[node].machine else {
             return;
         };

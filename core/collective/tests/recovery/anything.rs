@@ -12,6 +12,14 @@ use crate::faults::{FAULTS, Fault, PHASES, Phase};
 use crate::fixture::draw;
 use crate::world::{Setup, World};
 
+const FLOATS: [DType; 5] = [
+    DType::F32,
+    DType::F16,
+    DType::Bf16,
+    DType::E4m3,
+    DType::E5m2,
+];
+
 /// Enough that each fault meets each phase several times.
 const SEEDS: u64 = 2000;
 /// After the last fault everything ends within this: two rounds of giving up who is silent, and of joining.
@@ -19,8 +27,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Any call on a group of `world` ranks, of at most some chunks. Mostly sums.
 fn any_call(rng: &mut Rng, world: u32) -> Call {
-    // What integers know.
-    let op = *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min]);
+    // Integers show what was combined, floats in which order.
+    let dtype = if rng.chance(1, 2) {
+        DType::I64
+    } else {
+        *rng.pick(&FLOATS)
+    };
+    let op = *rng.pick(if dtype.is_float() {
+        &ReduceOp::ALL
+    } else {
+        &[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min][..]
+    });
     let root = rng.range(0..u64::from(world)) as u32;
     let sum = OpKind::AllReduce { op };
     let others = [
@@ -46,15 +63,15 @@ fn any_call(rng: &mut Rng, world: u32) -> Call {
         OpKind::AllGather => rng.range(0..30),
         OpKind::ReduceScatter { .. } => rng.range(0..60) * u64::from(world),
         OpKind::AllReduce { .. } | OpKind::Reduce { .. } | OpKind::Broadcast { .. } => {
-            draw::elements(rng, size_of::<i64>())
+            draw::elements(rng, dtype.size())
         }
     };
     Call {
         kind,
-        dtype: DType::I64,
+        dtype,
         count,
         tag: 0,
-        numerics: Numerics::Fast,
+        numerics: *rng.pick(&Numerics::ALL),
     }
 }
 

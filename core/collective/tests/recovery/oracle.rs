@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{Cause, Handover, Reason, Verdict};
-use collective::{Call, OpKind, ReduceOp};
+use collective::{Call, DoubleTree, OpKind, ReduceOp};
 
+use crate::fixture::reference::Reference;
 use crate::world::{Outcome, World};
 
 impl World {
@@ -112,7 +113,7 @@ impl World {
             let other = self.programs[other as usize].get(op);
             assert_eq!(other, Some(&call), "who took part has called the same");
         }
-        let bytes = self.reference(op, &call, &ranks);
+        let bytes = self.reference(op, &call, &commit.members);
         Made { call, ranks, bytes }
     }
 
@@ -123,7 +124,10 @@ impl World {
         }
     }
 
-    fn reference(&self, op: usize, call: &Call, ranks: &[u32]) -> Vec<u8> {
+    fn reference(&self, op: usize, call: &Call, members: &[u32]) -> Vec<u8> {
+        let members: Vec<usize> = members.iter().map(|&member| member as usize).collect();
+        let layout = &self.setup.layout.of_members(&members).unwrap();
+        let ranks = || (0..members.len()).flat_map(|node| layout.ranks(node));
         let input = |rank| self.input(rank, op);
         match call.kind {
             OpKind::Barrier
@@ -134,12 +138,24 @@ impl World {
             | OpKind::Send { .. }
             | OpKind::Receive { .. } => Vec::new(),
             OpKind::Broadcast { root } => input(root),
-            OpKind::AllGather => ranks.iter().flat_map(|&rank| input(rank)).collect(),
+            OpKind::AllGather => ranks().flat_map(input).collect(),
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
-                let inputs: Vec<Vec<i64>> = ranks.iter().map(|&rank| words(&input(rank))).collect();
+                if call.dtype.is_float() {
+                    let zones = members.iter().map(|&node| self.setup.zones[node]);
+                    let reference = Reference {
+                        layout,
+                        trees: &DoubleTree::build(&zones.collect::<Vec<_>>()),
+                        chunk_bytes: self.setup.chunk_bytes,
+                        on_peer_loss: self.setup.recovery.on_peer_loss,
+                    };
+                    let mut inputs = vec![Vec::new(); layout.whole() as usize];
+                    ranks().for_each(|rank| inputs[rank as usize] = input(rank));
+                    return reference.combined(call, &inputs);
+                }
+                let inputs: Vec<Vec<i64>> = ranks().map(|rank| words(&input(rank))).collect();
                 let combined = (0..call.count as usize).flat_map(|at| {
                     let column = inputs.iter().map(|input| input[at]);
-                    combine(op, column, ranks.len() as i64).to_ne_bytes()
+                    combine(op, column, inputs.len() as i64).to_ne_bytes()
                 });
                 combined.collect()
             }

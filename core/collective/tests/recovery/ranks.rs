@@ -1,10 +1,10 @@
 //! The processes of a trainer: each calls what its program holds, as far as its window allows; after a restart or a new
 //! epoch the sidecar hands in again what they were not told the end of.
 
-use collective::DType;
 use collective::machine::{Input, OpId, WORLD};
 use sim::Rng;
 
+use crate::fixture::draw;
 use crate::world::{Event, MS, World};
 
 impl World {
@@ -113,14 +113,10 @@ impl World {
         }
     }
 
-    /// The input of a rank for its k-th operation: integers, whose sums do not depend on the order.
+    /// The input of a rank for its k-th operation.
     pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
         let call = self.programs[rank as usize][op];
-        assert!(call.count == 0 || call.dtype == DType::I64);
         let salt = u64::from(rank) << 32 | op as u64;
-        let mut rng = Rng::new(self.inputs_seed ^ salt);
-        (0..call.count)
-            .flat_map(|_| (rng.next_u64() as i64 >> 20).to_ne_bytes())
-            .collect()
+        draw::input(&mut Rng::new(self.inputs_seed ^ salt), &call)
     }
 }

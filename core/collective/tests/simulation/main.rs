@@ -14,7 +14,6 @@ mod ranks;
 mod reference;
 mod results;
 mod shell;
-mod wide;
 
 use std::time::Duration;
 

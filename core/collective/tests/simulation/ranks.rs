@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use collective::Call;
 use collective::machine::{Input, OpId, WORLD};
-use collective::{Call, DType};
 use sim::Rng;
 
 use crate::cluster::{Cluster, Event};
+use crate::fixture::draw;
 
 impl Cluster {
     /// All ranks call the same.
@@ -37,7 +38,7 @@ impl Cluster {
             return given[start..][..call.input_bytes() as usize].to_vec();
         }
         let salt = u64::from(rank) << 32 | op as u64;
-        input(&mut Rng::new(self.inputs_seed ^ salt), &call)
+        draw::input(&mut Rng::new(self.inputs_seed ^ salt), &call)
     }
 
     /// A rank calls what its window allows: memory for it, and the input little by little.
@@ -99,27 +100,5 @@ impl Cluster {
             },
         );
         self.call_soon(rank);
-    }
-}
-
-/// Random elements of which sums stay finite.
-fn input(rng: &mut Rng, call: &Call) -> Vec<u8> {
-    let count = call.count as usize;
-    let mut small = || (rng.range(0..2001) as f32 - 1000.0) / 16.0;
-    match call.dtype {
-        DType::F32 => (0..count).flat_map(|_| small().to_ne_bytes()).collect(),
-        DType::F16 => (0..count)
-            .flat_map(|_| half::f16::from_f32(small()).to_ne_bytes())
-            .collect(),
-        DType::Bf16 => (0..count)
-            .flat_map(|_| half::bf16::from_f32(small()).to_ne_bytes())
-            .collect(),
-        // Numbers of either sign around 1: where sums of many ranks leave the range, they do so for all.
-        DType::E4m3 | DType::E5m2 => (0..count)
-            .map(|_| (rng.next_u64() as u8 & 0x8f) + 0x30)
-            .collect(),
-        DType::U8 | DType::I32 | DType::I64 => (0..count * call.dtype.size())
-            .map(|_| rng.next_u64() as u8)
-            .collect(),
     }
 }
