@@ -25,11 +25,21 @@ fn holdings(pid: u32) -> (usize, usize) {
 
 #[test]
 fn a_hundred_restarts_leave_no_descriptor_and_no_segment_behind() {
+    restarts_leave_nothing_behind(100);
+}
+
+#[test]
+#[ignore = "some minutes of processor time: a soak, see docs/testing.md"]
+fn two_thousand_restarts_leave_no_descriptor_and_no_segment_behind() {
+    restarts_leave_nothing_behind(2000);
+}
+
+fn restarts_leave_nothing_behind(restarts: u32) {
     let _alone = ALONE.lock();
     let mut gang = Restarted::start("auto", (2, 1));
     let mut seed = 0x5eed_u64;
     let (mut trainer, mut neighbour) = (Vec::new(), Vec::new());
-    for _ in 0..100 {
+    for _ in 0..restarts {
         let tickets = gang.call_all(50_000);
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         thread::sleep(Duration::from_micros(seed >> 50));
@@ -47,11 +57,21 @@ fn a_hundred_restarts_leave_no_descriptor_and_no_segment_behind() {
 // T24 of groups.
 #[test]
 fn many_groups_are_opened_and_closed_and_leave_nothing() {
+    groups_leave_nothing_behind(200);
+}
+
+#[test]
+#[ignore = "some minutes of processor time: a soak, see docs/testing.md"]
+fn ten_thousand_groups_are_opened_and_closed_and_leave_nothing() {
+    groups_leave_nothing_behind(10_000);
+}
+
+fn groups_leave_nothing_behind(groups: u64) {
     let _alone = ALONE.lock();
     let gang = Gang::start(4, 1);
     let counts = gang.each(|client| {
         let mut counts = Vec::new();
-        for number in 1..=200 {
+        for number in 1..=groups {
             let (group, expected) = across(&client, number);
             assert_eq!(sum_in(&client, group, 2), [expected; 2]);
             close(&client, group);

@@ -15,14 +15,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use collective::DoubleTree;
+use collective::machine::Timing;
 use gang::limits::{self, KILLED, NAMED};
-use gang::processes::{Seat, Sidecars, suspects};
-use gang::{PATIENCE, f32s, failure, filled, run, sum, to_f32s, wait_until};
-use network::{Network, address, missing};
+use gang::processes::{Seat, Sidecars, get, suspects};
+use gang::{PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use network::{Network, address, missing, missing_throttle};
 use rustix::process::Signal;
+use serde_json::Value;
 use sim::run_tests;
 use wire::client::{Client, Output};
 use wire::entry::FailureKind;
@@ -54,6 +56,12 @@ const TESTS: [Test; 5] = [
     ),
 ];
 
+/// Needs an interface that can be throttled, too.
+const THROTTLED: Test = (
+    "a_throttled_node_is_no_suspect_and_is_named_as_the_slow_one",
+    a_throttled_node_is_no_suspect_and_is_named_as_the_slow_one,
+);
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [verb, socket, local_rank] = &arguments[..]
@@ -62,10 +70,12 @@ fn main() -> ExitCode {
         return rank(Path::new(socket), local_rank.parse().unwrap());
     }
     let missing = missing();
-    run_tests(TESTS.map(|(name, test)| {
-        let run = missing.clone().map_or(Ok(test), Err);
-        (name.to_owned(), run)
-    }))
+    let unless = |missing: Option<String>| {
+        move |(name, test): Test| (name.to_owned(), missing.clone().map_or(Ok(test), Err))
+    };
+    let throttled = unless(missing.clone().or_else(missing_throttle))(THROTTLED);
+    let others = TESTS.into_iter().map(unless(missing));
+    run_tests(others.chain([throttled]))
 }
 
 /// Two zones of two nodes with two ranks each. The sidecars end before their network does.
@@ -253,6 +263,65 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
         wait_until(|| !fabric.suspects(neighbour, STOPPED));
         let silence = fabric.sidecars.silence(neighbour, STOPPED).unwrap();
         assert!(silence < NAMED, "node {neighbour}: {silence:?}");
+    }
+}
+
+// Trap T18. A chunk takes longer on the way than a silence that makes a suspect, and is no silence.
+fn a_throttled_node_is_no_suspect_and_is_named_as_the_slow_one() {
+    const BITS: u32 = 2_000_000;
+    /// A chunk for each tree.
+    const COUNT: u64 = 256 << 10;
+    let fabric = Fabric::start(1);
+    let clients = fabric.clients(1);
+    let trees = trees();
+    // It has somebody to keep waiting, and nobody below it to wait for.
+    let is_leaf = |node: &usize| trees.trees[0].children[*node].is_empty();
+    let slow = (0..ZONES.len()).find(is_leaf).unwrap();
+    let parent = trees.trees[0].parent[slow].unwrap();
+    fabric.network.throttle(slow, BITS);
+    let ask = |node: usize, path| {
+        let address = fabric.sidecars.metrics_address(node);
+        fabric.network.inside(node, || get(address, path))
+    };
+    let since = Instant::now();
+    thread::scope(|scope| {
+        let ranks = scope.spawn(|| {
+            together(&clients, |client| {
+                let input = f32s(&vec![1.0; COUNT as usize]);
+                run(client, sum(COUNT), &input).unwrap()
+            })
+        });
+        let name = format!("node {slow} (worker-{slow})");
+        wait_until(|| {
+            let answer = ask(parent, "/ops");
+            let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+            let ops: Value = serde_json::from_str(body).unwrap();
+            let names = ops["operations"][0]["waitsFor"].as_array();
+            names.is_some_and(|names| names.iter().any(|one| *one == name))
+        });
+        for output in ranks.join().unwrap() {
+            check_sum(&output, COUNT, 4.0);
+        }
+    });
+    let chunk = Duration::from_secs_f64(COUNT as f64 * 4.0 / 2.0 * 8.0 / f64::from(BITS));
+    assert!(
+        since.elapsed() > chunk && chunk > Timing::default().suspect,
+        "it was throttled"
+    );
+    for node in 0..ZONES.len() {
+        let metrics = ask(node, "/metrics");
+        let line = |name: &str| counter(&metrics, name);
+        assert_eq!(line("fireflyer_hfreduce_suspects_total"), 0, "node {node}");
+        if node == parent {
+            let waited = |peer: usize| {
+                let name = "fireflyer_hfreduce_waited_for_node_microseconds_total";
+                line(&format!(
+                    "{name}{{node=\"worker-{peer}\",node_rank=\"{peer}\"}}"
+                ))
+            };
+            let others = (0..ZONES.len()).filter(|peer| *peer != slow).map(waited);
+            assert!(waited(slow) > others.sum(), "{metrics}");
+        }
     }
 }
 

@@ -47,6 +47,21 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
+/// What is missing to throttle an interface; none if nothing is.
+pub(crate) fn missing_throttle() -> Option<String> {
+    let mut tried = Command::new("unshare");
+    tried.args(["--net", "tc", "qdisc", "add", "dev", "lo", "root"]);
+    tried.args(["tbf", "rate", "1mbit", "burst", "16kb", "latency", "1s"]);
+    match tried.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(format!(
+            "no interface can be throttled: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
 impl Network {
     /// Nodes of which every two are joined.
     pub(crate) fn mesh(nodes: usize) -> Self {
@@ -94,6 +109,18 @@ impl Network {
         let port = cable(other);
         let state = if plugged { "up" } else { "down" };
         self.ip(one, &format!("link set {port} {state}\n"));
+    }
+
+    /// Lets a node send no more than so many bits in a second to any other.
+    pub(crate) fn throttle(&self, node: usize, bits: u32) {
+        for other in (0..self.namespaces.len()).filter(|other| *other != node) {
+            let mut tc = Command::new("nsenter");
+            tc.arg(format!("--net={}", self.namespace(node).display()))
+                .args(["tc", "qdisc", "add", "dev", &cable(other), "root"])
+                .args(["tbf", "rate", &format!("{bits}bit")])
+                .args(["burst", "16kb", "latency", "400ms"]);
+            assert!(tc.status().unwrap().success(), "tc refused {tc:?}");
+        }
     }
 
     /// Works as a process of a node would.

@@ -164,10 +164,11 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use super::{End, Verdict, listen};
+    use super::{End, Verdict, listen, machine};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -179,6 +180,16 @@ mod tests {
         drop(sender);
         let mut verdict = Verdict::default();
         (listen(&receiver, LONG, LONG, &mut verdict), verdict)
+    }
+
+    // Trap T9.
+    #[test]
+    fn the_kernel_of_a_guest_does_not_check_its_timer() {
+        let path = Path::new("some");
+        let qemu = machine(path, path, path);
+        let mut words = qemu.get_args().skip_while(|word| *word != "-append");
+        let line = words.nth(1).unwrap().to_str().unwrap();
+        assert!(line.split(' ').any(|word| word == "no_timer_check"));
     }
 
     #[test]
