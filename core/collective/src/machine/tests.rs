@@ -300,9 +300,11 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
             };
             machine.handle(Duration::ZERO, open, &mut effects);
         }
-        let answers = effects.into_iter().filter_map(|effect| match effect {
-            Effect::Opened { outcome, .. } => Some(outcome),
-            _ => None,
+        let answers = effects.into_iter().filter_map(|effect| {
+            let Effect::Opened { outcome, .. } = effect else {
+                return None;
+            };
+            Some(outcome)
         });
         answers.collect::<Vec<_>>()
     };
