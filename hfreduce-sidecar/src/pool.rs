@@ -116,7 +116,8 @@ impl Pool {
                 limit: self.limit_bytes,
             });
         }
-        let segment = Segment::create_at("fireflyer-result", bytes, Writers::Creator, &self.home)?;
+        let segment =
+            Segment::create_at("fireflyer-result", bytes, Writers::UntilSealed, &self.home)?;
         self.held_bytes += segment.len();
         let number = self.next_number;
         self.next_number += 1;
@@ -124,10 +125,11 @@ impl Pool {
         Ok(ResultBlock { number, block })
     }
 
-    /// Nobody reads a result any more.
+    /// Nobody reads a result any more. What somebody may still write to never holds another.
     pub fn put_back(&mut self, result: ResultBlock) {
-        if Arc::strong_count(&result.block) > 1 {
-            // An operation has failed while a link still reads a payload into it.
+        if Arc::strong_count(&result.block) > 1 || result.block.is_forsaken() {
+            // An operation has failed while a link still reads a payload into it, or a neighbour's answers, of which
+            // nobody knows whether it has written them.
             self.unmap(result);
             return;
         }
@@ -135,6 +137,24 @@ impl Pool {
         if self.idle.len() > IDLE_LIMIT {
             let oldest = self.idle.remove(0);
             self.unmap(oldest);
+        }
+    }
+
+    /// A segment of the same size in place of one that somebody may still write to.
+    pub fn replace(&mut self, forsaken: &mut ResultBlock) -> Result<(), PoolError> {
+        let bytes = forsaken.len();
+        // What it holds counts no more: its pages are the other process's to let go of.
+        self.held_bytes -= bytes;
+        match self.take(bytes) {
+            Ok(fresh) => {
+                self.gone.push(forsaken.number);
+                *forsaken = fresh;
+                Ok(())
+            }
+            Err(error) => {
+                self.held_bytes += bytes;
+                Err(error)
+            }
         }
     }
 
@@ -151,6 +171,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use wire::block::Lending;
+
     use super::*;
 
     #[test]
@@ -168,6 +190,25 @@ mod tests {
         pool.put_back(small);
         let _all = pool.take(3 << 20).unwrap();
         assert_eq!(pool.take_gone().len(), 2);
+    }
+
+    #[test]
+    fn what_somebody_may_still_write_to_holds_no_other_result() {
+        let mut pool = Pool::new(1 << 20, Home::Anywhere);
+        let lend = |result: &ResultBlock| Lending::new(result.block.write(0..10).unwrap());
+        let answered = pool.take(1 << 20).unwrap();
+        lend(&answered).returned();
+        pool.put_back(answered);
+        let mut result = pool.take(1 << 20).unwrap();
+        assert_eq!(result.number, 0);
+        drop(lend(&result));
+        // The limit is its own memory's.
+        pool.replace(&mut result).unwrap();
+        assert_eq!((result.number, pool.take_gone()), (1, vec![0]));
+        drop(lend(&result));
+        pool.put_back(result);
+        assert_eq!(pool.take_gone(), [1]);
+        assert_eq!(pool.take(1 << 20).unwrap().number, 2);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Other processes write where the segment lets them, whatever is borrowed here: see `segment`.
 
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::segment::{Segment, View};
@@ -15,6 +15,8 @@ use crate::segment::{Segment, View};
 pub struct Block {
     segment: Segment,
     number: u64,
+    /// Whether somebody else may still write to a range of it: see [`Lending`].
+    forsaken: AtomicBool,
     /// A range in use each: as many as there are chunks in work, some dozens.
     borrows: Mutex<Vec<Borrow>>,
 }
@@ -43,6 +45,7 @@ impl Block {
         Arc::new(Self {
             segment,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            forsaken: AtomicBool::new(false),
             borrows: Mutex::default(),
         })
     }
@@ -55,6 +58,12 @@ impl Block {
     /// Its number: no other block of this process has it, or had it.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether a process that it was lent to may write to it at any time, because it never said that it was done:
+    /// what lies in it from here on is not to be relied on.
+    pub fn is_forsaken(&self) -> bool {
+        self.forsaken.load(Ordering::Relaxed)
     }
 
     /// Borrows a range for reading.
@@ -188,6 +197,14 @@ pub struct Writing {
     borrow: Borrow,
 }
 
+impl Writing {
+    /// The block it lies in, and its place there.
+    #[must_use]
+    pub fn place(&self) -> (&Arc<Block>, Range<usize>) {
+        (&self.block, self.borrow.start..self.borrow.end)
+    }
+}
+
 impl Deref for Writing {
     type Target = [u8];
 
@@ -212,6 +229,32 @@ impl DerefMut for Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.block.give_back(&self.borrow);
+    }
+}
+
+/// Bytes that another process writes to, until it says that it is done. One that is gone, or is not heard any more, has
+/// not said so: it may only have been stopped, and write when it wakes up.
+#[derive(Debug)]
+pub struct Lending(Option<Writing>);
+
+impl Lending {
+    /// Lends what nobody else here reads or writes meanwhile.
+    #[must_use]
+    pub fn new(writing: Writing) -> Self {
+        Self(Some(writing))
+    }
+
+    /// The other process is done.
+    pub fn returned(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        if let Some(writing) = &self.0 {
+            writing.block.forsaken.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -257,6 +300,18 @@ mod tests {
         assert!(block.read(0..65537).is_err() && block.write(65536..65537).is_err());
         let _all = block.write(0..65536).unwrap();
         assert!(block.read(7..7).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_block_that_somebody_may_still_write_to_is_forsaken() {
+        let block = block();
+        let lend = || Lending::new(block.write(10..20).unwrap());
+        let lent = lend();
+        assert!(block.read(15..16).is_err(), "somebody writes there");
+        lent.returned();
+        assert!(!block.is_forsaken());
+        drop(lend());
+        assert!(block.is_forsaken() && block.read(15..16).is_ok());
     }
 
     #[test]

@@ -227,7 +227,8 @@ impl Memory {
                     scale,
                     store,
                 } = case;
-                kernels.reduce(*dtype, *op, black_box(chunk), &slices, *scale, *store);
+                let into = &mut [black_box(chunk)];
+                kernels.reduce(*dtype, *op, into, &slices, *scale, *store);
             }
         })
     }

@@ -72,8 +72,8 @@ const TESTS: [Test; 11] = [
         slow: false,
     },
     Test {
-        name: "nothing_is_written_beside_the_destination",
-        run: nothing_is_written_beside_the_destination,
+        name: "nothing_is_written_beside_any_destination",
+        run: nothing_is_written_beside_any_destination,
         slow: false,
     },
 ];
@@ -315,9 +315,13 @@ fn added(
     let length = parts.sources[0].len() / dtype.size() * width;
     let mut memory = vec![0xa5; length + 128];
     let place = 64 + width..64 + width + length;
-    kernels.reduce_parts(dtype, &mut memory[place.clone()], parts, scale, store);
+    // Another destination mostly lies otherwise in its line.
+    let mut second = vec![0xa5; length];
+    let into = &mut [&mut memory[place.clone()], second.as_mut_slice()];
+    kernels.reduce_parts(dtype, into, parts, scale, store);
     let beside = memory[..place.start].iter().chain(&memory[place.end..]);
     assert!(beside.copied().all(|byte| byte == 0xa5));
+    assert!(memory[place.clone()] == second, "one result in both");
     memory[place].to_vec()
 }
 
@@ -415,8 +419,9 @@ fn subnormals_survive_a_sum(kernels: &Kernels) {
     }
 }
 
-/// At every place of a destination in its line, in memory that is watched on both sides.
-fn nothing_is_written_beside_the_destination(kernels: &Kernels) {
+/// At every place of a destination in its line, in memory that is watched on both sides; another destination lies in
+/// the same way or otherwise.
+fn nothing_is_written_beside_any_destination(kernels: &Kernels) {
     for_each_seed(4, |rng| {
         for dtype in DType::ALL {
             for start in 0..64 {
@@ -424,22 +429,25 @@ fn nothing_is_written_beside_the_destination(kernels: &Kernels) {
                 let source = noise(rng, length);
                 let sources = [source.as_slice(), &source];
                 let expected = combined(kernels, dtype, ReduceOp::Max, &sources, Scale::Not);
-                for store in [Store::Cached, Store::Streaming] {
-                    let mut memory = vec![0xa5; length + 128];
-                    let line = memory.as_ptr().align_offset(64);
-                    let place = (line + start) % 64..(line + start) % 64 + length;
-                    let destination = &mut memory[place.clone()];
-                    kernels.reduce(
-                        dtype,
-                        ReduceOp::Max,
-                        destination,
-                        &sources,
-                        Scale::Not,
-                        store,
-                    );
-                    assert_eq!(memory[place.clone()], expected, "{dtype} {store:?}");
-                    assert!(memory[..place.start].iter().all(|&byte| byte == 0xa5));
-                    assert!(memory[place.end..].iter().all(|&byte| byte == 0xa5));
+                let others = [start, rng.below(64)];
+                for (store, other) in [Store::Cached, Store::Streaming]
+                    .into_iter()
+                    .flat_map(|store| others.map(|other| (store, other)))
+                {
+                    let mut memories = [vec![0xa5; length + 128], vec![0xa5; length + 128]];
+                    let place = |memory: &Vec<u8>, start: usize| {
+                        let line = memory.as_ptr().align_offset(64);
+                        (line + start) % 64..(line + start) % 64 + length
+                    };
+                    let places = [place(&memories[0], start), place(&memories[1], other)];
+                    let [one, two] = &mut memories;
+                    let into = &mut [&mut one[places[0].clone()], &mut two[places[1].clone()]];
+                    kernels.reduce(dtype, ReduceOp::Max, into, &sources, Scale::Not, store);
+                    for (memory, place) in memories.iter().zip(places) {
+                        assert_eq!(memory[place.clone()], expected, "{dtype} {store:?}");
+                        assert!(memory[..place.start].iter().all(|&byte| byte == 0xa5));
+                        assert!(memory[place.end..].iter().all(|&byte| byte == 0xa5));
+                    }
                 }
             }
         }

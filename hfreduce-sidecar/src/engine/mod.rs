@@ -2,6 +2,7 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
+mod answers;
 mod effects;
 mod epoch;
 mod exchange;

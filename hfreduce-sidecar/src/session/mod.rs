@@ -484,6 +484,8 @@ impl Session {
             },
             Some((result, bytes)) => {
                 if self.known_results.insert(result.number) {
+                    // From here on it is not for neighbours that have not written to it.
+                    result.block.segment().seal()?;
                     let message = ToClient::Result {
                         segment: result.number,
                         bytes: result.block.segment().len() as u64,

@@ -1,6 +1,7 @@
 //! What is said to a process that is gone, and what it said before.
 
 use wire::attach::Listener;
+use wire::segment::{Segment, View, Writers};
 
 use super::*;
 
@@ -44,4 +45,36 @@ fn a_process_that_ended_while_it_was_told_something_is_lost() {
         session.hear(),
         Err(Error::Socket(attach::Error::Closed))
     ));
+}
+
+// T16.
+#[test]
+fn a_result_can_be_read_by_a_process_and_written_only_by_who_has_mapped_it_before() {
+    let (mut session, process) = session();
+    let welcome = process.receive_with_fds::<ToClient>().unwrap().unwrap();
+    assert!(matches!(welcome, (ToClient::Welcome { .. }, _)));
+    let segment = Segment::create("result", 1, Writers::UntilSealed).unwrap();
+    let neighbour = segment.fd().try_clone_to_owned().unwrap();
+    let mut neighbour = Segment::open(neighbour, segment.len()).unwrap();
+    let block = Block::new(segment);
+    let result = ResultBlock { number: 3, block };
+    let called = Called {
+        ticket: 1,
+        call: wire::Call::barrier(),
+        since: Instant::now(),
+        refused: None,
+        own_bytes: 0,
+    };
+    let told = session.succeed((WORLD, 0), 1, &called, Some((&result, 8)));
+    told.unwrap();
+    let (message, mut fds) = process.receive_with_fds::<ToClient>().unwrap().unwrap();
+    let ToClient::Result { segment: 3, bytes } = message else {
+        panic!("{message:?}");
+    };
+    let fd = fds.remove(0);
+    let view = View::open(&fd, bytes as usize).unwrap();
+    neighbour.bytes_mut()[0] = 7;
+    assert_eq!(view.bytes()[0], 7);
+    let refused = Segment::open(fd, bytes as usize).unwrap_err();
+    assert!(refused.is_sealed(), "{refused}");
 }

@@ -81,6 +81,26 @@ pub struct Outgoing {
     pub token: u64,
     /// The bytes.
     pub bytes: Reading,
+    /// For a part: where the chunk of the result that answers it belongs. A link that lends may let the receiver
+    /// write it there.
+    pub answer: Option<Writing>,
+}
+
+/// Payload that a link lends.
+#[derive(Debug)]
+pub struct Lent {
+    /// The bytes, to be read where they lie.
+    pub bytes: Reading,
+    /// Where the sender wants the answer to be written, if it lets this side. What was written there is not sent: the
+    /// frame that says so is pushed without a payload.
+    pub answer: Option<Writing>,
+}
+
+impl From<Reading> for Lent {
+    fn from(bytes: Reading) -> Self {
+        let answer = None;
+        Self { bytes, answer }
+    }
 }
 
 /// Where the payload of a frame goes.
@@ -99,8 +119,8 @@ pub type Placing<'a> = dyn FnMut(&Header) -> Result<Place, String> + 'a;
 #[derive(Debug)]
 pub enum Received {
     /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be let
-    /// go before the `Credit` of its slot is sent.
-    Frame(Header, Option<Reading>),
+    /// go before the `Credit` of its slot is sent, and so must the place of its answer.
+    Frame(Header, Option<Lent>),
     /// Part of one: look again.
     Part,
     /// Nothing more for now.
@@ -112,7 +132,7 @@ pub trait Transport: fmt::Debug + Send {
     /// How it is called in logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// Queues a frame.
+    /// Queues a frame. One without the payload that its header tells of says that it is in place: see [`Lent`].
     fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error>;
 
     /// Sends what can be sent. The tokens of payloads that have left go into `left`.
@@ -154,6 +174,11 @@ pub trait Transport: fmt::Debug + Send {
 
     /// Whether it lends what goes up, so that its receiver needs no memory for it.
     fn lends(&self) -> bool {
+        false
+    }
+
+    /// Whether parts may name the place of their answer.
+    fn takes_places(&self) -> bool {
         false
     }
 

@@ -1,10 +1,13 @@
 //! Frames between sidecars of one machine. Headers go through a ring in shared memory, and payload is not sent at
 //! all: a frame says where it lies, and the receiver reads it there. A part that goes up is one of the sources of
 //! the parent's reduction right where the child's kernel, or its only process, has put it; a result that goes down
-//! is copied once, by the one who gets it. So a byte crosses no kernel, and half as many are written.
+//! is copied once, by the one who gets it, or not even that: see `answers`. So a byte crosses no kernel, and half as many
+//! are written.
 //!
-//! The segments of either side are mapped by the other for reading only. A socket beside the ring carries their
-//! descriptors, wakes who sleeps on descriptors, and ends when a side dies.
+//! The segments of either side are mapped by the other for reading, and where results lie for writing. A socket beside
+//! the ring carries their descriptors, wakes who sleeps on descriptors, and ends when a side dies.
+
+mod answers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,13 +15,16 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
+use super::{
+    Error, Lent, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place,
+};
 use crate::attach::{self, Channel};
-use crate::block::{Block, Reading};
+use crate::block::{Block, Reading, Writing};
 use crate::doorbell::{Depth, Sleep};
 use crate::frame::{Body, HEADER_BYTES, Header};
 use crate::ring::{self, Bed, Consumer, FRAME_WORDS, Producer, PushError};
 use crate::segment::{Segment, View};
+use answers::Answers;
 
 /// First words of an entry: the header.
 const HEADER_WORDS: usize = HEADER_BYTES / 8;
@@ -26,6 +32,8 @@ const HEADER_WORDS: usize = HEADER_BYTES / 8;
 const SEGMENT: usize = HEADER_WORDS;
 /// The word that says where in it.
 const OFFSET: usize = HEADER_WORDS + 1;
+/// In the place of a segment: the payload lies where the answer to a part belongs.
+const IN_PLACE: u64 = u64::MAX;
 /// Segments that the other side may share: results and inputs in use, and as many idle ones.
 const SHARED_LIMIT: usize = 4096;
 
@@ -41,6 +49,8 @@ enum Note {
     Mailbox { bytes: u64 },
     /// A segment that payload will lie in. With its descriptor.
     Share { number: u64, bytes: u64 },
+    /// A segment that answers may be written to. With its descriptor.
+    Offer { number: u64, bytes: u64 },
     /// It is gone.
     Gone { number: u64 },
     /// Wake up.
@@ -73,7 +83,7 @@ impl Opening {
                     .ok_or(Error::Payload("a mailbox that is too small"))?;
                 Ok(Ok(Shared::new(self.channel, self.inbox, outbox)))
             }
-            Some((Note::Share { .. } | Note::Gone { .. } | Note::Ring, _)) => {
+            Some((Note::Share { .. } | Note::Offer { .. } | Note::Gone { .. } | Note::Ring, _)) => {
                 Err(Error::Payload("segments before its mailbox"))
             }
         }
@@ -104,6 +114,7 @@ pub struct Shared {
     told: BTreeMap<u64, Weak<Block>>,
     /// Segments of the other side.
     views: BTreeMap<u64, Arc<View>>,
+    answers: Answers,
     /// Entries of the outbox that the other side was done with when this side looked last.
     consumed: u64,
     /// Whether this side sleeps until the other is done with entries.
@@ -125,6 +136,7 @@ impl Shared {
             left: Vec::new(),
             told: BTreeMap::new(),
             views: BTreeMap::new(),
+            answers: Answers::default(),
             consumed: 0,
             waits: false,
             closed: false,
@@ -145,7 +157,13 @@ impl Shared {
                     let view = View::open(&only(fds)?, length(bytes))?;
                     self.views.insert(number, Arc::new(view));
                 }
-                Ok(Some((Note::Gone { number }, _))) => drop(self.views.remove(&number)),
+                Ok(Some((Note::Offer { number, bytes }, fds))) => {
+                    self.answers.open(number, only(fds)?, bytes)?;
+                }
+                Ok(Some((Note::Gone { number }, _))) => {
+                    self.views.remove(&number);
+                    self.answers.gone(number);
+                }
                 Ok(Some((Note::Ring, _))) => {}
                 Ok(Some((Note::Mailbox { .. }, _))) => {
                     return Err(Error::Payload("a second mailbox"));
@@ -175,6 +193,14 @@ impl Shared {
         let end = start.saturating_add(header.payload as usize);
         Reading::of_view(Arc::clone(view), start..end)
             .ok_or(Error::Payload("bytes outside of their segment"))
+    }
+
+    /// Where the answer to a part may be written.
+    fn answer(&mut self, entry: &[u64; FRAME_WORDS]) -> Result<Option<Writing>, Error> {
+        if self.answers.is_unknown(entry) {
+            self.hear()?;
+        }
+        self.answers.take(entry)
     }
 
     /// Makes a segment known to the other side.
@@ -250,7 +276,12 @@ impl Transport for Shared {
                     .ok_or(Error::Payload("bytes that are not this side's to share"))?;
                 let block = Arc::clone(block);
                 (entry[SEGMENT], entry[OFFSET]) = (block.number(), start as u64);
+                if let Some(place) = &payload.answer {
+                    self.answers.name(&self.channel, place, &mut entry)?;
+                }
                 self.share(&block)?;
+            } else if header.payload > 0 {
+                entry[SEGMENT] = IN_PLACE;
             }
             let number = self.outbox.produced();
             let pushed = if let Body::Credit = header.body {
@@ -266,7 +297,10 @@ impl Transport for Shared {
             self.traffic.0 += HEADER_BYTES as u64 + u64::from(header.payload);
             // Whatever fails before leaves it in the queue, whose tokens are given back with the link.
             match self.queue.pop_front().and_then(|(_, payload)| payload) {
-                Some(payload) if is_read_in_place(&header.body) => {
+                Some(mut payload) if is_read_in_place(&header.body) => {
+                    if let Some(place) = payload.answer.take() {
+                        self.answers.lend(&header, &entry, place);
+                    }
                     self.read.insert(slot_of(&header), payload);
                 }
                 Some(payload) => self.copied.push_back((number, payload)),
@@ -298,14 +332,17 @@ impl Transport for Shared {
         let header = Header::parse(&bytes)?;
         self.traffic.1 += HEADER_BYTES as u64 + u64::from(header.payload);
         let mut lent = None;
-        if header.payload > 0 {
-            let payload = self.payload(&header, &entry)?;
+        let is_in_place = header.payload > 0 && entry[SEGMENT] == IN_PLACE;
+        self.answers.check(&header, is_in_place)?;
+        if header.payload > 0 && !is_in_place {
+            let bytes = self.payload(&header, &entry)?;
             if is_read_in_place(&header.body) {
-                lent = Some(payload);
+                let answer = self.answer(&entry)?;
+                lent = Some(Lent { bytes, answer });
             } else {
                 match place(&header).map_err(Error::Unplaced)? {
-                    Place::Into(mut into) if into.len() == payload.len() => {
-                        into.copy_from_slice(&payload);
+                    Place::Into(mut into) if into.len() == bytes.len() => {
+                        into.copy_from_slice(&bytes);
                     }
                     Place::Into(_) => return Err(Error::Payload("more or less than its place")),
                     Place::Discard => {}
@@ -313,6 +350,7 @@ impl Transport for Shared {
             }
         }
         if let Body::Credit = header.body {
+            self.answers.returned(&header);
             let payload = self.read.remove(&slot_of(&header));
             self.left.extend(payload.map(|payload| payload.token));
         }
@@ -358,6 +396,10 @@ impl Transport for Shared {
     }
 
     fn lends(&self) -> bool {
+        true
+    }
+
+    fn takes_places(&self) -> bool {
         true
     }
 

@@ -170,7 +170,7 @@ impl Verbs {
         let arrived = self.landings.arrived(to, header.payload, channel)?;
         if is_read_in_place(&header.body) {
             let lent = self.landings.lend(arrived, channel);
-            return Ok(Received::Frame(header, Some(lent)));
+            return Ok(Received::Frame(header, Some(lent.into())));
         }
         match place(&header).map_err(Error::Unplaced)? {
             Place::Into(mut into) if into.len() == arrived.reading.len() => {

@@ -79,6 +79,13 @@ impl Hostile {
         entry[HEADER_BYTES / 8] = rng.range(0..3);
         let any = damage::number(rng);
         entry[HEADER_BYTES / 8 + 1] = *rng.pick(&[0, 64, 4000, any]);
+        if rng.chance(1, 8) {
+            entry[HEADER_BYTES / 8] = u64::MAX; // A result in place.
+        }
+        // The place of an answer.
+        entry[HEADER_BYTES / 8 + 2] = *rng.pick(&[0, 1, 2, 3, any]);
+        entry[HEADER_BYTES / 8 + 3] = *rng.pick(&[0, 64, 4000, any]);
+        entry[HEADER_BYTES / 8 + 4] = *rng.pick(&[0, 64, 96, 4096, any]);
         self.outbox.push(&entry).ok();
     }
 
@@ -87,7 +94,9 @@ impl Hostile {
         let number = rng.range(0..3);
         let any = damage::number(rng);
         let bytes = *rng.pick(&[SEGMENT_BYTES as u64, 4097, 1 << 20, any]);
-        let kind = *rng.pick(&["share", "share", "share", "gone", "ring", "mailbox"]);
+        let kind = *rng.pick(&[
+            "share", "share", "offer", "offer", "gone", "ring", "mailbox",
+        ]);
         let note = serde_json::json!({"kind": kind, "number": number, "bytes": bytes});
         let mut packet = serde_json::to_vec(&note).unwrap();
         if rng.chance(1, 4) {
@@ -98,7 +107,8 @@ impl Hostile {
             0 => rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap(),
             1 => File::open("/dev/null").unwrap().into(),
             _ => {
-                let segment = Segment::create("fuzz", SEGMENT_BYTES, Writers::Everybody).unwrap();
+                let writers = *rng.pick(&[Writers::Everybody, Writers::Creator]);
+                let segment = Segment::create("fuzz", SEGMENT_BYTES, writers).unwrap();
                 segment.fd().try_clone_to_owned().unwrap()
             }
         };
@@ -131,9 +141,12 @@ fn step(rng: &mut Rng, link: &mut Shared, block: &Arc<Block>, left: &mut Vec<u64
         match link.receive(&mut place) {
             Ok(Received::Frame(header, lent)) => {
                 if let Some(lent) = lent {
-                    // It can be read, whatever it is.
-                    assert_eq!(lent.len(), header.payload as usize);
-                    std::hint::black_box(lent.iter().fold(0, |sum: u8, byte| sum ^ byte));
+                    // It can be read, whatever it is, and what it wants to be answered can be written.
+                    assert_eq!(lent.bytes.len(), header.payload as usize);
+                    std::hint::black_box(lent.bytes.iter().fold(0, |sum: u8, byte| sum ^ byte));
+                    if let Some(mut answer) = lent.answer {
+                        answer.fill(1);
+                    }
                 }
             }
             Ok(Received::Part | Received::Nothing) => break,
@@ -149,7 +162,7 @@ fn step(rng: &mut Rng, link: &mut Shared, block: &Arc<Block>, left: &mut Vec<u64
 }
 
 /// Sends a frame with a payload and says its token.
-fn send(rng: &mut Rng, link: &mut Shared, block: &Arc<Block>, token: u64) -> bool {
+fn send(rng: &mut Rng, link: &mut Shared, [block, results]: [&Arc<Block>; 2], token: u64) -> bool {
     let mark = Mark { done: 0, told: 0 };
     let call = Call::barrier();
     let claim = Claim { rank: 0, call };
@@ -162,7 +175,17 @@ fn send(rng: &mut Rng, link: &mut Shared, block: &Arc<Block>, token: u64) -> boo
     let Ok(bytes) = block.read(0..16) else {
         return false;
     };
-    link.push(&header, Some(Outgoing { token, bytes })).is_ok()
+    let place = token as usize * 16..(token as usize + 1) * 16;
+    let answer = match rng.chance(1, 2) {
+        true => results.write(place).ok(),
+        false => None,
+    };
+    let payload = Outgoing {
+        token,
+        bytes,
+        answer,
+    };
+    link.push(&header, Some(payload)).is_ok()
 }
 
 #[test]
@@ -170,6 +193,8 @@ fn links() {
     explore(400, |rng| {
         let (mut link, mut hostile) = meet();
         let block = Block::new(Segment::create("fuzz", SEGMENT_BYTES, Writers::Creator).unwrap());
+        let writers = *rng.pick(&[Writers::UntilSealed, Writers::Creator]);
+        let results = Block::new(Segment::create("fuzz", SEGMENT_BYTES, writers).unwrap());
         let (mut lent, mut left) = (BTreeSet::new(), Vec::new());
         for token in 0..12 {
             for _ in 0..rng.below(6) {
@@ -179,7 +204,7 @@ fn links() {
                     _ => hostile.scribble(rng),
                 }
             }
-            if rng.chance(1, 2) && send(rng, &mut link, &block, token) {
+            if rng.chance(1, 2) && send(rng, &mut link, [&block, &results], token) {
                 lent.insert(token);
             }
             if !step(rng, &mut link, &block, &mut left) {
@@ -199,6 +224,10 @@ fn links() {
         assert!(
             block.write(0..SEGMENT_BYTES).is_ok(),
             "nobody reads any more"
+        );
+        assert!(
+            results.write(0..SEGMENT_BYTES).is_ok(),
+            "nor is anything lent"
         );
     });
 }

@@ -99,7 +99,11 @@ fn down(operation: u64, payload: u32) -> Header {
 }
 
 fn push(link: &mut Verbs, header: &Header, payload: Option<(u64, Reading)>) {
-    let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
+    let payload = payload.map(|(token, bytes)| Outgoing {
+        token,
+        bytes,
+        answer: None,
+    });
     link.push(header, payload).unwrap();
 }
 
@@ -118,7 +122,7 @@ fn receive(links: &mut [Verbs; 2], into: &Arc<Block>) -> (Header, Option<Reading
             |header: &Header| Ok(Place::Into(into.write(0..header.payload as usize).unwrap()));
         if let Received::Frame(header, lent) = to.receive(&mut place).unwrap() {
             to.flush(&mut Vec::new()).unwrap();
-            return (header, lent, left);
+            return (header, lent.map(|lent| lent.bytes), left);
         }
         to.flush(&mut Vec::new()).unwrap();
     }
@@ -199,7 +203,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
             assert_eq!(header.operation, number, "frames are out of order");
             let expected = &content[range(number)];
             match lent {
-                Some(lent) => drop(kept[at].insert(number, lent)),
+                Some(lent) => drop(kept[at].insert(number, lent.bytes)),
                 None if header.payload > 0 => {
                     let into = result.read(0..expected.len()).unwrap();
                     assert!(into[..] == *expected, "frame {number} is damaged");

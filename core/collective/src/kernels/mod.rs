@@ -47,11 +47,11 @@ pub enum Store {
     Streaming,
 }
 
-/// A kernel for one type: operator, destination, sources, scaling, where the result goes.
-type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Scale, Store);
+/// A kernel for one type: operator, destinations, sources, scaling, where the result goes.
+type Kernel = fn(ReduceOp, &mut [&mut [u8]], &[&[u8]], Scale, Store);
 
-/// A kernel for the sums of one narrow float: destination, what is added up, scaling, where the result goes.
-type PartKernel = fn(&mut [u8], &Parts<'_>, Scale, Store);
+/// A kernel for the sums of one narrow float: destinations, what is added up, scaling, where the result goes.
+type PartKernel = fn(&mut [&mut [u8]], &Parts<'_>, Scale, Store);
 
 /// A step of a sum whose parts travel in f32: elements, and behind them sums of elements of other nodes.
 #[derive(Clone, Copy, Debug)]
@@ -169,18 +169,18 @@ impl Kernels {
         self.isa
     }
 
-    /// Combines `sources` into `destination`, scaled on the way. There is at least one source, and all are as long
-    /// as the destination, a multiple of the type's size.
+    /// Combines `sources`, scaled on the way, and writes the result to each of `destinations`: at least one. There is
+    /// at least one source, and all are as long as the destinations, a multiple of the type's size.
     pub fn reduce(
         &self,
         dtype: DType,
         op: ReduceOp,
-        destination: &mut [u8],
+        destinations: &mut [&mut [u8]],
         sources: &[&[u8]],
         scale: Scale,
         store: Store,
     ) {
-        let length = destination.len();
+        let length = equal_length(destinations);
         assert!(!sources.is_empty(), "something to combine");
         assert!(
             sources.iter().all(|source| source.len() == length),
@@ -199,15 +199,15 @@ impl Kernels {
             fits,
             "sums of what is there are scaled, and floats by any factor"
         );
-        (self.kernel)(dtype)(op, destination, sources, scale, store);
+        (self.kernel)(dtype)(op, destinations, sources, scale, store);
     }
 
     /// Adds up what a step brings of a float narrower than f32, scaled on the way; partials count as sources behind the
-    /// others. Everything has as many numbers as the destination has of its form.
+    /// others. Everything has as many numbers as each destination has of its form.
     pub fn reduce_parts(
         &self,
         dtype: DType,
-        destination: &mut [u8],
+        destinations: &mut [&mut [u8]],
         parts: &Parts<'_>,
         scale: Scale,
         store: Store,
@@ -220,8 +220,9 @@ impl Kernels {
             Form::Elements => dtype.size(),
             Form::Partial => WIDE,
         };
-        assert!(destination.len().is_multiple_of(width), "whole numbers");
-        let count = destination.len() / width;
+        let length = equal_length(destinations);
+        assert!(length.is_multiple_of(width), "whole numbers");
+        let count = length / width;
         let are = |all: &[&[u8]], size: usize| all.iter().all(|one| one.len() == count * size);
         assert!(!parts.sources.is_empty(), "something to add up");
         assert!(
@@ -235,7 +236,7 @@ impl Kernels {
             Scale::Multiply { first, .. } => (1..=all).contains(&first),
         };
         assert!(fits, "what is there is scaled");
-        kernel(destination, parts, scale, store);
+        kernel(destinations, parts, scale, store);
     }
 }
 
@@ -243,18 +244,18 @@ impl Kernels {
 pub fn reduce(
     dtype: DType,
     op: ReduceOp,
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     sources: &[&[u8]],
     scale: Scale,
     store: Store,
 ) {
-    Kernels::best().reduce(dtype, op, destination, sources, scale, store);
+    Kernels::best().reduce(dtype, op, destinations, sources, scale, store);
 }
 
-/// Carries out a step of a reduction with the fastest kernels.
+/// Carries out a step of a reduction with the fastest kernels, and writes what comes of it to each destination.
 pub fn combine(
     arithmetic: Arithmetic,
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     sources: &[&[u8]],
     partials: &[&[u8]],
     store: Store,
@@ -266,7 +267,7 @@ pub fn combine(
         form,
     } = arithmetic;
     if partials.is_empty() && form == Form::Elements {
-        reduce(dtype, op, destination, sources, scale, store);
+        reduce(dtype, op, destinations, sources, scale, store);
         return;
     }
     let parts = Parts {
@@ -274,5 +275,16 @@ pub fn combine(
         partials,
         form,
     };
-    Kernels::best().reduce_parts(dtype, destination, &parts, scale, store);
+    Kernels::best().reduce_parts(dtype, destinations, &parts, scale, store);
+}
+
+/// The length that all destinations have.
+fn equal_length(destinations: &[&mut [u8]]) -> usize {
+    let length = destinations.first().map(|one| one.len());
+    let Some(length) = length else {
+        unreachable!("a result goes somewhere");
+    };
+    let equal = destinations.iter().all(|one| one.len() == length);
+    assert!(equal, "destinations of one length");
+    length
 }

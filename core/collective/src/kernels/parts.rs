@@ -65,33 +65,35 @@ impl<V: PartVector> Vector for AsF32<V> {
     }
 }
 
-/// Adds up elements and partials into a destination of either.
+/// Adds up elements and partials into destinations of either.
 ///
 /// # Safety
 /// Needs `V`'s instruction set, and as many numbers in everything.
 #[inline(always)]
 pub(super) unsafe fn sweep<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
     operator: O,
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     parts: &Parts<'_>,
     store: Store,
 ) {
     let block = V::BYTES / V::ELEMENT;
-    let count = destination.len() / D::ELEMENT;
-    let to = destination.as_mut_ptr();
-    let (head, store) = head::<D>(to, destination.len(), store);
+    let length = destinations.first().map_or(0, |one| one.len());
+    let count = length / D::ELEMENT;
+    let (head, store) = head::<D>(destinations, length, store);
     let head = head / D::ELEMENT;
     // SAFETY: `at` and the numbers behind it that are read and written stay within `count`, which everything has;
-    // behind the head, a streaming destination lies on a line. Prefetches may go past the end: they do not fault.
+    // behind the head, streaming destinations lie on a line. Prefetches may go past the end: they do not fault.
     unsafe {
-        piecewise::<V, D, O>(operator, to, parts, 0, head);
+        piecewise::<V, D, O>(operator, destinations, parts, 0, head);
         let mut at = head;
         while count - at >= block {
             let sums = combine::<V, O, true>(operator, parts, at, block);
-            D::store(to.add(at * D::ELEMENT), sums, store);
+            for to in &mut *destinations {
+                D::store(to.as_mut_ptr().add(at * D::ELEMENT), sums, store);
+            }
             at += block;
         }
-        piecewise::<V, D, O>(operator, to, parts, at, count);
+        piecewise::<V, D, O>(operator, destinations, parts, at, count);
         if store == Store::Streaming {
             V::Lanes::fence();
         }
@@ -105,7 +107,7 @@ pub(super) unsafe fn sweep<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator
 #[inline(always)]
 unsafe fn piecewise<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
     operator: O,
-    to: *mut u8,
+    destinations: &mut [&mut [u8]],
     parts: &Parts<'_>,
     at: usize,
     end: usize,
@@ -120,9 +122,10 @@ unsafe fn piecewise<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
             let sums = combine::<V, O, false>(operator, parts, at, count);
             let mut written = Block([0; LARGEST]);
             D::store(written.0.as_mut_ptr(), sums, Store::Cached);
-            let bytes = count * D::ELEMENT;
-            to.add(at * D::ELEMENT)
-                .copy_from_nonoverlapping(written.0.as_ptr(), bytes);
+            let (from, bytes) = (at * D::ELEMENT, count * D::ELEMENT);
+            for to in &mut *destinations {
+                to[from..from + bytes].copy_from_slice(&written.0[..bytes]);
+            }
         }
         at += count;
     }

@@ -37,21 +37,29 @@ pub(super) fn kernel(dtype: DType) -> Kernel {
     }
 }
 
-/// Combines equally long sources into the destination.
+/// Combines equally long sources into destinations of that length.
 pub(super) fn reduce<E: Element>(
     op: ReduceOp,
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     sources: &[&[u8]],
     scale: Scale,
     _store: Store,
 ) {
-    for (index, target) in destination.chunks_exact_mut(E::BYTES).enumerate() {
+    for index in 0..count(destinations, E::BYTES) {
         let at = index * E::BYTES..(index + 1) * E::BYTES;
         let brought = sources.iter().map(|source| E::load(&source[at.clone()]));
-        if let Some(wide) = combined::<E>(op, brought, scale) {
-            E::store(wide, target);
+        let Some(wide) = combined::<E>(op, brought, scale) else {
+            return;
+        };
+        for target in destinations.iter_mut() {
+            E::store(wide, &mut target[at.clone()]);
         }
     }
+}
+
+/// Numbers of so many bytes that each destination has.
+fn count(destinations: &[&mut [u8]], bytes: usize) -> usize {
+    destinations.first().map_or(0, |one| one.len() / bytes)
 }
 
 /// What sources bring, in their order.
@@ -94,7 +102,7 @@ pub(super) fn part_kernel(dtype: DType) -> Option<PartKernel> {
 
 /// Adds up elements and partials of as many.
 fn reduce_parts<E: Element<Wide = f32>>(
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     parts: &Parts<'_>,
     scale: Scale,
     _store: Store,
@@ -103,7 +111,7 @@ fn reduce_parts<E: Element<Wide = f32>>(
         Form::Elements => E::BYTES,
         Form::Partial => F32::BYTES,
     };
-    for (index, target) in destination.chunks_exact_mut(width).enumerate() {
+    for index in 0..count(destinations, width) {
         let narrow = index * E::BYTES..(index + 1) * E::BYTES;
         let wide = index * F32::BYTES..(index + 1) * F32::BYTES;
         let elements = parts
@@ -117,9 +125,11 @@ fn reduce_parts<E: Element<Wide = f32>>(
         let Some(sum) = combined::<E>(ReduceOp::Sum, elements.chain(partials), scale) else {
             return;
         };
-        match parts.form {
-            Form::Elements => E::store(sum, target),
-            Form::Partial => F32::store(sum, target),
+        for target in destinations.iter_mut() {
+            match parts.form {
+                Form::Elements => E::store(sum, &mut target[narrow.clone()]),
+                Form::Partial => F32::store(sum, &mut target[wide.clone()]),
+            }
         }
     }
 }

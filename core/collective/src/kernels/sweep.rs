@@ -139,43 +139,50 @@ impl Operator for Multiplied {
     }
 }
 
-/// Combines the sources into the destination.
+/// Combines the sources into each destination.
 ///
 /// # Safety
-/// Needs `V`'s instruction set, and sources of the destination's length, a multiple of the elements' size.
+/// Needs `V`'s instruction set, destinations of one length, a multiple of the elements' size, and sources of that.
 #[inline(always)]
 pub(super) unsafe fn sweep<V: Vector, O: Operator>(
     operator: O,
-    destination: &mut [u8],
+    destinations: &mut [&mut [u8]],
     sources: &[&[u8]],
     store: Store,
 ) {
-    let length = destination.len();
-    let to = destination.as_mut_ptr();
-    let (head, store) = head::<V>(to, length, store);
-    // SAFETY: `at` plus what is read and written stays within the destination's length, which every source has;
-    // behind the head, a streaming destination lies on a line. Prefetches may go past the end: they do not fault.
+    let length = destinations.first().map_or(0, |one| one.len());
+    let (head, store) = head::<V>(destinations, length, store);
+    // SAFETY: `at` plus what is read and written stays within the length that everything has; behind the head,
+    // streaming destinations lie on a line. Prefetches may go past the end: they do not fault.
     unsafe {
-        part::<V, O>(operator, to, sources, 0, head);
+        part::<V, O>(operator, destinations, sources, 0, head);
         let mut at = head;
         while length - at >= V::BYTES {
             let sums = combine::<V, O, true>(operator, sources, at, V::BYTES);
-            V::store(to.add(at), sums, store);
+            for to in &mut *destinations {
+                V::store(to.as_mut_ptr().add(at), sums, store);
+            }
             at += V::BYTES;
         }
-        part::<V, O>(operator, to, sources, at, length);
+        part::<V, O>(operator, destinations, sources, at, length);
         if store == Store::Streaming {
             V::Lanes::fence();
         }
     }
 }
 
-/// Bytes before the first block, and how to store the blocks: streaming stores begin on a line, which elements that
-/// lie across lines never do.
-pub(super) fn head<V: Vector>(to: *const u8, length: usize, store: Store) -> (usize, Store) {
-    let head = to.align_offset(LINE);
+/// Bytes before the first block, and how to store the blocks: streaming stores begin on a line, in all destinations at
+/// once, which elements that lie across lines never do.
+pub(super) fn head<V: Vector>(
+    destinations: &[&mut [u8]],
+    length: usize,
+    store: Store,
+) -> (usize, Store) {
+    let mut heads = destinations.iter().map(|to| to.as_ptr().align_offset(LINE));
+    let head = heads.next().unwrap_or(0);
+    let fits = head.is_multiple_of(V::ELEMENT) && head < length && heads.all(|other| other == head);
     match store {
-        Store::Streaming if head.is_multiple_of(V::ELEMENT) && head < length => (head, store),
+        Store::Streaming if fits => (head, store),
         Store::Streaming | Store::Cached => (0, Store::Cached),
     }
 }
@@ -191,7 +198,7 @@ pub(super) struct Block(pub(super) [u8; LARGEST]);
 #[inline(always)]
 unsafe fn part<V: Vector, O: Operator>(
     operator: O,
-    to: *mut u8,
+    destinations: &mut [&mut [u8]],
     sources: &[&[u8]],
     at: usize,
     end: usize,
@@ -205,7 +212,9 @@ unsafe fn part<V: Vector, O: Operator>(
             let sums = combine::<V, O, false>(operator, sources, at, bytes);
             let mut block = Block([0; LARGEST]);
             V::store(block.0.as_mut_ptr(), sums, Store::Cached);
-            to.add(at).copy_from_nonoverlapping(block.0.as_ptr(), bytes);
+            for to in &mut *destinations {
+                to[at..at + bytes].copy_from_slice(&block.0[..bytes]);
+            }
         }
         at += bytes;
     }

@@ -40,29 +40,29 @@ macro_rules! instruction_set {
             }
 
             fn reduce_parts<V: PartVector>(
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 parts: &Parts<'_>,
                 scale: Scale,
                 store: Store,
             ) {
                 match scale {
                     Scale::Not | Scale::Divide { by: 1, .. } => {
-                        run_parts::<V, _>(Sum, destination, parts, store);
+                        run_parts::<V, _>(Sum, destinations, parts, store);
                     }
                     Scale::Divide { first, by } => {
                         let by = by as f32;
-                        run_parts::<V, _>(Divided { first, by }, destination, parts, store);
+                        run_parts::<V, _>(Divided { first, by }, destinations, parts, store);
                     }
                     Scale::Multiply { first, by } => {
                         let by = by.value();
-                        run_parts::<V, _>(Multiplied { first, by }, destination, parts, store);
+                        run_parts::<V, _>(Multiplied { first, by }, destinations, parts, store);
                     }
                 }
             }
 
             fn run_parts<V: PartVector, O: Operator>(
                 operator: O,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 parts: &Parts<'_>,
                 store: Store,
             ) {
@@ -70,10 +70,10 @@ macro_rules! instruction_set {
                 unsafe {
                     match parts.form {
                         Form::Elements => {
-                            sweep_parts::<V, V, O>(operator, destination, parts, store)
+                            sweep_parts::<V, V, O>(operator, destinations, parts, store)
                         }
                         Form::Partial => {
-                            sweep_parts::<V, AsF32<V>, O>(operator, destination, parts, store);
+                            sweep_parts::<V, AsF32<V>, O>(operator, destinations, parts, store);
                         }
                     }
                 }
@@ -82,34 +82,34 @@ macro_rules! instruction_set {
             #[target_feature(enable = $features)]
             unsafe fn sweep_parts<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
                 operator: O,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 parts: &Parts<'_>,
                 store: Store,
             ) {
                 // SAFETY: the features are enabled here; lengths are the caller's.
-                unsafe { parts::sweep::<V, D, O>(operator, destination, parts, store) }
+                unsafe { parts::sweep::<V, D, O>(operator, destinations, parts, store) }
             }
 
             fn reduce<V: Vector>(
                 op: ReduceOp,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 sources: &[&[u8]],
                 scale: Scale,
                 store: Store,
             ) {
                 match (op, scale) {
-                    (ReduceOp::Max, _) => run::<V, _>(Max, destination, sources, store),
-                    (ReduceOp::Min, _) => run::<V, _>(Min, destination, sources, store),
+                    (ReduceOp::Max, _) => run::<V, _>(Max, destinations, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, destinations, sources, store),
                     (_, Scale::Not | Scale::Divide { by: 1, .. }) => {
-                        run::<V, _>(Sum, destination, sources, store);
+                        run::<V, _>(Sum, destinations, sources, store);
                     }
                     (_, Scale::Divide { first, by }) => {
                         let by = by as f32;
-                        run::<V, _>(Divided { first, by }, destination, sources, store);
+                        run::<V, _>(Divided { first, by }, destinations, sources, store);
                     }
                     (_, Scale::Multiply { first, by }) => {
                         let by = by.value();
-                        run::<V::Exact, _>(Multiplied { first, by }, destination, sources, store);
+                        run::<V::Exact, _>(Multiplied { first, by }, destinations, sources, store);
                     }
                 }
             }
@@ -117,48 +117,49 @@ macro_rules! instruction_set {
             /// Vectors of integers are not divided.
             fn reduce_integers<V: Vector, E: scalar::Element>(
                 op: ReduceOp,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 sources: &[&[u8]],
                 scale: Scale,
                 store: Store,
             ) {
                 match (op, scale) {
-                    (ReduceOp::Max, _) => run::<V, _>(Max, destination, sources, store),
-                    (ReduceOp::Min, _) => run::<V, _>(Min, destination, sources, store),
+                    (ReduceOp::Max, _) => run::<V, _>(Max, destinations, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, destinations, sources, store),
                     (_, Scale::Divide { by: 2.., .. }) => {
-                        scalar::reduce::<E>(op, destination, sources, scale, store);
+                        scalar::reduce::<E>(op, destinations, sources, scale, store);
                     }
                     (_, Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. }) => {
-                        run::<V, _>(Sum, destination, sources, store);
+                        run::<V, _>(Sum, destinations, sources, store);
                     }
                 }
             }
 
             fn run<V: Vector, O: Operator>(
                 operator: O,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 sources: &[&[u8]],
                 store: Store,
             ) {
-                let length = destination.len();
-                assert!(
-                    sources.iter().all(|source| source.len() == length),
-                    "equal lengths"
-                );
+                let mut lengths = destinations
+                    .iter()
+                    .map(|one| one.len())
+                    .chain(sources.iter().map(|one| one.len()));
+                let length = lengths.next();
+                assert!(lengths.all(|other| Some(other) == length), "equal lengths");
                 // SAFETY: `kernels::Kernels` hands these functions out only where the features were detected;
                 // lengths are equal as just checked.
-                unsafe { sweep::<V, O>(operator, destination, sources, store) }
+                unsafe { sweep::<V, O>(operator, destinations, sources, store) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn sweep<V: Vector, O: Operator>(
                 operator: O,
-                destination: &mut [u8],
+                destinations: &mut [&mut [u8]],
                 sources: &[&[u8]],
                 store: Store,
             ) {
                 // SAFETY: the features are enabled here; lengths are the caller's.
-                unsafe { sweep::sweep::<V, O>(operator, destination, sources, store) }
+                unsafe { sweep::sweep::<V, O>(operator, destinations, sources, store) }
             }
         }
     };

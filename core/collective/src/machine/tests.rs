@@ -300,13 +300,13 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
             };
             machine.handle(Duration::ZERO, open, &mut effects);
         }
-        let answers = effects.into_iter().filter_map(|effect| {
-            let Effect::Opened { outcome, .. } = effect else {
-                return None;
-            };
-            Some(outcome)
-        });
-        answers.collect::<Vec<_>>()
+        let mut answers = Vec::new();
+        for effect in effects {
+            if let Effect::Opened { outcome, .. } = effect {
+                answers.push(outcome);
+            }
+        }
+        answers
     };
     assert_eq!(opens(vec![0, 1]), [Ok(()), Ok(())]);
     let refused = opens(vec![0]);

@@ -6,12 +6,43 @@ use super::edge::{Arrival, Slot};
 use super::group::Group;
 use super::node::{Node, Work};
 use super::operation::{Operation, Part, Stage};
-use super::{Buffer, Effect, Frame, OpId, Region};
+use super::{Buffer, Effect, Frame, Machine, OpId, Region};
 use crate::numerics::{Arithmetic, Form};
 use crate::op::{Call, ReduceOp};
 use crate::schedule::{Carry, Chunk, Flow, Step};
 
+impl Machine {
+    /// Where the result of a chunk belongs whose part goes up in a frame, if the receiver computes it and sends it back.
+    /// Only looks. A shell that shares memory with the receiver may let it write there what it would send; the machines
+    /// of both say and hear the same either way, so who writes which bytes is no business of theirs.
+    #[must_use]
+    pub fn answer(&self, frame: &Frame) -> Option<Region> {
+        let Frame::Up {
+            group,
+            tree,
+            op,
+            chunk,
+            ..
+        } = *frame
+        else {
+            return None;
+        };
+        self.groups.get(&group)?.answer(tree.into(), op, chunk)
+    }
+}
+
 impl Group {
+    /// Of a part of this chunk.
+    fn answer(&self, tree: usize, id: OpId, index: u32) -> Option<Region> {
+        let (parent, _) = self.parents.get(tree)?.as_ref()?;
+        let (chunk, step) = self.step(id, index)?;
+        let is_root = self.part.trees.trees[tree].root == *parent;
+        let is_combined = matches!(chunk.flow, Flow::Combine { .. });
+        let [up, down] = [step.to_parent, step.from_parent];
+        let comes_back = up == Some(Carry::Payload) && down == up && !self.holds(id);
+        (is_root && is_combined && comes_back).then(|| self.result(id, &chunk))
+    }
+
     /// Starts the next chunk of one tree, if everything for it is here.
     pub(super) fn start(&mut self, node: &mut Node, id: OpId, tree: usize) -> Option<()> {
         let operation = self

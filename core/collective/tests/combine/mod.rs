@@ -12,7 +12,8 @@ pub(crate) fn combined(
     scale: Scale,
 ) -> Vec<u8> {
     let mut destination = vec![0xa5; sources[0].len()];
-    kernels.reduce(dtype, op, &mut destination, sources, scale, Store::Cached);
+    let into = &mut [destination.as_mut_slice()];
+    kernels.reduce(dtype, op, into, sources, scale, Store::Cached);
     destination
 }
 

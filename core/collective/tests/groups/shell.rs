@@ -44,7 +44,8 @@ impl World {
                 let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
                 let mut result = vec![0; destination.bytes as usize];
                 let (elements, partials) = slices.split_at(sources.len());
-                kernels::combine(arithmetic, &mut result, elements, partials, Store::Cached);
+                let into = &mut [result.as_mut_slice()];
+                kernels::combine(arithmetic, into, elements, partials, Store::Cached);
                 self.work(node, ticket, reads, Some((destination, result)));
             }
             Effect::Copy {

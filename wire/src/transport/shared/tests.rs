@@ -63,7 +63,11 @@ fn beds(link: &Shared) -> usize {
 }
 
 fn send(link: &mut Shared, header: &Header, payload: Option<(u64, Reading)>) -> Vec<u64> {
-    let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
+    let payload = payload.map(|(token, bytes)| Outgoing {
+        token,
+        bytes,
+        answer: None,
+    });
     link.push(header, payload).unwrap();
     flush(link)
 }
@@ -76,7 +80,7 @@ fn flush(link: &mut Shared) -> Vec<u64> {
 
 fn receive(link: &mut Shared) -> (Header, Option<Reading>) {
     match link.receive(&mut |_| Ok(Place::Discard)).unwrap() {
-        Received::Frame(header, lent) => (header, lent),
+        Received::Frame(header, lent) => (header, lent.map(|lent| lent.bytes)),
         other @ (Received::Part | Received::Nothing) => panic!("{other:?}"),
     }
 }
@@ -212,7 +216,11 @@ fn what_could_not_be_sent_is_given_back_with_the_link() {
     drop(one);
     let part = block(b"a part");
     let bytes = part.read(0..6).unwrap();
-    let payload = Outgoing { token: 5, bytes };
+    let payload = Outgoing {
+        token: 5,
+        bytes,
+        answer: None,
+    };
     other.push(&up(0, 6), Some(payload)).unwrap();
     let mut left = Vec::new();
     other.flush(&mut left).unwrap_err();
@@ -234,6 +242,144 @@ fn a_segment_that_is_gone_is_unmapped_on_the_other_side() {
     }
     other.wake().unwrap();
     assert_eq!(other.views.len(), 1);
+}
+
+/// A part whose answer belongs there.
+fn part_for(link: &mut Shared, slot: u8, part: &Arc<Block>, place: Writing) -> Vec<u64> {
+    let payload = Outgoing {
+        token: slot.into(),
+        bytes: part.read(0..4).unwrap(),
+        answer: Some(place),
+    };
+    let header = Header {
+        chunk: slot.into(),
+        ..up(slot, 4)
+    };
+    link.push(&header, Some(payload)).unwrap();
+    flush(link)
+}
+
+fn answer_to(slot: u8) -> Header {
+    Header {
+        chunk: slot.into(),
+        ..down(4)
+    }
+}
+
+/// The place of the answer to the part that comes next.
+fn receive_part(link: &mut Shared) -> Result<Option<Writing>, Error> {
+    match link.receive(&mut |_| Ok(Place::Discard))? {
+        Received::Frame(_, lent) => Ok(lent.unwrap().answer),
+        other @ (Received::Part | Received::Nothing) => panic!("{other:?}"),
+    }
+}
+
+fn results() -> Arc<Block> {
+    Block::new(Segment::create("test", 64, Writers::UntilSealed).unwrap())
+}
+
+#[test]
+fn an_answer_is_written_where_it_belongs_and_nothing_is_copied() {
+    let (mut child, mut parent) = pair();
+    let (part, results) = (block(b"part"), results());
+    for round in 0..3 {
+        let place = results.write(8..12).unwrap();
+        part_for(&mut child, round, &part, place);
+        assert!(results.read(8..12).is_err(), "the parent writes there");
+        let mut answer = receive_part(&mut parent).unwrap().unwrap();
+        answer.copy_from_slice(&[b'0' + round; 4]);
+        drop(answer);
+        send(&mut parent, &credit(round), None);
+        send(&mut parent, &answer_to(round), None);
+        receive(&mut child);
+        let mut place = |header: &Header| panic!("{header:?} is in place");
+        let received = child.receive(&mut place).unwrap();
+        assert!(matches!(received, Received::Frame(header, None) if header == answer_to(round)));
+        assert_eq!(&*results.read(8..12).unwrap(), [b'0' + round; 4]);
+        // One that was mapped before is written to after it was sealed as well.
+        results.segment().seal().unwrap();
+    }
+    assert!(!results.is_forsaken());
+}
+
+#[test]
+fn a_place_in_a_sealed_segment_is_not_offered_and_one_sealed_too_late_is_not_written_to() {
+    let (mut child, mut parent) = pair();
+    let part = block(b"part");
+    let (sealed, late) = (results(), results());
+    sealed.segment().seal().unwrap();
+    part_for(&mut child, 0, &part, sealed.write(0..4).unwrap());
+    assert!(receive_part(&mut parent).unwrap().is_none());
+    sealed.write(0..4).unwrap();
+    part_for(&mut child, 1, &part, late.write(0..4).unwrap());
+    late.segment().seal().unwrap();
+    assert!(receive_part(&mut parent).unwrap().is_none());
+    send(&mut parent, &credit(1), None);
+    receive(&mut child);
+    assert!(late.write(0..4).is_ok() && !late.is_forsaken() && !sealed.is_forsaken());
+}
+
+#[test]
+fn a_place_that_was_not_returned_before_the_end_of_the_link_is_forsaken() {
+    let (mut child, mut parent) = pair();
+    let part = block(b"part");
+    let [answered, open, queued] = [(); 3].map(|()| results());
+    part_for(&mut child, 0, &part, answered.write(0..4).unwrap());
+    part_for(&mut child, 1, &part, open.write(0..4).unwrap());
+    receive_part(&mut parent).unwrap();
+    send(&mut parent, &credit(0), None);
+    let payload = Outgoing {
+        token: 7,
+        bytes: part.read(0..4).unwrap(),
+        answer: Some(queued.write(0..4).unwrap()),
+    };
+    child.push(&up(2, 4), Some(payload)).unwrap();
+    let mut left = Vec::new();
+    child.abandon(&mut left);
+    // What has come before is still heard.
+    receive(&mut child);
+    drop(child);
+    assert!(!answered.is_forsaken() && !queued.is_forsaken());
+    assert!(open.is_forsaken());
+}
+
+#[test]
+fn who_names_no_place_is_answered_with_a_copy_or_the_link_is_of_no_use() {
+    let (mut child, mut parent) = pair();
+    let part = block(b"part");
+    send(&mut child, &up(0, 4), Some((1, part.read(0..4).unwrap())));
+    assert!(receive_part(&mut parent).unwrap().is_none());
+    send(&mut parent, &credit(0), None);
+    send(&mut parent, &answer_to(0), None);
+    receive(&mut child);
+    let wrong = child.receive(&mut |_| Ok(Place::Discard)).unwrap_err();
+    assert!(wrong.to_string().contains("was not lent"), "{wrong}");
+}
+
+#[test]
+fn a_place_that_is_none_ends_the_link() {
+    for place in [
+        [9, 0, 4],
+        [1, 65_536, 4],
+        [1, 65_533, 4],
+        [1, 0, 65_537],
+        [1, u64::MAX, 4],
+    ] {
+        let (mut child, mut parent) = pair();
+        let (part, results) = (block(b"part"), results());
+        part_for(&mut child, 0, &part, results.write(0..4).unwrap());
+        let number = results.number();
+        drop(receive_part(&mut parent).unwrap().unwrap());
+        let mut entry = [0u64; FRAME_WORDS];
+        for (word, bytes) in entry.iter_mut().zip(up(1, 4).encode().chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap());
+        }
+        (entry[SEGMENT], entry[OFFSET]) = (part.number(), 0);
+        entry[OFFSET + 1..OFFSET + 4].copy_from_slice(&place);
+        entry[OFFSET + 1] += number;
+        child.outbox.push(&entry).unwrap();
+        receive_part(&mut parent).unwrap_err();
+    }
 }
 
 proptest! {
@@ -261,7 +407,7 @@ proptest! {
         }
         for _ in 0..4 {
             if let Ok(Received::Frame(_, Some(lent))) = other.receive(&mut |_| Ok(Place::Discard)) {
-                prop_assert_eq!(lent.len(), 64);
+                prop_assert_eq!(lent.bytes.len(), 64);
             }
             let _ = other.sleep(Sleep::Word, Depth::Light);
         }

@@ -147,6 +147,7 @@ fn frames_come_whole(has_sums: bool) {
             Outgoing {
                 token: token as u64,
                 bytes,
+                answer: None,
             }
         });
         one.push(&down(*size), payload).unwrap();
