@@ -113,8 +113,9 @@ fn what_is_urgent_and_called_later_ends_before_much_more_of_what_is_large_is_don
         slots: 16,
         ..options
     });
-    let series = "fireflyer_hfreduce_memory_bytes_total{access=\"write\",buffer=\"result\"}";
-    let done = || gang.counted(series) / u64::from(CHUNK_BYTES);
+    // Each chunk is read once of each of four ranks, whoever writes the result how often.
+    let series = "fireflyer_hfreduce_memory_bytes_total{access=\"read\",buffer=\"input\"}";
+    let done = || gang.counted(series) / 4 / u64::from(CHUNK_BYTES);
     let seen = gang.each(|client| {
         let ranks = [0, 1, 2, 3];
         let urgent = client.open_with(7, &ranks, true, 5, PATIENCE).unwrap();
