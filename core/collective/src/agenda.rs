@@ -50,6 +50,16 @@ impl Agenda {
         said.or_else(|| self.computed.pop_first().map(|(_, effect)| effect))
     }
 
+    /// Whether this is computed for a group that is not the most urgent. Whoever has done it looks for what has come before
+    /// going on: a chunk that is more urgent may wait there.
+    #[must_use]
+    pub fn yields(&self, effect: &Effect) -> bool {
+        let computes = matches!(effect, Effect::Reduce { .. } | Effect::Copy { .. });
+        let priority = effect.group().map_or(0, |group| self.priority(group));
+        let mut others = self.priorities.values();
+        computes && (priority < 0 || others.any(|other| *other > priority))
+    }
+
     /// Whether there is nothing to say.
     #[must_use]
     pub fn has_said_all(&self) -> bool {
@@ -176,6 +186,15 @@ mod tests {
         agenda.push(copy(WORLD, 0));
         agenda.push(copy(7, 1));
         assert_eq!(agenda.pop(), Some(copy(WORLD, 0)));
+    }
+
+    #[test]
+    fn who_computes_for_a_group_that_is_not_the_most_urgent_looks_around_after_each_chunk() {
+        let agenda = agenda();
+        assert!(agenda.yields(&copy(8, 0)) && agenda.yields(&copy(WORLD, 0)));
+        assert!(!agenda.yields(&copy(7, 0)));
+        assert!(!agenda.yields(&send(WORLD, 0, true)));
+        assert!(!Agenda::default().yields(&copy(WORLD, 0)));
     }
 
     #[test]

@@ -208,10 +208,14 @@ impl Engine {
                 break;
             };
             any = true;
+            let yields = self.agenda.yields(&effect);
             if let Err(error) = self.effect(effect) {
                 // A bug of ours: nobody may be given bytes that are not the result.
                 error!(%error, "the machine named memory that is not there; ending the epoch");
                 self.handle(Input::Revoke);
+            }
+            if yields {
+                break;
             }
         }
         self.flush_pushed();
