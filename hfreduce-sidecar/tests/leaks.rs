@@ -80,7 +80,7 @@ fn groups_leave_nothing_behind(groups: u64) {
         counts
     });
     for counts in counts {
-        nothing_stays(&counts, 8);
+        nothing_stays(&counts, 20);
     }
 }
 
