@@ -12,7 +12,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gang::{Gang, PATIENCE, f32s, run, sum, to_f32s, wait_until_some};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -24,6 +24,8 @@ use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
 use wire::ring::{Bell, Depth, Sleep};
 use wire::segment::{Segment, Writers};
 
+/// An answer takes milliseconds; a sidecar that is kept busy or asleep never answers.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// How long an answer is waited for at a time.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -300,6 +302,7 @@ fn neighbours() {
         }
         drop(hostile);
         let mut successor = None;
+        let since = Instant::now();
         let answered = wait_until_some(|| match honest.wait(ticket, LOOK) {
             // It called the same, or it was let go and named.
             Ok(_) | Err(Error::Operation { .. }) => Some(Ok(())),
@@ -311,6 +314,7 @@ fn neighbours() {
             Err(other) => Some(Err(other)),
         });
         answered.unwrap();
+        assert!(since.elapsed() < ANSWERED_WITHIN, "{:?}", since.elapsed());
         // The sidecar goes on: it answers the next one who comes.
         let refused = Client::attach(&gang.nodes[0].socket(), 7, PATIENCE);
         let refused = refused.unwrap_err().to_string();
