@@ -21,25 +21,9 @@ impl Machine {
         if fence != self.node.config.fence || self.node.broken.is_some() {
             return Placement::Discard;
         }
-        match *frame {
-            Frame::Up { group, .. } | Frame::Down { group, .. } | Frame::Data { group, .. } => {
-                let group = self.groups.get(&group);
-                let place = group.and_then(|group| Some((group, group.part.place(peer)?)));
-                place.map_or(Placement::Discard, |(group, peer)| group.place(peer, frame))
-            }
-            Frame::Refuse { .. }
-            | Frame::Fail { .. }
-            | Frame::Want { .. }
-            | Frame::Deny { .. }
-            | Frame::Credit { .. }
-            | Frame::Awaiting { .. }
-            | Frame::Mark { .. }
-            | Frame::Abort { .. }
-            | Frame::Heartbeat
-            | Frame::Bye { .. }
-            | Frame::Open { .. }
-            | Frame::Opened { .. } => Placement::Discard,
-        }
+        let group = frame.group().and_then(|group| self.groups.get(&group));
+        let place = group.and_then(|group| Some((group, group.part.place(peer)?)));
+        place.map_or(Placement::Discard, |(group, peer)| group.place(peer, frame))
     }
 
     pub(super) fn frame(&mut self, peer: usize, fence: Fence, frame: Frame) {
