@@ -1,10 +1,11 @@
 //! AVX2 and F16C: 8 lanes.
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::float::NAN;
-use super::lanes::{Lanes, lanes};
+use super::lanes::{Lanes, all_canonical, lanes};
 
 type R = __m256i;
 
@@ -33,6 +34,11 @@ impl Lanes for Avx2 {
         fn stream(to: *mut u8, value: R) { _mm256_stream_si256(to.cast(), value) }
         fn fence() { _mm_sfence() }
         fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+        // Intel's intrinsic becomes a prefetch for reading where the compiler is not told of the instruction. Processors
+        // of these sets that do not have it take it for no operation.
+        fn prefetch_to_write(to: *const u8) {
+            asm!("prefetchw [{}]", in(reg) to, options(nostack, readonly, preserves_flags));
+        }
 
         fn add_f32(a: R, b: R) -> R { bits(_mm256_add_ps(floats(a), floats(b))) }
         fn multiply_f32(a: R, b: R) -> R { bits(_mm256_mul_ps(floats(a), floats(b))) }
@@ -51,6 +57,13 @@ impl Lanes for Avx2 {
         fn canonical(value: R) -> R {
             let (value, nan) = (floats(value), floats(_mm256_set1_epi32(NAN as i32)));
             bits(_mm256_blendv_ps(value, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(value, value)))
+        }
+        fn canonical_four(values: [R; 4]) -> [R; 4] {
+            let [a, b, c, d] = values;
+            let in_ab = _mm256_cmp_ps::<_CMP_UNORD_Q>(floats(a), floats(b));
+            let in_cd = _mm256_cmp_ps::<_CMP_UNORD_Q>(floats(c), floats(d));
+            let nan = _mm256_or_ps(in_ab, in_cd);
+            if _mm256_testz_ps(nan, nan) == 1 { values } else { all_canonical::<Self>(values) }
         }
         fn load_f16(from: *const u8) -> R { bits(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
         fn widen_f16(value: R) -> [R; 2] {

@@ -1,10 +1,11 @@
 //! AVX-512 F, BW, VL and DQ: 16 lanes.
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::float::NAN;
-use super::lanes::{Lanes, lanes};
+use super::lanes::{Lanes, all_canonical, lanes};
 
 type R = __m512i;
 
@@ -33,6 +34,11 @@ impl Lanes for Avx512 {
         fn stream(to: *mut u8, value: R) { _mm512_stream_si512(to.cast(), value) }
         fn fence() { _mm_sfence() }
         fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+        // Intel's intrinsic becomes a prefetch for reading where the compiler is not told of the instruction. Processors
+        // of these sets that do not have it take it for no operation.
+        fn prefetch_to_write(to: *const u8) {
+            asm!("prefetchw [{}]", in(reg) to, options(nostack, readonly, preserves_flags));
+        }
 
         fn add_f32(a: R, b: R) -> R { bits(_mm512_add_ps(floats(a), floats(b))) }
         fn multiply_f32(a: R, b: R) -> R { bits(_mm512_mul_ps(floats(a), floats(b))) }
@@ -51,6 +57,12 @@ impl Lanes for Avx512 {
         fn canonical(value: R) -> R {
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(floats(value), floats(value));
             _mm512_mask_blend_epi32(nan, value, _mm512_set1_epi32(NAN as i32))
+        }
+        fn canonical_four(values: [R; 4]) -> [R; 4] {
+            let [a, b, c, d] = values;
+            let in_ab = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(floats(a), floats(b));
+            let in_cd = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(floats(c), floats(d));
+            if in_ab | in_cd == 0 { values } else { all_canonical::<Self>(values) }
         }
         fn load_f16(from: *const u8) -> R { bits(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
         fn widen_f16(value: R) -> [R; 2] {

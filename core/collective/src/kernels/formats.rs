@@ -158,7 +158,7 @@ whole_registers!(I32, i32, same, add, max_i32, min_i32);
 whole_registers!(I64, i64, same, add_i64, max_i64, min_i64);
 
 #[inline(always)]
-pub(super) unsafe fn canonical<L: Lanes>(sum: L::Register) -> L::Register {
+unsafe fn canonical<L: Lanes>(sum: L::Register) -> L::Register {
     // SAFETY: passed on to the caller.
     unsafe { L::canonical(sum) }
 }
@@ -193,7 +193,7 @@ impl<L: Lanes> Vector for F16<L> {
     unsafe fn store(to: *mut u8, sums: Four<L>, store: Store) {
         // SAFETY: passed on to the caller.
         unsafe {
-            let [a, b, c, d] = each!(sums, sum => L::canonical(sum));
+            let [a, b, c, d] = L::canonical_four(sums);
             put::<L>(to, 0, L::narrow_f16([a, b]), store);
             put::<L>(to, 1, L::narrow_f16([c, d]), store);
         }
@@ -229,8 +229,7 @@ impl<L: Lanes> Vector for Bf16<L> {
     unsafe fn store(to: *mut u8, sums: Four<L>, store: Store) {
         // SAFETY: passed on to the caller.
         unsafe {
-            let [a, b, c, d] = each!(sums, sum => {
-                let bits = L::canonical(sum);
+            let [a, b, c, d] = each!(L::canonical_four(sums), bits => {
                 let odd = L::and(L::shift_right::<16>(bits), L::splat(1));
                 L::add(bits, L::add(odd, L::splat(0x7fff)))
             });

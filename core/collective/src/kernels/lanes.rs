@@ -18,6 +18,8 @@ pub(super) trait Lanes {
     unsafe fn fence();
     /// Asks for memory that is read soon; any address will do.
     unsafe fn prefetch(from: *const u8);
+    /// Asks for memory that is written soon, and for leave to write it; any address will do.
+    unsafe fn prefetch_to_write(to: *const u8);
 
     unsafe fn add_f32(a: Self::Register, b: Self::Register) -> Self::Register;
     unsafe fn multiply_f32(a: Self::Register, b: Self::Register) -> Self::Register;
@@ -28,6 +30,12 @@ pub(super) trait Lanes {
     unsafe fn min_f32(so_far: Self::Register, next: Self::Register) -> Self::Register;
     /// f32s in which every NaN is the one NaN.
     unsafe fn canonical(value: Self::Register) -> Self::Register;
+    /// The same of four: where it is cheaper to look whether there is any NaN.
+    #[inline(always)]
+    unsafe fn canonical_four(values: [Self::Register; 4]) -> [Self::Register; 4] {
+        // SAFETY: passed on to the caller.
+        unsafe { all_canonical::<Self>(values) }
+    }
     /// Half a register's bytes of f16s as f32s.
     unsafe fn load_f16(from: *const u8) -> Self::Register;
     /// A register's f16s as f32s: the lower half and the upper half.
@@ -71,6 +79,23 @@ pub(super) trait Lanes {
     unsafe fn add_i64(a: Self::Register, b: Self::Register) -> Self::Register;
     unsafe fn max_i64(a: Self::Register, b: Self::Register) -> Self::Register;
     unsafe fn min_i64(a: Self::Register, b: Self::Register) -> Self::Register;
+}
+
+/// Four, one by one.
+#[inline(always)]
+pub(super) unsafe fn all_canonical<L: Lanes + ?Sized>(
+    values: [L::Register; 4],
+) -> [L::Register; 4] {
+    let [a, b, c, d] = values;
+    // SAFETY: passed on to the caller.
+    unsafe {
+        [
+            L::canonical(a),
+            L::canonical(b),
+            L::canonical(c),
+            L::canonical(d),
+        ]
+    }
 }
 
 /// Writes the functions of an instruction set, each inlined into the code that has it.

@@ -58,6 +58,10 @@ impl Lanes for Neon {
             asm!("prfm pldl2keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags));
         }
 
+        fn prefetch_to_write(to: *const u8) {
+            asm!("prfm pstl1keep, [{}]", in(reg) to, options(nostack, readonly, preserves_flags));
+        }
+
         fn add_f32(a: R, b: R) -> R { bits(vaddq_f32(floats(a), floats(b))) }
         fn multiply_f32(a: R, b: R) -> R { bits(vmulq_f32(floats(a), floats(b))) }
         fn divide_f32(a: R, b: R) -> R { bits(vdivq_f32(floats(a), floats(b))) }

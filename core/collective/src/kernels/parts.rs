@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 
 use super::bytes::{E5m2, magnitudes, round_bytes, widen_bytes};
 use super::float::{self, NAN, NAN_8};
-use super::formats::{Bf16, F16, Four, arithmetic, canonical, each, get, put, scaling};
+use super::formats::{Bf16, F16, Four, arithmetic, each, get, put, scaling};
 use super::lanes::Lanes;
-use super::sweep::{Block, LARGEST, Operator, Vector, head, read};
+use super::sweep::{Block, LARGEST, Operator, Vector, head, read, write};
 use super::{Parts, Store};
 
 /// Elements whose sums can be written and read as f32s. Sums hold any f32, NaN included.
@@ -88,9 +88,7 @@ pub(super) unsafe fn sweep<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator
         let mut at = head;
         while count - at >= block {
             let sums = combine::<V, O, true>(operator, parts, at, block);
-            for to in &mut *destinations {
-                D::store(to.as_mut_ptr().add(at * D::ELEMENT), sums, store);
-            }
+            write::<D>(destinations, at * D::ELEMENT, sums, store);
             at += block;
         }
         piecewise::<V, D, O>(operator, destinations, parts, at, count);
@@ -183,7 +181,7 @@ unsafe fn load_four<L: Lanes>(from: *const u8) -> Four<L> {
 unsafe fn store_four<L: Lanes>(to: *mut u8, sums: Four<L>, store: Store) {
     // SAFETY: passed on to the caller.
     unsafe {
-        let [a, b, c, d] = each!(sums, sum => canonical::<L>(sum));
+        let [a, b, c, d] = L::canonical_four(sums);
         put::<L>(to, 0, a, store);
         put::<L>(to, 1, b, store);
         put::<L>(to, 2, c, store);

@@ -12,6 +12,8 @@ use super::lanes::Lanes;
 
 /// Bytes that are fetched at once, and that a streaming store has to fill.
 const LINE: usize = 64;
+/// How far ahead of the stores memory is asked for, in bytes: a store that waits for its line holds up all that follow.
+const AHEAD_OF_STORES: usize = 1024;
 /// Bytes of the largest block.
 pub(super) const LARGEST: usize = 256;
 
@@ -159,9 +161,7 @@ pub(super) unsafe fn sweep<V: Vector, O: Operator>(
         let mut at = head;
         while length - at >= V::BYTES {
             let sums = combine::<V, O, true>(operator, sources, at, V::BYTES);
-            for to in &mut *destinations {
-                V::store(to.as_mut_ptr().add(at), sums, store);
-            }
+            write::<V>(destinations, at, sums, store);
             at += V::BYTES;
         }
         part::<V, O>(operator, destinations, sources, at, length);
@@ -241,6 +241,31 @@ unsafe fn combine<V: Vector, O: Operator, const WHOLE: bool>(
             sums = operator.leave::<V>(index, O::combine::<V>(sums, next));
         }
         sums
+    }
+}
+
+/// Writes a whole block to each destination.
+///
+/// # Safety
+/// Needs `V`'s instruction set, so many bytes at `at`, and for streaming the alignment of a line.
+#[inline(always)]
+pub(super) unsafe fn write<V: Vector>(
+    destinations: &mut [&mut [u8]],
+    at: usize,
+    sums: V::Sums,
+    store: Store,
+) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        for to in &mut *destinations {
+            let to = to.as_mut_ptr().add(at);
+            if store == Store::Cached {
+                for line in (0..V::BYTES).step_by(LINE) {
+                    V::Lanes::prefetch_to_write(to.wrapping_add(AHEAD_OF_STORES + line));
+                }
+            }
+            V::store(to, sums, store);
+        }
     }
 }
 
