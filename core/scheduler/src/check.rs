@@ -225,8 +225,9 @@ impl<'a> World<'a> {
                 attempt,
                 rank,
                 node,
+                finalizer,
             } => {
-                self.create_pod(replay, *attempt, *rank, node)?;
+                self.create_pod(replay, *attempt, *rank, node, *finalizer)?;
             }
             Action::DeletePod {
                 attempt,

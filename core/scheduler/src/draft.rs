@@ -109,6 +109,7 @@ impl<'a> Draft<'a> {
                 attempt: number,
                 rank,
                 node,
+                finalizer: self.job.may_acknowledge(rank),
             });
         }
         self.status.phase = Phase::Starting;

@@ -150,6 +150,7 @@ impl<'a> Draft<'a> {
                 attempt: attempt.number,
                 rank,
                 node: name.clone(),
+                finalizer: self.job.may_acknowledge(rank),
             });
         }
         self.actions.extend(writes);

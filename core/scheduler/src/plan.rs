@@ -76,10 +76,12 @@ pub enum Action {
     CreatePod {
         /// Attempt.
         attempt: u32,
-        /// Node rank; rank 0 gets our finalizer.
+        /// Node rank.
         rank: u32,
         /// Node it is pinned to.
         node: NodeName,
+        /// Whether it gets our finalizer, because it may acknowledge for its gang.
+        finalizer: bool,
     },
     /// Delete a pod. Not found is fine.
     DeletePod {

@@ -16,12 +16,13 @@ impl<'a> Draft<'a> {
         let current = self.status.attempt;
         let phase = self.status.phase;
         let known = self.job.status.attempt;
+        // Neighbours of a kind are written together, so all deletions come first.
+        let mut strips = Vec::new();
         for pod in self.view.pods.values().filter(|pod| pod.attempt <= known) {
             let is_current = pod.attempt == current;
             let Pod { attempt, rank, .. } = **pod;
             let holds = is_current && phase.holds_nodes();
-            // Who is out may still run, on a node that was only unheard.
-            if holds && (!self.view.is_out(attempt, rank) || pod.has_ended()) {
+            if holds && !self.has_no_more_to_say(pod) {
                 continue;
             }
             let kept_for_its_log = is_current && self.is_kept(pod, ledger, wake);
@@ -34,9 +35,10 @@ impl<'a> Draft<'a> {
                 });
             }
             if pod.finalizer {
-                self.actions.push(Action::StripPod { attempt, rank });
+                strips.push(Action::StripPod { attempt, rank });
             }
         }
+        self.actions.extend(strips);
         let void = |number: u32| match number == current {
             true => !phase.holds_nodes() && !phase.is_terminal(),
             false => number <= known,
@@ -44,6 +46,14 @@ impl<'a> Draft<'a> {
         let attempts = self.view.attempts.keys().filter(|number| void(**number));
         self.actions
             .extend(attempts.map(|attempt| Action::DeleteAttempt { attempt: *attempt }));
+    }
+
+    /// Whether a pod of the attempt that holds nodes can go before it ends. Who is out may still run, on a node that was
+    /// only unheard. One that has ended stays for people to read its log, unless they want it gone, and in any case
+    /// if it acknowledged something: that is recorded when the attempt ends.
+    fn has_no_more_to_say(&self, pod: &Pod) -> bool {
+        let unwanted = pod.delete_by.is_some() && pod.acknowledged().is_none();
+        self.view.is_out(pod.attempt, pod.rank) && (!pod.has_ended() || unwanted)
     }
 
     /// Whether a pod of a job's last attempt stays for people to read its log. One that does not end
@@ -97,10 +107,8 @@ impl<'a> Draft<'a> {
                     grace,
                 });
             }
-            if pod.finalizer {
-                self.actions.push(Action::StripPod { attempt, rank });
-            }
         }
+        self.actions.extend(strips(self.view));
         if self.job.finalizer && has_left(self.view, ledger) {
             self.actions.push(Action::RemoveFinalizer);
         }
@@ -109,14 +117,16 @@ impl<'a> Draft<'a> {
 
 /// Pods whose job is gone: the garbage collector deletes them once our finalizer is off.
 pub(crate) fn orphans(view: &JobView<'_>) -> Vec<Action> {
-    view.pods
-        .values()
-        .filter(|pod| pod.finalizer)
-        .map(|pod| Action::StripPod {
-            attempt: pod.attempt,
-            rank: pod.rank,
-        })
-        .collect()
+    strips(view).collect()
+}
+
+/// Lets all pods of a job go.
+fn strips(view: &JobView<'_>) -> impl Iterator<Item = Action> {
+    let kept = view.pods.values().filter(|pod| pod.finalizer);
+    kept.map(|pod| Action::StripPod {
+        attempt: pod.attempt,
+        rank: pod.rank,
+    })
 }
 
 /// Whether nothing of the job runs on a node that could be given to others.

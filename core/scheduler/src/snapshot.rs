@@ -133,6 +133,14 @@ pub struct Job {
     pub status: Status,
 }
 
+impl Job {
+    /// Whether the pod of this rank may acknowledge for its gang. The lowest rank does, and where nodes may be lost
+    /// without a restart any can become that.
+    pub(crate) fn may_acknowledge(&self, rank: u32) -> bool {
+        rank == 0 || self.shrinks
+    }
+}
+
 /// The ConfigMap of an attempt: whoever creates it decides the attempt's nodes, once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
@@ -165,7 +173,7 @@ pub struct Pod {
     pub terminal: bool,
     /// Its deletionTimestamp, if it has one: when its grace is over.
     pub delete_by: Option<Timestamp>,
-    /// Whether it carries our finalizer (rank 0 does, until its acknowledgement is recorded).
+    /// Whether it carries our finalizer. Who may acknowledge for the gang does, until that is recorded.
     pub finalizer: bool,
     /// creationTimestamp.
     pub created: Timestamp,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use topology::{NodeName, Zone};
 
 use super::{
-    CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, ONE_GANG_PER_NODE, Outcome,
-    RECORD_FIRST, Replay, World, ensure,
+    CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, NO_LOST_SAVE,
+    ONE_GANG_PER_NODE, Outcome, RECORD_FIRST, Replay, World, ensure,
 };
 use crate::plan::NewAttempt;
 use crate::snapshot::{Job, Node, ZonePolicy};
@@ -111,6 +111,7 @@ impl<'a> World<'a> {
         attempt: u32,
         rank: u32,
         node: &NodeName,
+        finalizer: bool,
     ) -> Outcome {
         let status = replay.status;
         let current = status.attempt == attempt && status.phase == Phase::Assigned;
@@ -135,6 +136,10 @@ impl<'a> World<'a> {
         })?;
         ensure(!self.occupied.contains(node), ONE_GANG_PER_NODE, || {
             format!("node {node} is occupied")
+        })?;
+        let last_word = rank == 0 || replay.job.shrinks;
+        ensure(finalizer || !last_word, NO_LOST_SAVE, || {
+            format!("rank {rank} may acknowledge, and its pod would not wait for the record")
         })?;
         let fresh = replay.ranks.insert((attempt, rank));
         ensure(fresh, GANG_WHOLE, || format!("rank {rank} twice"))

@@ -111,6 +111,26 @@ fn a_missing_pod_is_refused() {
 }
 
 #[test]
+fn a_pod_that_may_acknowledge_and_would_not_wait_for_the_record_is_refused() {
+    for (shrinks, first) in [(false, 0), (true, 1)] {
+        let (mut snapshot, _) = good();
+        snapshot.jobs[1].shrinks = shrinks;
+        let mut plan = plan(&snapshot, &Policy::default(), at(0));
+        assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
+        for action in &mut plan.jobs[1].actions {
+            if let Action::CreatePod {
+                rank, finalizer, ..
+            } = action
+                && *rank == first
+            {
+                *finalizer = false;
+            }
+        }
+        refused(&snapshot, &plan, "no-lost-save");
+    }
+}
+
+#[test]
 fn a_pod_on_another_rank_s_node_is_refused() {
     let (snapshot, mut plan) = good();
     for action in &mut plan.jobs[1].actions {

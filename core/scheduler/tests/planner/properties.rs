@@ -37,6 +37,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                     attempt,
                     rank,
                     node,
+                    finalizer,
                 } => {
                     if pod_of(pods, key, *attempt, *rank).is_none() {
                         pods.push(Pod {
@@ -47,7 +48,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                             state: PodState::Unbound,
                             terminal: false,
                             delete_by: None,
-                            finalizer: *rank == 0,
+                            finalizer: *finalizer,
                             created: now,
                         });
                     }

@@ -2,7 +2,8 @@
 //! an attempt takes over.
 
 use scheduler::{
-    Action, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Snapshot, Stuck, check,
+    Action, Checkpoint, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Snapshot,
+    Stuck, check,
 };
 
 use crate::build::{at, job, key, node};
@@ -10,7 +11,7 @@ use crate::decisions::{decide, placed, queue, recorded, step};
 use crate::gangs::{deletions, train};
 use crate::life::{Life, is_over, live, lose_node, succeeded_uncharged};
 use crate::properties::apply;
-use crate::world::{Program, World};
+use crate::world::{Deed, Program, World};
 
 const LOST: &str = "Goes on with 2 of 3 nodes: lost a-002";
 
@@ -235,6 +236,88 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
     assert_eq!(snapshot.attempts.last().unwrap().nodes.len(), 3);
 }
 
+/// Rank 0 is lost and the others were asked to stop; rank 1 saved for them.
+fn suspended_without_rank_0() -> (Snapshot, Checkpoint) {
+    let mut snapshot = running();
+    assert!(snapshot.pods.iter().all(|pod| pod.finalizer));
+    snapshot.nodes[0].ready = false;
+    commit(&mut snapshot, &[0]);
+    step(&mut snapshot, at(10));
+    snapshot.jobs[0].suspend = true;
+    step(&mut snapshot, at(11));
+    let ack = Checkpoint {
+        attempt: 1,
+        step: 7,
+        digest: "d".to_owned(),
+    };
+    for pod in &mut snapshot.pods[1..] {
+        let ack = (pod.rank == 1).then(|| ack.clone());
+        pod.state = PodState::Interrupted { ack };
+        pod.terminal = true;
+    }
+    (snapshot, ack)
+}
+
+// SAVE-1
+#[test]
+fn without_rank_0_the_pod_that_acknowledged_stays_until_that_is_recorded() {
+    let (mut snapshot, ack) = suspended_without_rank_0();
+    let plan = decide(&snapshot, at(12));
+    let status = recorded(&plan, "train");
+    assert_eq!(
+        (status.phase, status.last_checkpoint),
+        (Phase::Suspended, Some(ack.clone()))
+    );
+    let actions = &plan.jobs[0].actions;
+    let strips = [1, 2].map(|rank| Action::StripPod { attempt: 1, rank });
+    assert!(matches!(actions[0], Action::Record { .. }), "{actions:#?}");
+    assert_eq!(actions[1..3], strips);
+    apply(&mut snapshot, &plan, at(12));
+    let left: Vec<u32> = snapshot.pods.iter().map(|pod| pod.rank).collect();
+    assert_eq!(left, [0], "what is on the dead node is Kubernetes' to end");
+    // The next attempt goes on there.
+    snapshot.jobs[0].suspend = false;
+    snapshot.nodes[0].ready = true;
+    snapshot.pods.clear();
+    let plan = decide(&snapshot, at(13));
+    let next = plan.jobs[0].attempt().unwrap();
+    assert_eq!(next.resume, Some(ack));
+}
+
+#[test]
+fn pods_are_deleted_together_before_any_is_let_go() {
+    let mut snapshot = running();
+    snapshot.stuck = vec![stuck(0)];
+    let plan = decide(&snapshot, at(14));
+    assert_eq!(deletions(&plan).len(), 3);
+    let actions = &plan.jobs[0].actions;
+    let deletes = |action: &Action| matches!(action, Action::DeletePod { .. });
+    let strips = |action: &Action| matches!(action, Action::StripPod { .. });
+    let last = actions.iter().rposition(deletes);
+    assert!(last < actions.iter().position(strips), "{actions:#?}");
+    assert_eq!(actions.iter().filter(|action| strips(action)).count(), 3);
+}
+
+#[test]
+fn a_pod_that_the_others_went_on_without_is_let_go_when_somebody_deletes_it() {
+    let mut snapshot = running();
+    end(&mut snapshot, 2, failed());
+    commit(&mut snapshot, &[2]);
+    step(&mut snapshot, at(10));
+    assert!(decide(&snapshot, at(11)).is_empty());
+    snapshot.pods[2].delete_by = Some(at(12));
+    let plan = decide(&snapshot, at(12));
+    let rank = 2;
+    assert_eq!(
+        plan.jobs[0].actions,
+        [Action::StripPod { attempt: 1, rank }]
+    );
+    // Unless it holds what is recorded at the end only.
+    let (with_ack, _) = suspended_without_rank_0();
+    snapshot.pods[2].state = with_ack.pods[1].state.clone();
+    assert!(decide(&snapshot, at(12)).is_empty());
+}
+
 #[test]
 fn a_pod_that_is_asked_to_leave_makes_the_whole_gang_save() {
     let mut snapshot = running();
@@ -310,6 +393,30 @@ fn a_job_lives_on_without_a_rank_that_failed_and_another_uses_its_node() {
             went_on(world);
             let end = |name| world.jobs[&key(name)].job.status.finished_at;
             assert!(end("next") < end("train"), "{}", world.describe());
+        },
+    });
+}
+
+// SAVE-1
+#[test]
+fn a_job_without_rank_0_is_suspended_with_its_work_saved_and_goes_on_there() {
+    live(&Life {
+        set_up: |world| {
+            submit(world, "train", 3, 0, Program::trains(300));
+            lose_node(world, "a-000", 200, 600);
+            world.after(260, Deed::Suspend(key("train"), true));
+            world.after(620, Deed::Suspend(key("train"), false));
+        },
+        over: is_over,
+        verify: |world| {
+            succeeded_uncharged(world);
+            // Nobody led for long enough that it ended where it was?
+            if world.operator.crash.after.is_empty() {
+                let stored = &world.jobs[&key("train")];
+                let acked = stored.acked.map(|(attempt, _)| attempt);
+                let seen = (acked, stored.job.status.attempt);
+                assert_eq!(seen, (Some(1), 2), "{}", world.describe());
+            }
         },
     });
 }

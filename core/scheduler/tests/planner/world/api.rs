@@ -43,8 +43,9 @@ impl World {
                 attempt,
                 rank,
                 node,
+                finalizer,
             } => {
-                self.create_pod((key.clone(), attempt, rank), node);
+                self.create_pod((key.clone(), attempt, rank), node, finalizer);
                 Ok(())
             }
             Action::DeletePod {
@@ -125,7 +126,7 @@ impl World {
         Ok(())
     }
 
-    fn create_pod(&mut self, id: PodId, node: topology::NodeName) {
+    fn create_pod(&mut self, id: PodId, node: topology::NodeName, finalizer: bool) {
         if self.pods.contains_key(&id) {
             return;
         }
@@ -143,7 +144,7 @@ impl World {
             state: PodState::Unbound,
             terminal: false,
             delete_by: None,
-            finalizer: rank == 0,
+            finalizer,
             created: self.now(),
         };
         self.pods.insert(

@@ -261,10 +261,10 @@ impl World {
             return;
         }
         self.queue.after(grace, Event::Kill(id.clone()));
-        let saves = self
-            .jobs
-            .get(&job)
-            .is_some_and(|stored| stored.program.saves);
+        let stored = self.jobs.get(&job);
+        let saves = stored.is_some_and(|stored| stored.program.saves);
+        // Or will be whole again, without those whom it has lost.
+        let whole = whole || stored.is_some_and(|stored| stored.job.shrinks);
         if whole && saves && !self.run(id).saving {
             self.run(id).saving = true;
             let delay = self.delay(200, 12_000);
@@ -280,6 +280,10 @@ impl World {
         }
         let now = self.millis();
         let started = self.runs[&(job.clone(), attempt)].started.unwrap();
+        let members = self.members(&job, attempt);
+        // The lowest that is left acknowledges.
+        let first = &self.pods[&members[0]];
+        let acknowledged = first.stopping && first.trains();
         let Some(stored) = self.jobs.get_mut(&job) else {
             return;
         };
@@ -289,17 +293,16 @@ impl World {
             step: stored.saved,
             digest: "d".to_owned(),
         };
-        let first = self.pods.get(&(job.clone(), attempt, 0));
-        if first.is_some_and(|first| first.stopping && first.trains()) {
+        if acknowledged {
             stored.acked = Some((attempt, stored.saved));
         }
-        for id in self.members(&job, attempt) {
-            let ack = (id.2 == 0).then(|| ack.clone());
-            let state = match self.pods[&id].stopping {
+        for id in &members {
+            let ack = (*id == members[0]).then(|| ack.clone());
+            let state = match self.pods[id].stopping {
                 true => PodState::Interrupted { ack },
                 false => PodState::Succeeded,
             };
-            self.end(&id, state);
+            self.end(id, state);
         }
     }
 

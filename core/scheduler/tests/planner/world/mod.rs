@@ -358,14 +358,13 @@ impl World {
             );
         }
         let crossing = self.attempts.values().filter(|attempt| {
-            let trains = |rank| {
-                let id = (attempt.job.clone(), attempt.number, rank);
-                // On a dead machine nothing trains, whatever its pod says.
-                self.pods
-                    .get(&id)
-                    .is_some_and(|running| running.trains() && self.is_alive(&running.pod.node))
-            };
-            attempt.crossing && trains(0)
+            let members = self.members(&attempt.job, attempt.number);
+            // On a dead machine nothing trains, whatever its pod says.
+            let trains = members.first().is_some_and(|id| {
+                let running = &self.pods[id];
+                running.trains() && self.is_alive(&running.pod.node)
+            });
+            attempt.crossing && trains
         });
         let limit = self.policy.max_cross_zone_jobs as usize;
         assert!(
