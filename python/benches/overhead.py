@@ -1,4 +1,4 @@
-"""What a bucket costs the trainer's processor: ``python3 python/benches/overhead.py``, with FIREFLYER_SIDECAR set.
+"""What a bucket costs the trainer's processor: ``cargo xtask bench calls``, or this file with FIREFLYER_SIDECAR set.
 
 Two ranks of one node call small operations, some dozens at a time as DDP does, and wait for them afterwards. Printed is
 processor time, user and system, of rank 0: it grows less when others use the machine than time on a clock does, and is

@@ -170,8 +170,8 @@ class Exchange:
         if not self._ready(flat(tensors)):
             return self._gloo.recv_anysource(flat(tensors), tag)
         raise HFReduceError(
-            "failed to receive from any rank: hfreduce asks the rank that sends, so say which one (`src`), or make a "
-            "group over gloo for it"
+            "failed to receive from any rank: hfreduce asks the rank that sends, as NCCL does. Say which one it is "
+            "(`src=`), or make a group for such messages: `new_group(backend=\"gloo\")`"
         )
 
     def _post(self, kind: str, tensor: torch.Tensor, other: int, tag: int) -> dist.Work:

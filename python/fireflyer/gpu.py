@@ -260,7 +260,7 @@ class Courier:
         if own != ordinal:
             raise HFReduceError(
                 f"failed to call allreduce with a tensor on cuda:{ordinal}: this group adds up cuda:{own} with the GPU "
-                "it shares an NVLink with; use one GPU, or set FIREFLYER_NVLINK=Off"
+                "it shares an NVLink with; use one GPU, or spec.communication.nvlink: Never"
             )
         return bridge
 

@@ -246,13 +246,14 @@ class HFReduceGroup(Reductions, Copies, Exchange, dist.ProcessGroup):
                 f"{self._process}; use it outside of DataLoader workers and forked children"
             )
         for tensor in tensors:
+            if tensor.is_cpu and tensor.layout == torch.strided:
+                continue
             if tensor.device.type not in ("cpu", "meta"):
                 raise HFReduceError(
                     f"failed to call a collective with a tensor on {tensor.device}: of one tensor on a GPU hfreduce does "
                     "allreduce, reduce, broadcast, allgather and reduce_scatter; copy it to host memory, or use nccl"
                 )
-            if tensor.layout != torch.strided or tensor.device.type != "cpu":
-                return False
+            return False
         return self._client is not None
 
     def _each(
@@ -292,8 +293,14 @@ class HFReduceGroup(Reductions, Copies, Exchange, dist.ProcessGroup):
                 after()
             return participants
 
-        told = [one for one in (results or outputs) if one is not None]
-        nbytes = sum(one.nbytes for one in outputs if one is not None)
+        told: list[torch.Tensor] = []
+        nbytes = 0
+        for one in outputs:
+            if one is not None:
+                told.append(one)
+                nbytes += one.nbytes
+        if results:
+            told = [one for one in results if one is not None]
         lane = self._lane
         with self._turn():
             try:

@@ -1,7 +1,7 @@
 """Tells the platform how far training is: ``progress.json`` and ``ack.json`` in the run directory.
 
 Owns the two files and the rate at which they change. The node's sidecar reads them and forwards them
-to the operator. Only global rank 0 writes; telling never fails the training.
+to the operator. Only the lowest rank that is left writes; telling never fails the training.
 """
 
 from __future__ import annotations

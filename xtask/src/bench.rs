@@ -4,10 +4,11 @@ mod hfreduce;
 
 use std::process::ExitCode;
 
+use ::cluster::prerequisites;
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child};
+use crate::{Verb, child, cluster, python};
 
 pub(crate) const VERB: Verb = Verb {
     name: "bench",
@@ -19,11 +20,13 @@ pub(crate) const VERB: Verb = Verb {
 const USAGE: &str = "
 Usage: cargo xtask bench [SUITE]
 
-Suites (default: all but the last):
+Suites (default: all but the last two):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   allreduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
-  losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, against the limits
+  losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
+             of two zones, against the limits
+  calls      what a call of a collective costs the trainer's thread, in microseconds (root, for the trainer's root)
   hfreduce   allreduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
 
 Options of `hfreduce`, which needs root for namespaces and installs its rivals (Gloo in the trainer's root, Open MPI
@@ -90,6 +93,8 @@ const SUITES: &[Suite] = &[
             "restart",
             "--test",
             "faults",
+            "--test",
+            "namespaces",
             "--",
             "--nocapture",
             "--test-threads",
@@ -104,6 +109,9 @@ fn run(mut args: Args) -> Result<ExitCode> {
         return hfreduce::run(args);
     }
     args.finish()?;
+    if wanted.as_deref() == Some("calls") {
+        return calls();
+    }
     let known = |name: &String| SUITES.iter().any(|suite| suite.name == name);
     if let Some(name) = wanted.as_ref().filter(|name| !known(name)) {
         return Err(Usage(format!("there is no suite {name:?}")).into());
@@ -123,6 +131,20 @@ fn run(mut args: Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn calls() -> Result<ExitCode> {
+    if !prerequisites::is_root() {
+        return Ok(cluster::ask_for_root(
+            "It runs in the trainer's root, which only root may enter.",
+        ));
+    }
+    let status = python::measure_calls()?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Model of the processor: figures of different ones cannot be compared.

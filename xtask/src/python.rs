@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 use std::{env, fs, io};
 
@@ -27,8 +27,8 @@ namespaces of their own.
     run,
 };
 
-/// Mounts what a root needs, then runs the tests in it. Arguments: root, repository, wheel, programs, folder of the stand-in
-/// for a GPU's driver, then unittest's.
+/// Mounts what a root needs, then runs Python in it. Arguments: root, repository, wheel, programs, folder of the stand-in
+/// for a GPU's driver, then Python's.
 const ENTER: &str = r#"
 set -e
 root=$1 repository=$2 site=$3 programs=$4 drivers=$5; shift 5
@@ -46,7 +46,7 @@ exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/
   PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 \
   USE_LIBUV=0 FIREFLYER_SIDECAR=/opt/programs/hfreduce-sidecar \
   FIREFLYER_FAKE_CUDA=/opt/drivers/libfake_cuda.so \
-  sh -c 'cd /src/python/tests && exec python3 -m unittest "$@" 2>&1' tests "$@"
+  sh -c 'cd /src/python/tests && exec python3 "$@" 2>&1' python "$@"
 "#;
 
 fn run(mut args: Args) -> Result<ExitCode> {
@@ -57,27 +57,8 @@ fn run(mut args: Args) -> Result<ExitCode> {
             "The tests run in the trainer's root, which only root may enter.",
         ));
     }
-    packages::install(&prerequisites::missing_for_images())?;
-    packages::install(&prerequisites::missing_for_trainer())?;
-    let programs = images::programs()?;
-    let root = unpacked(&trainer::base()?)?;
-    let site = trainer::wheel()?;
-    let drivers = drivers()?;
-
-    let mut tests = Command::new("unshare");
-    tests
-        .args([
-            "--mount",
-            "--pid",
-            "--fork",
-            "--net",
-            "--kill-child",
-            "bash",
-            "-c",
-            ENTER,
-            "tests",
-        ])
-        .args([&root, &paths::repository(), &site, &programs, &drivers]);
+    let mut tests = python()?;
+    tests.args(["-m", "unittest"]);
     match &test {
         Some(test) => tests.args(["--verbose", test]),
         None => tests.args(["discover", "--verbose"]),
@@ -108,6 +89,38 @@ fn run(mut args: Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Prints what a call costs the trainer: `cargo xtask bench calls`.
+pub(crate) fn measure_calls() -> Result<ExitStatus> {
+    let mut bench = python()?;
+    bench.arg("../benches/overhead.py").stdin(Stdio::null());
+    bench.status().context("failed to start Python")
+}
+
+/// Python in the trainer's root and in namespaces of its own, with all that the tests need, in their folder.
+fn python() -> Result<Command> {
+    packages::install(&prerequisites::missing_for_images())?;
+    packages::install(&prerequisites::missing_for_trainer())?;
+    let programs = images::programs()?;
+    let root = unpacked(&trainer::base()?)?;
+    let site = trainer::wheel()?;
+    let drivers = drivers()?;
+    let mut python = Command::new("unshare");
+    python
+        .args([
+            "--mount",
+            "--pid",
+            "--fork",
+            "--net",
+            "--kill-child",
+            "bash",
+            "-c",
+            ENTER,
+            "python",
+        ])
+        .args([&root, &paths::repository(), &site, &programs, &drivers]);
+    Ok(python)
 }
 
 /// Builds the stand-in for a GPU's driver; the folder that it is in.

@@ -15,8 +15,8 @@ use super::process::{Folder, Process};
 
 /// A gang that needs longer to come up never does: 32 times PyTorch on two cores takes a while.
 const START: Duration = Duration::from_secs(180);
-/// Longest silence of a rank: the slowest call, a hundred times over.
-const SILENCE: Duration = Duration::from_secs(180);
+/// Longest silence of a rank: the slowest call, thirty times over.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// A rank that has connected.
 #[derive(Debug)]

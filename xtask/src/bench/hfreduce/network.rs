@@ -4,6 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -12,6 +13,8 @@ pub(super) const INTERFACE: &str = "eth0";
 /// The bridge, and the address of the namespace that it is in.
 pub(super) const BRIDGE: &str = "br0";
 const HUB: &str = "192.0.2.1";
+/// The first port that is lent.
+const FIRST_PORT: u16 = 29400;
 /// Every contender gets the same, by the nodes' routes, because not every rival can be told and not every kernel lets
 /// a namespace have a default of its own. Some systems have bbr, which paces and is slower on a local wire.
 pub(super) const CONGESTION_CONTROL: &str = "cubic";
@@ -22,6 +25,7 @@ pub(super) struct Network {
     /// The namespace of the bridge: what belongs to no node runs there.
     pub(super) hub: Namespace,
     pub(super) nodes: Vec<Namespace>,
+    next_port: AtomicU16,
 }
 
 /// A network namespace: that of a process which waits for the end of its input.
@@ -42,6 +46,7 @@ impl Network {
         let mut network = Self {
             hub,
             nodes: Vec::new(),
+            next_port: AtomicU16::new(FIRST_PORT),
         };
         for node in 0..nodes {
             let own = Namespace::new(format!("192.0.2.{}", 10 + node))?;
@@ -57,6 +62,11 @@ impl Network {
             network.nodes.push(own);
         }
         Ok(network)
+    }
+
+    /// A port that nobody else was lent: gangs live side by side on the same nodes.
+    pub(super) fn port(&self) -> u16 {
+        self.next_port.fetch_add(1, Ordering::Relaxed)
     }
 }
 

@@ -64,7 +64,8 @@ pub(super) fn start(
     ranks
         .args(program.arguments)
         .arg("/tmp/bench/conductor.sock");
-    ranks.arg(format!("{}:29400", first.address)).arg(INTERFACE);
+    ranks.arg(format!("{}:{}", first.address, network.port()));
+    ranks.arg(INTERFACE);
     ranks.arg(shape.procs.to_string());
     ranks.args(nodes.iter().map(Namespace::file));
     conductor.start(&ranks).map(drop)

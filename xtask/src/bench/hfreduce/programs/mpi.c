@@ -18,6 +18,7 @@ static void release(void) {
     }
     free(in);
     free(out);
+    in = out = NULL;
     tensors = 0;
 }
 

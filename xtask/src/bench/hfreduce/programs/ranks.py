@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ def _serve(conductor: str, number: int, rank: Rank) -> None:
 def fork(
     conductor: str, procs: int, namespaces: Sequence[str], make: Callable[[int, int], Rank]
 ) -> None:
-    """Forks the ranks, node by node. `make` makes one of its number and the size of the gang, in its own process."""
+    """Forks the ranks, node by node, and ends with the first that fails. `make` makes one of its number and the size of
+    the gang, in its own process."""
     world = procs * len(namespaces)
     for number in range(world):
         if os.fork() == 0:
@@ -85,4 +87,7 @@ def fork(
                 os._exit(1)
             os._exit(0)
     for _ in range(world):
-        os.wait()
+        _, status = os.wait()
+        if status != 0:
+            # The others, which may wait for it for ever, die with their parent.
+            sys.exit("a rank has failed")
