@@ -6,6 +6,7 @@
 
 pub mod assignment;
 pub mod attach;
+pub mod bell;
 pub mod block;
 pub mod client;
 pub mod cuda;

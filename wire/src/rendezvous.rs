@@ -77,7 +77,7 @@ pub enum ToOperator {
     },
     /// Once a second.
     Heartbeat {
-        /// How far training is; from node rank 0.
+        /// How far training is; from the node of the lowest rank that is left.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         progress: Option<Progress>,
     },

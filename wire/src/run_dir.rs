@@ -2,14 +2,18 @@
 //! share: their names, their types, and how they are written (a reader sees the old content or the
 //! new one, never half of it). Who writes which file is said at its name.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// The mode of a file that its writer alone may change.
+pub const READABLE: u32 = 0o644;
 /// Where the folder is mounted in both containers.
 pub const PATH: &str = "/run/fireflyer";
 /// The sidecar's unix socket for the trainer's processes.
@@ -28,9 +32,9 @@ pub const FLIGHT: &str = "hfreduce-flight.json";
 pub const STOP: &str = "stop";
 /// Exists when nothing of this pod may run on, because others do its work or did: made by the sidecar. Holds why.
 pub const VOID: &str = "void";
-/// The checkpoint saved because of the stop; written by global rank 0.
+/// The checkpoint saved because of the stop; written by the lowest rank that is left.
 pub const ACK: &str = "ack.json";
-/// How far training is; written by global rank 0, forwarded by the sidecar.
+/// How far training is; written by the lowest rank that is left, forwarded by its sidecar.
 pub const PROGRESS: &str = "progress.json";
 
 /// The attempt's assignment in the folder of its ConfigMap.
@@ -123,7 +127,7 @@ pub struct RosterNode {
 }
 
 impl Progress {
-    /// Reads the progress, if rank 0 has written any yet.
+    /// Reads the progress, if a rank of this node has written any yet.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
         read_if_any(&dir.join(PROGRESS), PROGRESS_LIMIT_BYTES)
     }
@@ -163,7 +167,7 @@ fn read_if_any<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<Option<T>
         path: path.to_owned(),
         source,
     };
-    let file = match File::open(path) {
+    let file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
@@ -192,12 +196,34 @@ fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
         source,
     };
     let bytes = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    put(path, &bytes, READABLE).map_err(failed)
+}
+
+/// Opens a file, and nothing else that another process of the pod may have put there: no link, and no pipe that it
+/// would wait at.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    Ok(file)
+}
+
+/// Puts a file in place whole, for every user to read. Never through a link that another process of the pod has put
+/// there.
+pub fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     // One writer a file, so a name of the process's own is unique.
     let new = path.with_extension(format!("{}.new", std::process::id()));
-    File::create(&new)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| fs::rename(&new, path))
-        .map_err(failed)
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(bytes)?;
+    fs::rename(&new, path)
 }
 
 fn digest<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -234,6 +260,33 @@ mod tests {
         progress.write(dir.path()).unwrap();
         assert_eq!(Progress::read(dir.path()).unwrap(), Some(progress));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing left");
+    }
+
+    #[test]
+    fn nothing_is_written_or_read_through_a_link_and_no_pipe_is_waited_at() {
+        let dir = folder();
+        let (secret, target) = (dir.path().join("secret"), dir.path().join(ACK));
+        fs::write(&secret, b"before").unwrap();
+        let new = target.with_extension(format!("{}.new", std::process::id()));
+        for planted in [&target, &new] {
+            std::os::unix::fs::symlink(&secret, planted).unwrap();
+        }
+        assert!(matches!(
+            CheckpointRef::read_ack(dir.path()),
+            Err(Error::Read { .. })
+        ));
+        put(&target, b"after", READABLE).unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"before");
+        assert_eq!(fs::read(&target).unwrap(), b"after");
+        for planted in [&target, &new] {
+            fs::remove_file(planted).ok();
+            let made = std::process::Command::new("mkfifo").arg(planted).status();
+            assert!(made.unwrap().success());
+        }
+        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        assert!(matches!(error, Error::Read { .. }), "{error}");
+        put(&target, b"again", READABLE).unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"again");
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Memory shared between a sidecar and its trainer: sealed memfds and their mappings. Owns every
-//! mapping's life and bounds; what lies in a segment is the business of `ring` and of the engine.
+//! Memory shared between a sidecar and its trainer: sealed memfds and their mappings. Owns who may
+//! map and write them; what lies in a segment is the business of `ring` and of the engine.
 //! Safe code will not do: a pipe or socket would copy each byte twice more, and copying is what an
 //! allreduce spends its time on (a copy out of shared memory costs 164 ms where reading in place
 //! costs 116, measured at 2 x 4 ranks of 186 MiB).
+
+mod mapping;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,11 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::ProtFlags;
 
 use crate::cuda::{self, Device, RegisteredOnce};
 use crate::draft::Draft;
 use crate::home::Home;
+pub(crate) use mapping::Mapping;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
 pub const UNIT_BYTES: usize = 64 << 10;
@@ -23,8 +26,6 @@ pub const UNIT_BYTES: usize = 64 << 10;
 pub const LIMIT_BYTES: usize = 64 << 30;
 /// What the kernel calls the file system of ordinary memfds.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
-/// From this size on huge pages are asked for.
-const HUGE_BYTES: usize = 2 << 20;
 
 /// Why a segment could not be made or mapped.
 #[derive(Debug, thiserror::Error)]
@@ -65,136 +66,6 @@ impl Error {
 pub fn size_class(bytes: usize) -> usize {
     let step = (bytes.checked_next_power_of_two().unwrap_or(bytes) / 16).max(UNIT_BYTES);
     bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
-}
-
-/// A mapping that ends with the value.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: a mapping is memory like any other: it belongs to the process and not to a thread.
-#[expect(unsafe_code, reason = "mappings may move between threads")]
-unsafe impl Send for Mapping {}
-// SAFETY: shared references only read, or go through atomics.
-#[expect(unsafe_code, reason = "mappings may be shared between threads")]
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self, Error> {
-        Self::map(fd, bytes, protection, MapFlags::SHARED)?.touched(protection)
-    }
-
-    /// The first mapping of a new file, whose pages come to lie where they belong.
-    fn first(fd: BorrowedFd<'_>, bytes: usize, home: &Home) -> Result<Self, Error> {
-        let mapping = Self::untouched(fd, bytes)?;
-        home.settle(mapping.start, bytes);
-        mapping.touched(ProtFlags::READ | ProtFlags::WRITE)
-    }
-
-    /// For reading and writing, without a page of it.
-    pub(crate) fn untouched(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        Self::map(fd, bytes, protection, MapFlags::SHARED)
-    }
-
-    /// Maps for reading and writing, where what is written stays in this process.
-    pub(crate) fn private(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // To touch private pages for writing would copy them.
-        Self::map(fd, bytes, protection, MapFlags::PRIVATE)?.touched(ProtFlags::READ)
-    }
-
-    #[expect(unsafe_code, reason = "mmap")]
-    fn map(
-        fd: BorrowedFd<'_>,
-        bytes: usize,
-        protection: ProtFlags,
-        sharing: MapFlags,
-    ) -> Result<Self, Error> {
-        let failed = |doing, source: rustix::io::Errno| Error::System {
-            doing,
-            bytes,
-            source: source.into(),
-        };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, sharing, fd, 0) }
-                .map_err(|source| failed("map", source))?;
-        let start = NonNull::new(start.cast::<u8>())
-            .ok_or_else(|| failed("map", rustix::io::Errno::NOMEM))?;
-        let mapping = Self { start, bytes };
-        if bytes >= HUGE_BYTES {
-            // Depends on the kernel's shmem_enabled; a refusal costs speed, not function.
-            mapping.advise(Advice::LinuxHugepage).ok();
-        }
-        Ok(mapping)
-    }
-
-    /// Touches now what the first operation would otherwise fault in, which triples its time. Kernels
-    /// before 5.14 do not know the advice and fault later.
-    fn touched(self, protection: ProtFlags) -> Result<Self, Error> {
-        let touch = if protection.contains(ProtFlags::WRITE) {
-            Advice::LinuxPopulateWrite
-        } else {
-            Advice::LinuxPopulateRead
-        };
-        match self.advise(touch) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(self),
-            Err(source) => Err(Error::System {
-                doing: "touch",
-                bytes: self.bytes,
-                source: source.into(),
-            }),
-        }
-    }
-
-    #[expect(unsafe_code, reason = "madvise")]
-    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is this mapping, and no advice used here discards content, but for `discard`.
-        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) }
-    }
-
-    /// Drops what was written to a private mapping: it shows the file again. Others lose nothing by it, their content
-    /// is the file's.
-    pub(crate) fn discard(&self) -> rustix::io::Result<()> {
-        self.advise(Advice::LinuxDontNeed)?;
-        // Speed, not function.
-        self.advise(Advice::LinuxPopulateRead).ok();
-        Ok(())
-    }
-
-    /// Where it begins, and its length.
-    pub(crate) fn place(&self) -> (NonNull<u8>, usize) {
-        (self.start, self.bytes)
-    }
-
-    #[expect(unsafe_code, reason = "a mapping as a slice")]
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` is mapped for `bytes` until drop, and the file cannot shrink under it: the
-        // seals are set by `Segment::create` and checked by `open`. Every bit pattern is a valid u8.
-        // Another process may write at the same time; each byte is used as a number only, never to
-        // decide about memory, so a torn read spoils that process's own sum and nothing else.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
-    }
-
-    #[expect(unsafe_code, reason = "a mapping as atomics")]
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mappings are page-aligned, so aligned for u64; the length is rounded down; an atomic
-        // may be shared with other processes. Only `Segment` calls this, whose mapping is writable.
-        unsafe {
-            std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / 8)
-        }
-    }
-}
-
-impl Drop for Mapping {
-    #[expect(unsafe_code, reason = "munmap")]
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new`, and every borrow of it ended with the value.
-        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) }.ok();
-    }
 }
 
 /// A segment mapped for reading and writing: by its creator, or by the client it was handed to.
@@ -312,7 +183,7 @@ impl Segment {
     /// Its size.
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> usize {
-        self.mapping.bytes
+        self.mapping.place().1
     }
 
     /// Its content. Whether another process writes at the same time is agreed by protocol.
@@ -345,12 +216,12 @@ impl Segment {
 
     /// Where it begins, for whoever hands it out by address and keeps it mapped meanwhile.
     pub(crate) fn place(&self) -> NonNull<u8> {
-        self.mapping.start
+        self.mapping.place().0
     }
 
     /// Where it begins, for `block`, which hands out ranges of it.
     pub(crate) fn start(&self) -> *mut u8 {
-        self.mapping.start.as_ptr()
+        self.mapping.place().0.as_ptr()
     }
 
     /// Its content as words that several processes may read and write at once.
@@ -399,7 +270,7 @@ impl View {
     /// Its size.
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> usize {
-        self.mapping.bytes
+        self.mapping.place().1
     }
 
     /// Its content. Whether another process writes at the same time is agreed by protocol.
@@ -435,6 +306,7 @@ fn check(fd: BorrowedFd<'_>, announced: usize) -> Result<(), Error> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::mapping::HUGE_BYTES;
     use super::*;
 
     /// A field of the mapping of a memfd in this process, in KiB.

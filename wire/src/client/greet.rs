@@ -12,7 +12,8 @@ use super::Error;
 use super::keep::Belongings;
 use super::shared::{Link, sleep_on};
 use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
-use crate::ring::{self, Bell, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
+use crate::bell::Bell;
+use crate::ring::{self, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
 use crate::segment::Segment;
 
 const REQUEST: &str = "attach";

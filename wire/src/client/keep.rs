@@ -15,7 +15,7 @@ use super::groups::Known;
 use super::shared::{Link, Shared, sleep_on};
 use super::{Error, RETRY};
 use crate::attach::{self, Standing, ToClient, ToSidecar};
-use crate::ring::Bell;
+use crate::bell::Bell;
 
 /// How often the thread looks whether it is still needed; it is woken when it is not.
 const LOOK: Duration = Duration::from_secs(60);

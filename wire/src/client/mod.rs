@@ -9,17 +9,19 @@
 //! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
 //! operations in flight go on, and what was lent and what is held stays where it is.
 
+mod allocate;
 mod arena;
 mod buffer;
 mod error;
 mod greet;
 mod groups;
 mod keep;
+mod open;
 mod shared;
 mod state;
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 pub use arena::Arena;
@@ -29,9 +31,10 @@ use shared::Shared;
 use state::State;
 
 use crate::attach::{self, Members, Standing, ToSidecar};
+use crate::bell::Bell;
 use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
-use crate::ring::{self, Bell, PushError};
+use crate::ring::{self, PushError};
 
 /// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
@@ -121,98 +124,11 @@ impl Client {
         &self.shared.socket
     }
 
-    /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
-    ///
-    /// Fails at once with [`Error::Refused`] where the sidecar lends no more, also while calls in flight hold
-    /// what it has lent. Then nothing was called: who goes on with the next call makes it in the place of this
-    /// one, and may get a sum of other ranks' other calls. So try again, or leave.
-    pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<Buffer, Error> {
-        const REQUEST: &str = "allocate an input buffer";
-        let shared = &self.shared;
-        let buffer = |lent| Buffer::new(Arc::clone(shared), lent, bytes);
-        if let Some(lent) = shared.lock()?.take_idle(bytes) {
-            return Ok(buffer(lent));
-        }
-        let _turn = shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = Instant::now();
-        let late = |waited| Error::NoAnswer {
-            request: REQUEST,
-            waited,
-        };
-        let mut state = shared.lock()?;
-        state.drop_answers(0);
-        let mut freed_idle = false;
-        'ask: loop {
-            let request = ToSidecar::Allocate {
-                bytes: bytes as u64,
-            };
-            let life = state.life();
-            if state.is_there() {
-                match state.link().channel.send(&request, &[]) {
-                    Ok(()) => {}
-                    Err(attach::Error::Closed) => {
-                        state.hear();
-                        state.part();
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            let answer = loop {
-                state.look();
-                if let Some(answer) = state.answers.pop_front() {
-                    break answer;
-                }
-                state.alive()?;
-                let waited = start.elapsed();
-                if waited >= timeout {
-                    return Err(late(waited));
-                }
-                let left = timeout - waited;
-                if !state.is_there() {
-                    state = shared.sleep(state, left);
-                } else if state.life() != life {
-                    continue 'ask; // This one has not heard the question.
-                } else {
-                    state = shared.sleep_on_socket(state, left);
-                }
-            };
-            match answer {
-                Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
-                Ok(_too_small) => return Err(Error::Unexpected { request: REQUEST }),
-                // The limit counts idle buffers of other sizes too: give them back and ask once more.
-                Err(_refused) if !freed_idle && state.free_idle() => {
-                    freed_idle = true;
-                }
-                Err(reason) => {
-                    return Err(Error::Refused {
-                        request: REQUEST,
-                        reason,
-                    });
-                }
-            }
-        }
-    }
-
-    /// A buffer that was used before, if one of about this size is idle. Never waits.
-    pub fn idle_buffer(&self, bytes: usize) -> Result<Option<Buffer>, Error> {
-        let lent = self.shared.lock()?.take_idle(bytes);
-        Ok(lent.map(|lent| Buffer::new(Arc::clone(&self.shared), lent, bytes)))
-    }
-
     /// Whether the next call finds room at once, if no other thread calls before.
     pub fn has_room(&self) -> Result<bool, Error> {
         let mut state = self.shared.lock()?;
         state.look();
         Ok(state.in_flight() < IN_FLIGHT_LIMIT)
-    }
-
-    /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as
-    /// [`Client::buffer`] does.
-    pub fn arena(&self, bytes: usize, timeout: Duration) -> Result<Arena, Error> {
-        let buffer = self.buffer(bytes, timeout)?;
-        Arena::new(buffer).ok_or(Error::Unexpected {
-            request: "allocate an arena",
-        })
     }
 
     /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
@@ -276,79 +192,6 @@ impl Client {
             rank,
             size: world,
         }
-    }
-
-    /// Opens a group of these global ranks, which ascend, and waits until all of them have done so alike. The number
-    /// is the same for all of them, and is used once. `replicated`: its ranks do the same work, so that some of them
-    /// can go on without others. The last call in it is [`Call::close`].
-    pub fn open(
-        &self,
-        number: u64,
-        ranks: &[u32],
-        replicated: bool,
-        timeout: Duration,
-    ) -> Result<Group, Error> {
-        self.open_with(number, ranks, replicated, 0, timeout)
-    }
-
-    /// The same with a priority: what a node computes and sends for the group goes, chunk by chunk, before what it has for
-    /// groups of a lower one. The world's is 0.
-    pub fn open_with(
-        &self,
-        number: u64,
-        ranks: &[u32],
-        replicated: bool,
-        priority: i8,
-        timeout: Duration,
-    ) -> Result<Group, Error> {
-        let start = Instant::now();
-        let mut list = self.buffer(size_of_val(ranks), timeout)?;
-        for (bytes, rank) in list.as_chunks_mut().0.iter_mut().zip(ranks) {
-            *bytes = rank.to_ne_bytes();
-        }
-        let input = place_of(Some(&list));
-        let submission = |ticket| Submission::Open {
-            ticket,
-            group: number,
-            ranks: ranks.len() as u32,
-            replicated,
-            priority,
-            input,
-        };
-        let said = |error| match error {
-            Error::Operation { kind, text, .. } => Error::Group {
-                ranks: ranks.len(),
-                kind,
-                text,
-            },
-            Error::Timeout { waited, .. } => Error::GroupTimeout {
-                ranks: ranks.len(),
-                waited,
-            },
-            other @ (Error::Socket(_)
-            | Error::Segment(_)
-            | Error::Refused { .. }
-            | Error::Unexpected { .. }
-            | Error::Group { .. }
-            | Error::GroupTimeout { .. }
-            | Error::SidecarLost { .. }
-            | Error::Busy { .. }
-            | Error::NoAnswer { .. }
-            | Error::Input { .. }
-            | Error::UnknownTicket(_)
-            | Error::Forked { .. }) => other,
-        };
-        let opens = Some(ranks.into());
-        let ticket = self.ask(Call::barrier(), submission, Some(list), opens, timeout)?;
-        let left = timeout.saturating_sub(start.elapsed());
-        self.wait(ticket, left).map_err(said)?;
-        self.shared.lock()?.hear(); // Before the answer it was said which groups are over.
-        let own = self.shared.standing.rank;
-        Ok(Group {
-            number,
-            rank: ranks.iter().take_while(|rank| **rank < own).count() as u32,
-            size: ranks.len() as u32,
-        })
     }
 
     fn submit_place(

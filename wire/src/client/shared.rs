@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Error;
 use super::state::State;
 use crate::attach::{Channel, Standing, ToSidecar};
-use crate::ring::{Bed, Bell};
+use crate::bell::Bell;
+use crate::ring::Bed;
 use crate::spin::Look;
 
 /// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.

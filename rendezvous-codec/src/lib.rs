@@ -1,0 +1,199 @@
+//! Translates between the words of `collective::membership` and those of `wire::rendezvous`, which do not know each other:
+//! at the operator's end of the stream and at the sidecar's. Every translation names all cases, so a new message does not
+//! compile until it has one here. Who may say what when is membership's to decide.
+
+use collective::membership::{
+    Checkpoint, Connection, Endpoint, Event, Message, Progress, Reach, Reason, Refusal,
+};
+use collective::recovery::{Report, Resume};
+use wire::rendezvous::{Error, Peer, SuspectReason, ToOperator, ToSidecar};
+use wire::run_dir;
+
+/// What a sidecar has said, for the membership of its gang. `rank`: the node rank that it has proved to be.
+pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Result<Event, Error> {
+    Ok(match message {
+        ToOperator::Hello {
+            version: _,
+            address,
+            port,
+            joined_epoch: joined,
+        } => Event::Hello {
+            connection,
+            rank,
+            endpoint: Endpoint { address, port },
+            joined,
+        },
+        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
+        ToOperator::Heartbeat { progress } => Event::Heartbeat {
+            connection,
+            progress: progress.map(self::progress),
+        },
+        ToOperator::Suspect {
+            epoch,
+            rank,
+            reason,
+            detail: _,
+        } => Event::Suspect {
+            connection,
+            epoch,
+            rank,
+            reason: match reason {
+                SuspectReason::Dead => Reason::Dead,
+                SuspectReason::Silent => Reason::Silent,
+                SuspectReason::Frozen => Reason::Frozen,
+            },
+        },
+        ToOperator::Recovered { epoch, rank } => Event::Recovered {
+            connection,
+            epoch,
+            rank,
+        },
+        ToOperator::Stopped {
+            epoch,
+            report,
+            reached,
+            unreached,
+        } => Event::Stopped {
+            connection,
+            epoch,
+            report: serde_json::from_value(report).map_err(Error::Parse)?,
+            reach: Reach {
+                reached: reached.into_iter().collect(),
+                unreached: unreached.into_iter().collect(),
+            },
+        },
+        ToOperator::RankLost => Event::RankLost { connection },
+        ToOperator::Bye => Event::Bye { connection },
+    })
+}
+
+fn progress(progress: run_dir::Progress) -> Progress {
+    let checkpoint = |saved: run_dir::CheckpointRef| Checkpoint {
+        attempt: saved.attempt,
+        step: saved.step,
+        digest: saved.digest,
+    };
+    Progress {
+        step: progress.step,
+        checkpoint: progress.checkpoint.map(checkpoint),
+    }
+}
+
+/// What membership says to a sidecar, as it travels.
+pub fn to_sidecar(message: Message) -> Result<ToSidecar, Error> {
+    let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
+        rank,
+        address: endpoint.address,
+        port: endpoint.port,
+    };
+    Ok(match message {
+        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
+            epoch,
+            nodes: (0..).zip(endpoints).map(peer).collect(),
+        },
+        Message::Go { epoch } => ToSidecar::Go { epoch },
+        Message::Revoke { epoch, members } => ToSidecar::Revoke {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+        },
+        Message::Next {
+            epoch,
+            members,
+            resume,
+        } => ToSidecar::Next {
+            epoch,
+            members: members.into_iter().map(peer).collect(),
+            resume: serde_json::to_value(resume).map_err(Error::Write)?,
+        },
+        Message::Refused(refusal) => ToSidecar::Refused {
+            reason: refusal.to_string(),
+            // The others do its work.
+            void: matches!(refusal, Refusal::Out { .. }),
+        },
+    })
+}
+
+/// How far a sidecar is that has stopped, and whom it reaches, as it travels.
+pub fn stopped(epoch: u64, report: &Report, reach: &Reach) -> Result<ToOperator, Error> {
+    Ok(ToOperator::Stopped {
+        epoch,
+        report: serde_json::to_value(report).map_err(Error::Write)?,
+        reached: reach.reached.iter().copied().collect(),
+        unreached: reach.unreached.iter().copied().collect(),
+    })
+}
+
+/// What an epoch begins with, as [`ToSidecar::Next`] carries it.
+pub fn resume(resume: serde_json::Value) -> Result<Resume, Error> {
+    serde_json::from_value(resume).map_err(Error::Parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const CONNECTION: Connection = Connection(7);
+
+    #[test]
+    fn what_a_stopped_sidecar_says_arrives_at_membership() {
+        let reach = Reach {
+            reached: BTreeSet::from([0, 2]),
+            unreached: BTreeSet::from([1]),
+        };
+        let said = stopped(4, &Report::new(), &reach).unwrap();
+        let heard = event(CONNECTION, 3, said).unwrap();
+        let expected = Event::Stopped {
+            connection: CONNECTION,
+            epoch: 4,
+            report: Report::new(),
+            reach,
+        };
+        assert_eq!(heard, expected);
+    }
+
+    #[test]
+    fn a_report_that_is_none_is_an_error() {
+        let said = ToOperator::Stopped {
+            epoch: 1,
+            report: serde_json::json!("nonsense"),
+            reached: Vec::new(),
+            unreached: Vec::new(),
+        };
+        assert!(matches!(event(CONNECTION, 0, said), Err(Error::Parse(_))));
+        assert!(resume(serde_json::json!(5)).is_err());
+    }
+
+    #[test]
+    fn a_sidecar_that_others_have_gone_on_without_and_no_other_may_not_run_on() {
+        for (refusal, ends) in [
+            (Refusal::Out { rank: 1, epoch: 2 }, true),
+            (Refusal::Replaced { rank: 1 }, false),
+            (Refusal::Epoch { theirs: 1, ours: 2 }, false),
+        ] {
+            let said = to_sidecar(Message::Refused(refusal)).unwrap();
+            let reason = refusal.to_string();
+            let void = ends;
+            assert_eq!(said, ToSidecar::Refused { reason, void });
+        }
+    }
+
+    #[test]
+    fn endpoints_of_a_roster_have_their_place_for_a_rank() {
+        let endpoint = |port| Endpoint {
+            address: [10, 0, 0, 1].into(),
+            port,
+        };
+        let endpoints = vec![endpoint(1), endpoint(2)];
+        let said = to_sidecar(Message::Roster {
+            epoch: 1,
+            endpoints,
+        });
+        let ToSidecar::Roster { nodes, .. } = said.unwrap() else {
+            panic!("a roster stays one");
+        };
+        let ranks: Vec<_> = nodes.iter().map(|peer| (peer.rank, peer.port)).collect();
+        assert_eq!(ranks, [(0, 1), (1, 2)]);
+    }
+}

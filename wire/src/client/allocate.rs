@@ -1,0 +1,96 @@
+//! Memory for inputs: what is idle here, else asked of the sidecar.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Arena, Buffer, Client, Error};
+use crate::attach::{self, ToSidecar};
+
+impl Client {
+    /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
+    ///
+    /// Fails at once with [`Error::Refused`] where the sidecar lends no more, also while calls in flight hold
+    /// what it has lent. Then nothing was called: who goes on with the next call makes it in the place of this
+    /// one, and may get a sum of other ranks' other calls. So try again, or leave.
+    pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<Buffer, Error> {
+        const REQUEST: &str = "allocate an input buffer";
+        let shared = &self.shared;
+        let buffer = |lent| Buffer::new(Arc::clone(shared), lent, bytes);
+        if let Some(lent) = shared.lock()?.take_idle(bytes) {
+            return Ok(buffer(lent));
+        }
+        let _turn = shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let late = |waited| Error::NoAnswer {
+            request: REQUEST,
+            waited,
+        };
+        let mut state = shared.lock()?;
+        state.drop_answers(0);
+        let mut freed_idle = false;
+        'ask: loop {
+            let request = ToSidecar::Allocate {
+                bytes: bytes as u64,
+            };
+            let life = state.life();
+            if state.is_there() {
+                match state.link().channel.send(&request, &[]) {
+                    Ok(()) => {}
+                    Err(attach::Error::Closed) => {
+                        state.hear();
+                        state.part();
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let answer = loop {
+                state.look();
+                if let Some(answer) = state.answers.pop_front() {
+                    break answer;
+                }
+                state.alive()?;
+                let waited = start.elapsed();
+                if waited >= timeout {
+                    return Err(late(waited));
+                }
+                let left = timeout - waited;
+                if !state.is_there() {
+                    state = shared.sleep(state, left);
+                } else if state.life() != life {
+                    continue 'ask; // This one has not heard the question.
+                } else {
+                    state = shared.sleep_on_socket(state, left);
+                }
+            };
+            match answer {
+                Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
+                Ok(_too_small) => return Err(Error::Unexpected { request: REQUEST }),
+                // The limit counts idle buffers of other sizes too: give them back and ask once more.
+                Err(_refused) if !freed_idle && state.free_idle() => {
+                    freed_idle = true;
+                }
+                Err(reason) => {
+                    return Err(Error::Refused {
+                        request: REQUEST,
+                        reason,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A buffer that was used before, if one of about this size is idle. Never waits.
+    pub fn idle_buffer(&self, bytes: usize) -> Result<Option<Buffer>, Error> {
+        let lent = self.shared.lock()?.take_idle(bytes);
+        Ok(lent.map(|lent| Buffer::new(Arc::clone(&self.shared), lent, bytes)))
+    }
+
+    /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as
+    /// [`Client::buffer`] does.
+    pub fn arena(&self, bytes: usize, timeout: Duration) -> Result<Arena, Error> {
+        let buffer = self.buffer(bytes, timeout)?;
+        Arena::new(buffer).ok_or(Error::Unexpected {
+            request: "allocate an arena",
+        })
+    }
+}
