@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::meet;
 use wire::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
@@ -68,7 +68,7 @@ pub fn initiate(stream: &mut TcpStream, credentials: &Credentials) -> Result<Ide
     let (initiator, hello) = Initiator::new(key.clone(), *identity, nonce()?);
     stream.write_all(&hello)?;
     let mut challenge = [0; handshake::CHALLENGE_BYTES];
-    stream.read_exact(&mut challenge)?;
+    receive(stream, &mut challenge)?;
     let (theirs, proof) = initiator.finish(&challenge)?;
     stream.write_all(&proof)?;
     limit(stream, None)?;
@@ -84,7 +84,7 @@ pub(crate) fn respond(
     let Credentials { identity, key } = credentials;
     limit(stream, Some(HANDSHAKE_LIMIT))?;
     let mut hello = [0; handshake::HELLO_BYTES];
-    stream.read_exact(&mut hello)?;
+    receive(stream, &mut hello)?;
     let responder = Responder::new(&hello)?;
     let claim = responder.claim();
     let (challenged, challenge) = responder.challenge(key.clone(), *identity, nonce()?)?;
@@ -93,13 +93,66 @@ pub(crate) fn respond(
     }
     stream.write_all(&challenge)?;
     let mut proof = [0; handshake::PROOF_BYTES];
-    stream.read_exact(&mut proof)?;
+    receive(stream, &mut proof)?;
     let theirs = challenged.finish(&proof)?;
     limit(stream, None)?;
     Ok(theirs)
 }
 
+/// Reads a message. All of it has to be here in time: who sends it byte by byte keeps a place at the door no longer.
+pub(crate) fn receive(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
+    let start = Instant::now();
+    let mut rest = message;
+    while !rest.is_empty() {
+        let left = HANDSHAKE_LIMIT.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(rest) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => rest = rest.get_mut(count..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn limit(stream: &TcpStream, limit: Option<Duration>) -> io::Result<()> {
     stream.set_read_timeout(limit)?;
     stream.set_write_timeout(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_sends_byte_by_byte_is_not_waited_for_longer() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let dripping = thread::spawn(move || {
+            let pause = HANDSHAKE_LIMIT / 10;
+            while stranger.write_all(&[0]).is_ok() {
+                thread::sleep(pause);
+            }
+        });
+        // All of it would come after ten limits.
+        let start = Instant::now();
+        let refused = receive(&mut stream, &mut [0; 100]).unwrap_err();
+        assert!(
+            start.elapsed() < 5 * HANDSHAKE_LIMIT,
+            "{:?}",
+            start.elapsed()
+        );
+        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(kinds.contains(&refused.kind()), "{refused}");
+        drop(stream);
+        dripping.join().unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 //! business.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
 use wire::transport::Transport;
 
 use crate::dial::{AGREED, Dial};
-use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, respond};
+use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, receive, respond};
 use crate::link::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
@@ -53,13 +54,26 @@ fn current(round: &Current) -> MutexGuard<'_, Option<Round>> {
 #[derive(Debug)]
 pub struct Door {
     address: SocketAddr,
+    listener: Arc<TcpListener>,
+    closed: Arc<AtomicBool>,
     credentials: Credentials,
     round: Current,
     meeting: Arc<Meeting>,
 }
 
+/// Nobody can knock any more, and its thread ends.
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        // Wakes who accepts, with an error.
+        if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
+            debug!(%error, "failed to close the door");
+        }
+    }
+}
+
 impl Door {
-    /// Opens the door. Its thread ends with the process: it holds nothing but the listener.
+    /// Opens the door.
     pub(crate) fn open(
         listener: TcpListener,
         credentials: Credentials,
@@ -67,9 +81,12 @@ impl Door {
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
+        let (listener, closed) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
         let round = Current::default();
         let door = Self {
             address,
+            listener: Arc::clone(&listener),
+            closed: Arc::clone(&closed),
             credentials: credentials.clone(),
             round: Arc::clone(&round),
             meeting: Arc::new(meeting),
@@ -79,8 +96,12 @@ impl Door {
             .name("door".to_owned())
             .spawn(move || {
                 let knocking = Arc::new(AtomicUsize::new(0));
-                for stream in listener.incoming() {
-                    let Ok(stream) = stream else { continue };
+                while !closed.load(Ordering::Acquire) {
+                    let Ok((stream, _)) = listener.accept() else {
+                        // Of descriptors there are some again when others have been answered.
+                        thread::sleep(LOOK);
+                        continue;
+                    };
                     if knocking.load(Ordering::Relaxed) >= KNOCK_LIMIT {
                         metrics.refused_connections.inc();
                         continue;
@@ -270,7 +291,7 @@ impl Knock {
         };
         limit(stream, Some(HANDSHAKE_LIMIT))?;
         let mut epoch = [0; 8];
-        stream.read_exact(&mut epoch)?;
+        receive(stream, &mut epoch)?;
         let theirs = u64::from_le_bytes(epoch);
         let agreed = match (self.guests.expects_in(theirs, rank), &*current(&self.round)) {
             (Some(true), _) => Agreed::Store(theirs, rank),
@@ -321,6 +342,23 @@ mod tests {
         };
         let meeting = Meeting::open(rank, &options).unwrap();
         Door::open(listener, credentials, (meeting, Guests::default()), metrics).unwrap()
+    }
+
+    #[test]
+    fn a_door_that_is_dropped_closes_its_port() {
+        let door = door(0);
+        let address = door.address();
+        TcpStream::connect(address).unwrap();
+        drop(door);
+        // Its thread lets the listener go after that.
+        let start = Instant::now();
+        while TcpListener::bind(address).is_err() {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{address} is still taken"
+            );
+            thread::yield_now();
+        }
     }
 
     #[test]

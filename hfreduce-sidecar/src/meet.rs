@@ -318,23 +318,22 @@ impl Here {
         Ok(channel)
     }
 
+    /// The neighbour's knock, which was here before it said that it has knocked, unless it went to somebody else. A process
+    /// that has knocked before and ended may have left others: the last one counts.
     fn expect(&self, peer: u32) -> Option<Channel> {
         let start = Instant::now();
-        // What a neighbour has sent before it said so is here already, unless it went to somebody else.
-        while start.elapsed() < HANDSHAKE_LIMIT {
-            let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(channel) = early.remove(&peer) {
-                return Some(channel);
-            }
-            let channel = self.listener.accept().ok()??;
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        while start.elapsed() < HANDSHAKE_LIMIT
+            && let Ok(Some(channel)) = self.listener.accept()
+        {
             let knock = channel.receive::<Knock>().ok().flatten();
             if let Some(knock) = knock.filter(|knock| knock.token == self.spot.token)
-                && early.len() < EARLY_LIMIT
+                && (early.len() < EARLY_LIMIT || early.contains_key(&knock.rank))
             {
                 early.insert(knock.rank, channel);
             }
         }
-        None
+        early.remove(&peer)
     }
 }
 

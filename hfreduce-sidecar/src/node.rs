@@ -422,7 +422,7 @@ impl Node {
     /// Tells the launcher that nothing of this pod may run on.
     pub(crate) fn note_void(&self, reason: &str) {
         let path = self.options.run_dir.join(run_dir::VOID);
-        if let Err(error) = std::fs::write(path, reason) {
+        if let Err(error) = run_dir::put(&path, reason.as_bytes(), run_dir::READABLE) {
             warn!(%error, "the launcher cannot be told that the ranks have to end");
         }
     }

@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
@@ -297,12 +296,7 @@ fn put_launcher(launcher: &Path, run_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let target = run_dir.join(run_dir::LAUNCHER);
-    // Under another name first: a trainer of this pod may be running the old one.
-    let new = target.with_extension("new");
-    let put = || {
-        fs::copy(launcher, &new)?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
-        fs::rename(&new, &target)
-    };
-    put().with_context(|| format!("failed to put the launcher at {}", target.display()))
+    // Whole, because a trainer of this pod may be running the old one.
+    let put = fs::read(launcher).and_then(|program| run_dir::put(&target, &program, 0o755));
+    put.with_context(|| format!("failed to put the launcher at {}", target.display()))
 }

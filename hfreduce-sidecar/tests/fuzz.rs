@@ -18,10 +18,11 @@ use gang::{Gang, PATIENCE, f32s, run, sum, to_f32s, wait_until_some};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, explore};
 use wire::attach::{Channel, ToClient, ToSidecar, Told};
+use wire::bell::Bell;
 use wire::client::{Client, Error};
 use wire::entry::{Place, Submission};
 use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
-use wire::ring::{Bell, Depth, Sleep};
+use wire::ring::{Depth, Sleep};
 use wire::segment::{Segment, Writers};
 
 /// An answer takes milliseconds; a sidecar that is kept busy or asleep never answers.

@@ -21,10 +21,11 @@ use rustix::fs::{
 };
 use wire::Call;
 use wire::attach::{Channel, ToClient, ToSidecar, Told};
+use wire::bell::Bell;
 use wire::client::Client;
 use wire::entry::{FailureKind, Place, Submission};
 use wire::handshake::{Identity, JobId, Key, Party};
-use wire::ring::{Bell, Depth, SUBMISSION_WORDS, Sleep};
+use wire::ring::{Depth, SUBMISSION_WORDS, Sleep};
 use wire::segment::{Segment, Writers};
 
 /// An answer takes a millisecond; a sidecar that is kept busy or asleep never answers.

@@ -188,6 +188,23 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
 }
 
 #[test]
+fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() {
+    let mut operator = Operator::start();
+    let (pods, clients) = operator.run_gang(2);
+    let progress = Progress {
+        step: 7,
+        loss: None,
+        checkpoint: None,
+    };
+    progress.write(&pods.run_dir(1)).unwrap();
+    let told = Some(progress);
+    let (rank, _) = operator
+        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
+    assert_eq!(rank, 1);
+    sum(&clients);
+}
+
+#[test]
 fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands() {
     let mut operator = Operator::start();
     let mut leader = Operator::start();

@@ -7,13 +7,14 @@ mod gang;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gang::grouped::{call_sum_in, close, sum_in};
 use gang::leader::Leader;
 use gang::limits::{self, KILLED};
 use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
-use wire::client::{Client, Output, Ticket};
+use wire::client::{Client, Group, Output, Ticket};
 use wire::entry::FailureKind;
 use wire::run_dir;
 use wire::{Call, DType, ReduceOp};
@@ -111,6 +112,126 @@ fn finished_without_the_node_whose_process_died(gang: (Leader, Pods, Vec<Client>
         running.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert_eq!(averages, [[1.0, 4.0], [1.0, 4.0]]);
+}
+
+/// Rank 3 is in the first two of these, whose ranks do different work and the same.
+const GROUPS: [(&[u32], bool); 3] = [(&[0, 1, 3], false), (&[0, 3], true), (&[1, 2], false)];
+
+/// All ranks open those of the groups that they are in.
+fn open(clients: &[Client]) -> Vec<[Option<Group>; 3]> {
+    let opens = |client: &Client| {
+        let rank = client.standing().rank;
+        let mut number = 10;
+        GROUPS.map(|(ranks, replicated)| {
+            number += 1;
+            let open = || client.open(number, ranks, replicated, PATIENCE).unwrap();
+            ranks.contains(&rank).then(open)
+        })
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || opens(client)))
+            .collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+// COLL-1 for a group that cannot shrink, in a gang that can.
+#[test]
+fn a_group_that_is_not_replicated_fails_with_the_lost_rank_named_and_all_others_go_on() {
+    for transport in ["auto", "tcp"] {
+        let (_leader, _pods, mut clients) = start_over(transport, 4);
+        let groups = open(&clients);
+        let lost = clients.pop().unwrap();
+        let [first, second, third] = [0, 1, 2].map(|rank| &clients[rank]);
+        let of = |rank: usize, group: usize| groups[rank][group].unwrap();
+        let elements = 1 << 20;
+        // Of each group and of the world something is under way that waits for rank 3, if that is in it.
+        let failing = [(first, 0), (second, 1)].map(|(client, rank)| {
+            (
+                client,
+                of(rank, 0),
+                call_sum_in(client, of(rank, 0), elements),
+            )
+        });
+        let shrinking = call_sum_in(first, of(0, 1), elements);
+        let apart = [(second, 1), (third, 2)]
+            .map(|(client, rank)| (client, call_sum_in(client, of(rank, 2), elements)));
+        let world = [first, second, third].map(|client| (client, submit(client, elements)));
+        // Its end is the end of its socket, as when it is killed.
+        let since = Instant::now();
+        lost.abandon();
+        for (client, _, ticket) in &failing {
+            let (kind, text) = failure(client.wait(*ticket, PATIENCE));
+            assert_eq!(kind, FailureKind::Refused);
+            assert!(
+                text.ends_with("; lost: rank 3 on node 3 (worker-3)"),
+                "{text}"
+            );
+        }
+        limits::keep(
+            "a process dies: its group that is not replicated fails and names it",
+            KILLED,
+            since,
+        );
+        for (client, ticket) in world {
+            assert_eq!(result(client, ticket), 6.0);
+        }
+        assert_eq!(result(first, shrinking), 0.0, "rank 0 alone");
+        for (client, ticket) in apart {
+            assert_eq!(result(client, ticket), 3.0, "ranks 1 and 2");
+        }
+        // Later calls end alike, and the group can be closed.
+        thread::scope(|scope| {
+            for (client, group, _) in failing {
+                scope.spawn(move || {
+                    let ticket = call_sum_in(client, group, 5);
+                    let (_, text) = failure(client.wait(ticket, PATIENCE));
+                    assert!(text.contains("lost: rank 3"), "{text}");
+                    close(client, group);
+                });
+            }
+            for client in [first, second, third] {
+                scope.spawn(move || assert_eq!(sum_in(client, client.world(), 2), [3.0; 2]));
+            }
+        });
+    }
+}
+
+#[test]
+fn what_a_rank_has_called_before_it_died_ends_alike_on_all_others_of_its_group() {
+    for transport in ["auto", "tcp"] {
+        for micros in [0, 500, 2_000, 10_000] {
+            let (_leader, _pods, mut clients) = start_over(transport, 4);
+            let groups = open(&clients);
+            let in_group = [0, 1, 3].map(|rank| {
+                let group = groups[rank][0].unwrap();
+                call_sum_in(&clients[rank], group, 1 << 20)
+            });
+            // Not to synchronise: whenever it is, all end alike.
+            thread::sleep(Duration::from_micros(micros));
+            clients.pop().unwrap().abandon();
+            let ends: Vec<Result<f32, String>> = clients
+                .iter()
+                .zip(in_group)
+                .take(2)
+                .map(|(client, ticket)| match client.wait(ticket, PATIENCE) {
+                    Ok(output) => Ok(number(&output)),
+                    failed => Err(failure(failed).1),
+                })
+                .collect();
+            match &ends[0] {
+                Ok(sum) => assert_eq!(*sum, 4.0, "with what rank 3 brought"),
+                Err(text) => assert!(text.contains("lost: rank 3"), "{text}"),
+            }
+            assert_eq!(ends[0], ends[1]);
+            let tickets: Vec<Ticket> = clients.iter().map(|one| submit(one, 5)).collect();
+            for (client, ticket) in clients.iter().zip(tickets) {
+                assert_eq!(result(client, ticket), 6.0);
+            }
+        }
+    }
 }
 
 #[test]

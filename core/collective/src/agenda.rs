@@ -4,6 +4,14 @@
 //!
 //! A machine has few chunks of each group out at a time, as many as its edges have slots. So what is urgent overtakes an
 //! operation that is under way, and waits for one chunk of it on each node, and for what a link holds already.
+//!
+//! Slots are each group's own, so what is urgent never waits for those of others. But while as many of its chunks as it has
+//! slots are on their way a node has nothing of it to compute, and goes on with others: with the few slots of the default
+//! the two share a node about evenly, with 16 hardly. Less urgent groups are not held back for that. To start fewer of their
+//! chunks would leave every order as it is, since each group has its own; but an urgent operation may wait for a rank that
+//! calls it late, or only after a less urgent one has ended, so they would have to go on slowly, for as long as that takes.
+//! More slots for urgent groups would need a priority that all ranks agree on, as both ends of an edge count the same slots;
+//! each rank has its own here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 pub use told::{Told, is_over, told_each};
 
-use crate::machine::{GroupId, MAX_IN_FLIGHT, OpId, Verdict};
+use crate::machine::{Dispute, GroupId, MAX_IN_FLIGHT, OpId, Verdict};
 use crate::op::Call;
 
 /// Operations that one report may name: what may be in flight, and as many that are over and still kept for others.
@@ -43,12 +43,26 @@ pub struct GroupReport {
     pub told_any: OpId,
     /// What is final here and kept, ascending; at most [`MAX_HELD`].
     pub held: Vec<Held>,
+    /// Why it does not stand and never will, where ranks were told so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Dispute>,
 }
 
 /// How far one node is, when it has stopped. From then on it completes and tells nothing in this epoch.
 pub type Report = Vec<GroupReport>;
 
 impl GroupReport {
+    /// Ranks were told that a group cannot be opened.
+    pub(crate) const fn of_refused(group: GroupId, dispute: Dispute) -> Self {
+        Self {
+            group,
+            told_all: 0,
+            told_any: 0,
+            held: Vec::new(),
+            refused: Some(dispute),
+        }
+    }
+
     fn holds(&self, op: OpId) -> Option<&Held> {
         let at = self.held.binary_search_by_key(&op, |held| held.op).ok()?;
         self.held.get(at)
@@ -72,6 +86,7 @@ impl GroupReport {
             told_all: self.told_all.min(other.told_all),
             told_any: self.told_any.min(other.told_any),
             held: held.into_values().collect(),
+            refused: self.refused.or(other.refused),
         }
     }
 
@@ -104,6 +119,9 @@ pub struct GroupResume {
     pub base: OpId,
     /// The operations from `base` on that are not run again, ascending.
     pub served: Vec<Served>,
+    /// Why it is not opened any more: some were told so, and the others must not wait for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Dispute>,
 }
 
 /// What an epoch begins with.
@@ -138,6 +156,15 @@ fn resume_group(
 ) -> Result<GroupResume, Forgotten> {
     let all = || reports.values();
     let base = all().map(|report| report.told_all).min().unwrap_or(0);
+    let refused = all().find_map(|report| report.refused);
+    if refused.is_some() {
+        return Ok(GroupResume {
+            group,
+            base,
+            served: Vec::new(),
+            refused,
+        });
+    }
     let told = all().map(|report| report.told_any).max().unwrap_or(0);
     let last = all().filter_map(|report| Some(report.held.last()?.op + 1));
     let end = last.max().unwrap_or(0).max(told);
@@ -153,6 +180,7 @@ fn resume_group(
         group,
         base,
         served,
+        refused,
     })
 }
 
@@ -175,6 +203,12 @@ fn serve(op: OpId, reports: &BTreeMap<usize, &GroupReport>) -> Option<Served> {
 }
 
 impl GroupResume {
+    /// The first operation whose end somebody waits for; none where nobody can be told any more.
+    #[must_use]
+    pub fn needed_from(&self) -> Option<OpId> {
+        self.refused.is_none().then_some(self.base)
+    }
+
     /// The same with the places among the members in place of the nodes' ranks in the attempt.
     #[must_use]
     pub fn within(&self, members: &[usize]) -> Self {
@@ -194,6 +228,7 @@ impl GroupResume {
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::machine::{OpenReason, Opener};
     use crate::numerics::Numerics;
     use crate::op::{OpKind, ReduceOp};
 
@@ -224,6 +259,7 @@ mod tests {
             told_all: told,
             told_any: told,
             held: ops.iter().map(|&op| held(op)).collect(),
+            refused: None,
         }]
     }
 
@@ -268,6 +304,20 @@ mod tests {
         assert_eq!(lost, Err(Forgotten { op: 3 }));
         let resume = plan(&[told, report(4, &[])]).unwrap();
         assert_eq!((resume.base, resume.served), (4, Vec::new()));
+    }
+
+    #[test]
+    fn a_group_that_some_were_told_is_none_is_none_for_all() {
+        let opener = Opener {
+            rank: 1,
+            size: 2,
+            checksum: 7,
+        };
+        let reason = OpenReason::Gateway;
+        let dispute = Dispute::Refused { opener, reason };
+        let told = vec![GroupReport::of_refused(0, dispute)];
+        let resume = plan(&[report(3, &[3]), told, report(4, &[])]).unwrap();
+        assert_eq!((resume.refused, resume.served), (Some(dispute), Vec::new()));
     }
 
     #[test]

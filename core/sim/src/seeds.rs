@@ -9,11 +9,14 @@ pub fn for_each_seed(count: u64, case: impl FnMut(&mut Rng)) {
     run_seeds(count, None, case);
 }
 
-/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long; counts the runs. For the one test of a suite
+/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long; counts the runs and these seconds. For the one test of a suite
 /// that draws everything at random.
 pub fn explore(count: u64, case: impl FnMut(&mut Rng)) {
     let longer = number("SIM_SECONDS").map(Duration::from_secs);
     print_count("runs", run_seeds(count, longer, case));
+    if let Some(longer) = longer {
+        print_count("seconds", longer.as_secs());
+    }
 }
 
 /// Prints how often something happened, in the form that `cargo xtask sim` adds up.

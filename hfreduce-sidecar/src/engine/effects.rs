@@ -382,7 +382,10 @@ impl Engine {
         self.flush_pushed();
         let told = match outcome {
             Ok(epoch) => Ok(epoch),
-            Err(cause) => Err((cause, self.text(&cause))),
+            Err(cause) => Err((
+                cause,
+                self.text(&cause) + &self.lost_for((group, rank), &cause),
+            )),
         };
         if group == WORLD && op < FIRST_POST {
             self.told[rank] = self.told[rank].max(op + 1);

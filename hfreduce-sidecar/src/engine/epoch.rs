@@ -262,6 +262,10 @@ impl Engine {
 
     /// Where a group begins on this node, if it has ranks here.
     fn start_of(&self, resume: &GroupResume, members: &[usize]) -> Option<Start> {
+        // Also where no rank has asked for it yet.
+        if let Some(start) = Start::of_refused(resume) {
+            return Some(start);
+        }
         let told = match resume.group {
             WORLD => self.told.clone(),
             group => told_each(&self.known(group)),

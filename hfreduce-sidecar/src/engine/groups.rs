@@ -1,11 +1,18 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
-use collective::machine::{Dispute, GroupId, Input, OpenError, OpenReason, WORLD};
-use collective::recovery::{Resume, Told, is_over};
+use std::fmt::Write as _;
+
+use collective::machine::{
+    Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict, WORLD,
+};
+use collective::recovery::{GroupResume, Resume, Told, is_over};
 use tracing::{debug, error, info};
 use wire::entry::FailureKind;
 
 use super::{Engine, LINK, epoch};
+
+/// Lost ranks that an error names.
+const MOST_NAMED: usize = 8;
 
 impl Engine {
     /// A process opens a group.
@@ -108,7 +115,7 @@ impl Engine {
         let groups: std::collections::BTreeSet<GroupId> = groups.collect();
         for group in groups.into_iter().filter(|group| *group != WORLD) {
             let base = resume.iter().find(|one| one.group == group);
-            if is_over(&self.known(group), base.map(|one| one.base)) {
+            if is_over(&self.known(group), base.and_then(GroupResume::needed_from)) {
                 self.drop_results(group);
                 self.forget_group(group);
             }
@@ -146,6 +153,37 @@ impl Engine {
         }
     }
 
+    /// Who was lost, in words that follow those of a cause that is about it; nothing for others. A refusal itself names
+    /// who called.
+    pub(super) fn lost_for(&self, (group, rank): (GroupId, usize), cause: &Cause) -> String {
+        let Cause::Verdict(Verdict::Refusal(refusal)) = cause else {
+            return String::new();
+        };
+        let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
+        let Some(lane) = lane.filter(|_| is_about_a_loss(refusal.reason)) else {
+            return String::new();
+        };
+        let each = self.standing.local_world.max(1);
+        // The world has no list.
+        let all = (0..self.standing.world).filter(|_| group == WORLD);
+        let ranks = lane.ranks.iter().copied().chain(all);
+        let is_lost = |rank: &u32| self.members.binary_search(&(rank / each)).is_err();
+        let lost: Vec<u32> = ranks.filter(is_lost).collect();
+        let mut text = String::new();
+        for (place, rank) in lost.iter().take(MOST_NAMED).enumerate() {
+            let node = rank / each;
+            let before = if place == 0 { "; lost:" } else { "," };
+            let _ = write!(text, "{before} rank {rank} on node {node}");
+            if let Some(name) = self.names.get(node as usize).filter(|one| !one.is_empty()) {
+                let _ = write!(text, " ({name})");
+            }
+        }
+        if lost.len() > MOST_NAMED {
+            let _ = write!(text, " and {} more", lost.len() - MOST_NAMED);
+        }
+        text
+    }
+
     /// A group needs a link to a member.
     pub(super) fn connect(&mut self, peer: usize) {
         let rank = self.rank_of(peer);
@@ -178,5 +216,22 @@ impl Engine {
             self.metrics.peers.set(self.links.len() as i64);
             self.handle(Input::Linked { peer });
         }
+    }
+}
+
+fn is_about_a_loss(reason: Reason) -> bool {
+    match reason {
+        Reason::RootLost | Reason::RanksLost | Reason::NotReplicated => true,
+        Reason::Root
+        | Reason::Size
+        | Reason::Factor
+        | Reason::Parts
+        | Reason::Input
+        | Reason::Limit
+        | Reason::Memory
+        | Reason::Splits
+        | Reason::Closed
+        | Reason::Left
+        | Reason::Tags => false,
     }
 }

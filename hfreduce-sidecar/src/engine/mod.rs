@@ -3,14 +3,17 @@
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
 mod answers;
+mod attach;
+mod calls;
 mod effects;
 mod epoch;
 mod exchange;
 mod groups;
 mod journal;
-mod local;
 mod ops;
 mod park;
+mod rest;
+mod results;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -19,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::agenda::Agenda;
@@ -28,12 +30,11 @@ use collective::machine::{
 };
 use collective::recovery::Report;
 use rustix::event::epoll;
-use wire::attach::{self, Channel, Listener, Standing};
-use wire::doorbell::Depth;
+use wire::attach::{Channel, Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::ring::Bed;
 use wire::segment;
-use wire::spin::{Look, Spin};
+use wire::spin::Spin;
 use wire::transport::Transport;
 
 use crate::inspect::Question;
@@ -73,7 +74,7 @@ pub enum Error {
     Memory(#[from] segment::Error),
     /// The socket of the local processes failed.
     #[error("failed to serve local processes")]
-    Socket(#[from] attach::Error),
+    Socket(#[from] wire::attach::Error),
     /// The configuration does not fit together.
     #[error("failed to configure the collective")]
     Config(#[from] collective::machine::ConfigError),
@@ -319,20 +320,6 @@ impl Engine {
         epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
     }
 
-    /// Sleeps on words from here on, where all neighbours ring them.
-    fn choose_bed(&mut self) -> Result<(), Error> {
-        let mut beds = Vec::new();
-        let are_beds = self.links.values().all(|link| {
-            beds.clear();
-            link.beds(&mut beds);
-            !beds.is_empty()
-        });
-        if are_beds {
-            self.park.use_words().map_err(Error::Poll)?;
-        }
-        Ok(())
-    }
-
     /// The links of an epoch stand.
     fn watch_links(&self) -> rustix::io::Result<()> {
         for (peer, link) in &self.links {
@@ -360,96 +347,6 @@ impl Engine {
             self.journal.give(now, &effect, node);
             self.agenda.push(effect);
         }
-    }
-
-    /// Looks at the descriptors, and sleeps before if there is nothing to do: not while there is work, and not
-    /// before looking around for a moment after there was, since more may follow soon.
-    fn rest(&mut self, busy: bool, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
-        // What has ended may let a call go on.
-        let has_calls = || self.sessions.values().any(|one| one.waiting() > 0);
-        if !self.agenda.is_empty() || busy && has_calls() {
-            return self.park.look(events);
-        }
-        if busy && let Some(look) = self.spin.begin() {
-            let has_come = self.look_around(&look, events)?;
-            self.spin.end(&look, has_come);
-            if has_come {
-                return Ok(());
-            }
-        }
-        let mut beds = std::mem::take(&mut self.beds);
-        beds.clear();
-        let slept = if self.lie_down(&mut beds) {
-            let until = self.machine.wake_at().saturating_sub(self.now());
-            let limit = match (self.left, &self.stopping) {
-                (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
-                (None, None) => until.min(Duration::from_secs(1)),
-            };
-            self.park.sleep(&beds, events, limit)
-        } else {
-            self.park.look(events)
-        };
-        self.beds = beds;
-        self.sessions.values().for_each(Session::awake);
-        self.links.values().for_each(|link| link.awake());
-        slept
-    }
-
-    /// Looks for a moment whether something comes. Says whether it has.
-    fn look_around(
-        &mut self,
-        look: &Look,
-        events: &mut Vec<epoll::Event>,
-    ) -> rustix::io::Result<bool> {
-        loop {
-            self.park.look(events)?;
-            if !events.is_empty()
-                || self.sessions.values().any(Session::has_entry)
-                || self.links.values_mut().any(|link| link.has_come())
-            {
-                return Ok(true);
-            }
-            if look.is_over() {
-                return Ok(false);
-            }
-            thread::yield_now();
-        }
-    }
-
-    /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
-    fn lie_down(&mut self, beds: &mut Vec<Bed>) -> bool {
-        let (how, depth) = (self.park.how(), self.depth());
-        for (&rank, session) in &self.sessions {
-            match session.sleep(how, depth) {
-                Ok(true) => beds.push(session.bed()),
-                Ok(false) => return false,
-                Err(error) => {
-                    self.lose_session(rank, &error);
-                    return false;
-                }
-            }
-        }
-        for (&peer, link) in &mut self.links {
-            match link.sleep(how, depth) {
-                Ok(true) => link.beds(beds),
-                Ok(false) => return false,
-                Err(error) => {
-                    self.lose_link(peer, &error);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Slots and results that come back wake the engine only if something waits for them: that spares a small
-    /// operation half of its awakenings.
-    fn depth(&self) -> Depth {
-        let waits = self.machine.waits_for_room()
-            || self.left.is_some()
-            || self.stopping.is_some()
-            || self.sessions.values().any(Session::is_stalled);
-        if waits { Depth::Light } else { Depth::Deep }
     }
 
     fn dispatch(&mut self, token: u64) {

@@ -1,9 +1,8 @@
 //! The engine tells what it is doing: to who asks, and into a file when something has failed.
 
-use std::fs;
-
 use collective::machine::{Frame, OpId, WORLD};
 use tracing::{info, warn};
+use wire::run_dir;
 
 use super::Engine;
 use super::waits::Who;
@@ -83,7 +82,7 @@ impl Engine {
         }
         let write = || {
             let text = serde_json::to_vec_pretty(&ops)?;
-            fs::write(&self.flight, text)
+            run_dir::put(&self.flight, &text, run_dir::READABLE)
         };
         match write() {
             Ok(()) => info!(file = %self.flight.display(), "wrote the flight recorder"),

@@ -63,3 +63,19 @@ fn a_socket_of_the_same_name_that_is_somebody_elses_is_not_taken_for_the_neighbo
     other.here.as_mut().unwrap().spot.path = PathBuf::from("/nowhere/at/all");
     assert_eq!(agreed(&one, &other), ["tcp"; 2]);
 }
+
+// Without this it would be taken for the next one, and that for the one after it, for ever.
+#[test]
+fn a_knock_that_a_neighbour_left_when_it_ended_is_not_taken_for_its_next_one() {
+    let ([one, other], _dir) = meetings([Preference::Auto; 2]);
+    let spot = &other.here.as_ref().unwrap().spot;
+    for _ in 0..2 {
+        let ended = Channel::connect(&spot.path).unwrap();
+        let knock = Knock {
+            rank: one.rank,
+            token: spot.token.clone(),
+        };
+        ended.send(&knock, &[]).unwrap();
+    }
+    assert_eq!(agreed(&one, &other), ["shared memory"; 2]);
+}

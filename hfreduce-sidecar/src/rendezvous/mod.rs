@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
 use collective::recovery::{self, Resume};
+use wire::bell::Bell;
 use wire::rendezvous::{Peer, SuspectReason};
-use wire::ring::Bell;
 
 use crate::introduce::Credentials;
 use crate::metrics::Metrics;

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
+use wire::bell::Bell;
 use wire::handshake::Party;
 use wire::rendezvous::{self, Decoder, SuspectReason, ToOperator, ToSidecar};
-use wire::ring::Bell;
 use wire::run_dir::Progress;
 
 use super::{Order, Report, Setup, Standstill};
@@ -24,6 +25,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
 /// How long a message may wait for the network before the connection is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
+/// How long what was said may stay unacknowledged before the operator's node counts as gone. Its kernel acknowledges a
+/// heartbeat at once, whatever the operator does; left to ours, a node that lost its power is noticed after a quarter of an
+/// hour.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 /// Period of the heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(rendezvous::HEARTBEAT_SECONDS);
 
@@ -193,6 +198,8 @@ impl Stream {
         };
         let mut stream = TcpStream::connect_timeout(&address, DIAL_LIMIT)?;
         stream.set_nodelay(true)?;
+        set_tcp_user_timeout(&stream, ACKNOWLEDGED_WITHIN.as_millis() as u32)
+            .map_err(io::Error::from)?;
         let theirs = introduce::initiate(&mut stream, &self.setup.credentials)?;
         if theirs.party != Party::Operator {
             return Err(End::Somebody(theirs));
@@ -254,11 +261,8 @@ impl Stream {
             .collect()
     }
 
-    /// How far training is; known to the node of rank 0 only.
+    /// How far training is, where the rank that tells it is on this node: the lowest that is left.
     fn progress(&self) -> Option<Progress> {
-        if self.setup.credentials.identity.party != (Party::Sidecar { rank: 0 }) {
-            return None;
-        }
         Progress::read(&self.setup.run_dir).unwrap_or_else(|error| {
             debug!(%error, "no progress to tell");
             None
@@ -285,14 +289,11 @@ impl Stream {
                 epoch,
                 members,
                 resume,
-            } => {
-                let resume = serde_json::from_value(resume).map_err(rendezvous::Error::Parse)?;
-                Order::Next {
-                    epoch,
-                    members,
-                    resume,
-                }
-            }
+            } => Order::Next {
+                epoch,
+                members,
+                resume: rendezvous_codec::resume(resume)?,
+            },
             ToSidecar::Roster { epoch, nodes } => Order::Roster { epoch, nodes },
             ToSidecar::Go { epoch } => Order::Go { epoch },
         };
@@ -302,12 +303,12 @@ impl Stream {
 }
 
 fn standstill(stopped: &Standstill) -> Option<ToOperator> {
-    Some(ToOperator::Stopped {
-        epoch: stopped.epoch,
-        report: serde_json::to_value(&stopped.report).ok()?,
-        reached: stopped.reach.reached.iter().copied().collect(),
-        unreached: stopped.reach.unreached.iter().copied().collect(),
-    })
+    let Standstill {
+        epoch,
+        report,
+        reach,
+    } = stopped;
+    rendezvous_codec::stopped(*epoch, report, reach).ok()
 }
 
 fn send(stream: &mut TcpStream, message: &ToOperator) -> Result<(), End> {

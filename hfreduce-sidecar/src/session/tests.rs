@@ -1,9 +1,12 @@
 //! What is said to a process that is gone, and what it said before.
 
+use std::time::Instant;
+
 use wire::attach::Listener;
 use wire::segment::{Segment, View, Writers};
 
 use super::*;
+use crate::pool::ResultBlock;
 
 const STANDING: Standing = Standing {
     attempt: 1,
@@ -25,6 +28,35 @@ fn session() -> (Session, Channel) {
     let channel = listener.accept().unwrap().unwrap();
     let session = Session::welcome(channel, STANDING, (0, Home::Anywhere), Begin::Afresh, false);
     (session.unwrap(), process)
+}
+
+fn barrier(ticket: u64) -> Called {
+    Called {
+        ticket,
+        call: wire::Call::barrier(),
+        since: Instant::now(),
+        refused: None,
+        own_bytes: 0,
+    }
+}
+
+#[test]
+fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
+    let (mut session, process) = session();
+    let welcome = process.receive_with_fds::<ToClient>().unwrap().unwrap();
+    let (ToClient::Welcome { control_bytes, .. }, mut fds) = welcome else {
+        panic!("{welcome:?}");
+    };
+    let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
+    let (_, mut outcomes) = wire::ring::client_ends(&Arc::new(control)).unwrap();
+    for ticket in 0..calls::MAX_HELD as u64 {
+        let told = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
+        told.unwrap();
+        assert!(outcomes.pop().unwrap().is_some());
+    }
+    let ticket = calls::MAX_HELD as u64;
+    let refused = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
+    assert!(matches!(refused, Err(Error::HoldsTooMany)), "{refused:?}");
 }
 
 #[test]
@@ -58,13 +90,7 @@ fn a_result_can_be_read_by_a_process_and_written_only_by_who_has_mapped_it_befor
     let mut neighbour = Segment::open(neighbour, segment.len()).unwrap();
     let block = Block::new(segment);
     let result = ResultBlock { number: 3, block };
-    let called = Called {
-        ticket: 1,
-        call: wire::Call::barrier(),
-        since: Instant::now(),
-        refused: None,
-        own_bytes: 0,
-    };
+    let called = barrier(1);
     let told = session.succeed((WORLD, 0), 1, &called, Some((&result, 8)));
     told.unwrap();
     let (message, mut fds) = process.receive_with_fds::<ToClient>().unwrap().unwrap();

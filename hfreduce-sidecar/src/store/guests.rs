@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wire::ring::Bell;
+use wire::bell::Bell;
 
 /// Of the word that names the epoch: the connection is the store's, no link.
 pub(crate) const MARK: u64 = 1 << 63;

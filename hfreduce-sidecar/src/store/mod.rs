@@ -15,8 +15,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use tracing::{info, warn};
+use wire::bell::Bell;
 use wire::rendezvous::Peer;
-use wire::ring::Bell;
 use wire::run_dir;
 
 use crate::introduce::Credentials;

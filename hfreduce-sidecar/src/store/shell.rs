@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use store::{Answer, BYTES_LIMIT, Call, ClientId, Command, Effect, Input, Message, Replica};
 use tracing::{debug, info, warn};
+use wire::bell::Bell;
 use wire::handshake::Party;
-use wire::ring::Bell;
 use wire::store::{FRAME_LIMIT_BYTES, Reply, Request, Word};
 
 use super::Order;

@@ -9,10 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use collective::membership::{
-    Connection, Effect, Endpoint, Event, Membership, Message, OnPeerLoss as Loss, Policy, Reach,
-    Reason, Refusal, View,
+    Connection, Effect, Event, Membership, OnPeerLoss as Loss, Policy, View,
 };
-use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::rendezvous::encode;
 
 use super::pods::Streams;
 
@@ -79,7 +78,10 @@ fn lead(
             if message.is_none() {
                 outboxes.remove(&connection);
             }
-            events.push(event(connection, caller.rank, message));
+            events.push(match message {
+                Some(message) => rendezvous_codec::event(connection, caller.rank, message).unwrap(),
+                None => Event::Disconnected { connection },
+            });
         }
         events.push(Event::Tick);
         while !events.is_empty() {
@@ -93,7 +95,8 @@ fn lead(
                         connection,
                         message,
                     } => {
-                        let bytes = encode(&words(message)).unwrap();
+                        let bytes =
+                            encode(&rendezvous_codec::to_sidecar(message).unwrap()).unwrap();
                         // A sidecar that is gone hears nothing.
                         if let Some(mut outbox) = outboxes.get(&connection) {
                             outbox.write_all(&bytes).ok();
@@ -102,101 +105,9 @@ fn lead(
                     Effect::Commit { commit, .. } => events.push(Event::Committed {
                         epoch: commit.epoch,
                     }),
-                    Effect::Changed => *view.lock().unwrap() = Some(membership.view()),
+                    Effect::Changed => *view.lock().unwrap() = Some(membership.view().clone()),
                 }
             }
         }
-    }
-}
-
-fn event(connection: Connection, rank: u32, message: Option<ToOperator>) -> Event {
-    let Some(message) = message else {
-        return Event::Disconnected { connection };
-    };
-    match message {
-        ToOperator::Hello {
-            address,
-            port,
-            joined_epoch: joined,
-            ..
-        } => Event::Hello {
-            connection,
-            rank,
-            endpoint: Endpoint { address, port },
-            joined,
-        },
-        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
-        ToOperator::Heartbeat { .. } => Event::Heartbeat {
-            connection,
-            progress: None,
-        },
-        ToOperator::Suspect {
-            epoch,
-            rank,
-            reason,
-            ..
-        } => Event::Suspect {
-            connection,
-            epoch,
-            rank,
-            reason: match reason {
-                SuspectReason::Dead => Reason::Dead,
-                SuspectReason::Silent => Reason::Silent,
-                SuspectReason::Frozen => Reason::Frozen,
-            },
-        },
-        ToOperator::Recovered { epoch, rank } => Event::Recovered {
-            connection,
-            epoch,
-            rank,
-        },
-        ToOperator::Stopped {
-            epoch,
-            report,
-            reached,
-            unreached,
-        } => Event::Stopped {
-            connection,
-            epoch,
-            report: serde_json::from_value(report).unwrap(),
-            reach: Reach {
-                reached: reached.into_iter().collect(),
-                unreached: unreached.into_iter().collect(),
-            },
-        },
-        ToOperator::RankLost => Event::RankLost { connection },
-        ToOperator::Bye => Event::Bye { connection },
-    }
-}
-
-fn words(message: Message) -> ToSidecar {
-    let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
-        rank,
-        address: endpoint.address,
-        port: endpoint.port,
-    };
-    match message {
-        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
-            epoch,
-            nodes: (0..).zip(endpoints).map(peer).collect(),
-        },
-        Message::Go { epoch } => ToSidecar::Go { epoch },
-        Message::Revoke { epoch, members } => ToSidecar::Revoke {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
-        },
-        Message::Next {
-            epoch,
-            members,
-            resume,
-        } => ToSidecar::Next {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
-            resume: serde_json::to_value(resume).unwrap(),
-        },
-        Message::Refused(refusal) => ToSidecar::Refused {
-            reason: refusal.to_string(),
-            void: matches!(refusal, Refusal::Out { .. }),
-        },
     }
 }

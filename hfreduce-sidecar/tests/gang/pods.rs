@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use wire::assignment::{
     ALGORITHM, AssignedNode, Assignment, JobRef, OnPeerLoss, PEER_LOSS_SECONDS, VERSION,
 };
@@ -20,7 +20,7 @@ use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
 use wire::rendezvous::{Decoder, ToOperator};
 use wire::{Call, DType, ReduceOp};
 
-use super::processes::{METRICS_PORT, Seat, device, loopback};
+use super::processes::{METRICS_PORT, Seat, device, loopback, signal_to};
 use super::{PATIENCE, f32s, run};
 
 pub(crate) const UID: &str = "2c1f2a6e-test";
@@ -283,7 +283,7 @@ impl Pods {
     }
 
     pub(crate) fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+        signal_to(&self.children[rank], signal);
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use hfreduce_sidecar::node;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use wire::client::Client;
 
 use super::{PATIENCE, wait_until};
@@ -181,7 +181,7 @@ impl Sidecars {
     }
 
     pub(crate) fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+        signal_to(&self.children[rank], signal);
     }
 
     /// Waits until all have ended by themselves, in good order.
@@ -203,6 +203,15 @@ impl Drop for Sidecars {
                 eprintln!("log of sidecar {rank}:\n{}", self.log(rank));
             }
         }
+    }
+}
+
+/// Signals a sidecar. One that is told to stop stands still afterwards, with all its threads.
+pub(crate) fn signal_to(child: &Child, signal: Signal) {
+    let process = Pid::from_child(child);
+    kill_process(process, signal).unwrap();
+    if signal == Signal::STOP {
+        waitid(WaitId::Pid(process), WaitIdOptions::STOPPED).unwrap();
     }
 }
 

@@ -104,6 +104,17 @@ impl Network {
             .unwrap()
     }
 
+    /// Whether a process of a node has a connection to this port that the kernel takes to stand.
+    pub(crate) fn is_connected(&self, node: usize, port: u16) -> bool {
+        let table = format!("/proc/{}/net/tcp", self.namespaces[node].holder.id());
+        let (port, established) = (format!(":{port:04X}"), "01");
+        fs::read_to_string(table).unwrap().lines().any(|line| {
+            let mut words = line.split_whitespace().skip(2);
+            let to = words.next().is_some_and(|to| to.ends_with(&port));
+            to && words.next() == Some(established)
+        })
+    }
+
     /// Pulls a cable, or plugs it in again.
     pub(crate) fn plug(&self, one: usize, other: usize, plugged: bool) {
         let port = cable(other);

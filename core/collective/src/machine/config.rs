@@ -95,9 +95,22 @@ pub struct Start {
     /// The same on all members; holders are nodes of this epoch.
     pub resume: GroupResume,
     /// For each local rank of the group, the first operation whose end it was not told: the one that it calls first.
+    /// Nothing where it is refused, which every node needs to know.
     pub told: Vec<OpId>,
     /// What is final here: as it was reported.
     pub held: Vec<Held>,
+}
+
+impl Start {
+    /// Of a group that is not opened any more; none where it may be.
+    #[must_use]
+    pub fn of_refused(resume: &GroupResume) -> Option<Self> {
+        resume.refused.is_some().then(|| Self {
+            resume: resume.clone(),
+            told: Vec::new(),
+            held: Vec::new(),
+        })
+    }
 }
 
 /// What one node needs to know to take part in an epoch.

@@ -98,6 +98,8 @@ impl Group {
                 continue;
             }
             let Some(held) = self.history.kept(op).copied() else {
+                // Let go when all ranks of all nodes had been told, before the last of it came by here.
+                operation.stage = Stage::Ended;
                 continue;
             };
             for rank in 0..operation.brought.len() {

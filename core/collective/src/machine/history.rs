@@ -277,6 +277,7 @@ impl Group {
             told_all: start.told.iter().copied().min().unwrap_or(0),
             told_any: start.told.iter().copied().max().unwrap_or(0),
             held: start.held.clone(),
+            refused: None,
         }
     }
 
@@ -288,6 +289,7 @@ impl Group {
             told_all: told.iter().copied().min().unwrap_or(0),
             told_any: told.iter().copied().max().unwrap_or(0),
             held: self.history.kept.values().copied().collect(),
+            refused: None,
         }
     }
 }

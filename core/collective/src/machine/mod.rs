@@ -102,30 +102,22 @@ impl Machine {
     /// passes [`Config::check`].
     #[must_use]
     pub fn new(config: Config, now: Duration) -> Self {
-        let world = Group::world(&config, None);
-        Self::with_world(config, world, BTreeMap::new(), now)
+        Self::resume(config, Vec::new(), now)
     }
 
     /// The machine of an epoch that goes on with the operations of the one before. Each rank then calls again what it
     /// was not told the end of, after it has opened its groups again. Needs a configuration of the members only.
     #[must_use]
     pub fn resume(config: Config, starts: Vec<Start>, now: Duration) -> Self {
+        let is_refused = |start: &Start| start.resume.refused.is_some();
+        let (refused, starts): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_refused);
         let starts = starts.into_iter().map(|start| (start.resume.group, start));
         let mut starts: BTreeMap<GroupId, Start> = starts.collect();
         let world = Group::world(&config, starts.remove(&WORLD).as_ref());
-        Self::with_world(config, world, starts, now)
-    }
-
-    fn with_world(
-        config: Config,
-        world: Group,
-        starts: BTreeMap<GroupId, Start>,
-        now: Duration,
-    ) -> Self {
         Self {
             node: Node::new(config, now),
             groups: BTreeMap::from([(WORLD, world)]),
-            openings: Openings::default(),
+            openings: Openings::of_refused(refused.into_iter()),
             starts,
             left: BTreeSet::new(),
             closed: false,
@@ -197,7 +189,13 @@ impl Machine {
     #[must_use]
     pub fn report(&self) -> Report {
         let open = self.groups.values().map(Group::report);
-        open.chain(self.starts.values().map(Group::report_of))
+        let is_refused = |id: GroupId| self.openings.dispute(id).is_some();
+        let kept = self.starts.values();
+        let kept = kept.filter(|start| !is_refused(start.resume.group));
+        let refused = self.openings.refused();
+        let refused = refused.filter(|of| !self.groups.contains_key(&of.group));
+        open.chain(kept.map(Group::report_of))
+            .chain(refused)
             .collect()
     }
 

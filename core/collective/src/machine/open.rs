@@ -10,12 +10,15 @@ use super::cause::Broken;
 use super::dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 use super::group::Group;
 use super::part::Part;
-use super::{Effect, Frame, GroupId, Machine, Violation, WORLD};
+use super::{Effect, Frame, GroupId, Machine, Start, Violation, WORLD};
+use crate::recovery::GroupReport;
 
 /// Groups that may be about to open, as far as one node hears of them.
 const MAX_OPENING: usize = 1 << 16;
-/// Groups that were not opened of which the root remembers why, for those who come late.
+/// Groups that were not opened of which a node remembers why, for those who come late.
 const MAX_DISPUTES: usize = 1024;
+/// The last of those that it reports at the end of the epoch.
+const MAX_REPORTED: usize = 64;
 /// The tree that openings travel in.
 const OPENINGS: usize = 0;
 
@@ -23,7 +26,7 @@ const OPENINGS: usize = 0;
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     open: BTreeMap<GroupId, Opening>,
-    /// At the root: groups that were not opened, oldest first.
+    /// Groups that were not opened, oldest first.
     disputes: VecDeque<(GroupId, Dispute)>,
 }
 
@@ -90,7 +93,38 @@ impl Openings {
         waiting.map(|one| one.began + late).min()
     }
 
-    fn dispute(&self, id: GroupId) -> Option<Dispute> {
+    /// What is known from epochs before of groups that were not opened.
+    pub(super) fn of_refused(starts: impl Iterator<Item = Start>) -> Self {
+        let refused = starts.filter_map(|start| Some((start.resume.group, start.resume.refused?)));
+        Self {
+            disputes: refused.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Groups that were not opened and never will be.
+    pub(super) fn refused(&self) -> impl Iterator<Item = GroupReport> {
+        let is_lasting = |dispute: &Dispute| {
+            // Another group has the number.
+            let reason = OpenReason::Taken;
+            !matches!(dispute, Dispute::Refused { reason: why, .. } if *why == reason)
+        };
+        let lasting = self.disputes.iter().filter(move |(_, why)| is_lasting(why));
+        let last = lasting.rev().take(MAX_REPORTED);
+        last.map(|&(id, dispute)| GroupReport::of_refused(id, dispute))
+    }
+
+    fn remember(&mut self, id: GroupId, dispute: Dispute) {
+        if self.dispute(id).is_some() {
+            return;
+        }
+        if self.disputes.len() == MAX_DISPUTES {
+            self.disputes.pop_front();
+        }
+        self.disputes.push_back((id, dispute));
+    }
+
+    pub(super) fn dispute(&self, id: GroupId) -> Option<Dispute> {
         let mut disputes = self.disputes.iter();
         disputes.find(|(of, _)| *of == id).map(|(_, why)| *why)
     }
@@ -231,13 +265,7 @@ impl Machine {
         opening.heard.insert(opener.rank);
         let all = opening.heard.len() >= first.present as usize;
         match dispute {
-            Some(dispute) => {
-                if self.openings.disputes.len() == MAX_DISPUTES {
-                    self.openings.disputes.pop_front();
-                }
-                self.openings.disputes.push_back((id, dispute));
-                self.opened(id, Err(dispute));
-            }
+            Some(dispute) => self.opened(id, Err(dispute)),
             None if all => self.opened(id, Ok(())),
             None => {}
         }
@@ -262,6 +290,7 @@ impl Machine {
             }
             Err(dispute) => {
                 let opening = self.openings.open.remove(&id);
+                self.openings.remember(id, dispute);
                 if opening.as_ref().is_some_and(|opening| opening.begun) {
                     self.groups.remove(&id);
                     self.node.out.push(Effect::Closed { group: id });

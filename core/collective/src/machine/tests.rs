@@ -28,6 +28,7 @@ fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
             group: WORLD,
             base: 4,
             served: vec![served],
+            refused: None,
         },
         told: vec![5],
         held: mine.into_iter().collect(),
@@ -137,6 +138,23 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
     assert!(effects.contains(&bye), "{effects:?}");
 }
 
+#[test]
+fn what_was_told_everywhere_before_it_came_by_is_released() {
+    let mut machine = second_of_two(served(8, true), Some(held(8)));
+    let fence = machine.node.config.fence;
+    let mark = Mark { done: 5, told: 5 };
+    let group = WORLD;
+    let mut effects = Vec::new();
+    for frame in [Frame::Mark { group, mark }, down()] {
+        let peer = 0;
+        let frame = Input::Frame { peer, fence, frame };
+        machine.handle(Duration::ZERO, frame, &mut effects);
+    }
+    let release = Effect::Release { group, op: 4 };
+    assert!(effects.contains(&release), "{effects:?}");
+    assert_eq!(machine.groups[&WORLD].oldest(), 5);
+}
+
 /// What is served moves before ranks have called again what comes before it: with one slot an edge two neighbours would
 /// wait for each other if it took that.
 #[test]
@@ -149,6 +167,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
                 holder: 1,
                 ..served(8, true)
             }],
+            refused: None,
         },
         told: vec![3],
         held: vec![held(8)],
@@ -283,6 +302,7 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
             group,
             base: 3,
             served: Vec::new(),
+            refused: None,
         },
         told,
         held: Vec::new(),

@@ -18,10 +18,9 @@ impl Machine {
             return Duration::MAX;
         }
         let timing = &node.config.timing;
-        let late = self
-            .groups
-            .values()
-            .filter_map(|group| Some(group.waiting()?.1.began + timing.late));
+        // In one that does not stand here yet others may have begun, and nobody is asked for.
+        let standing = self.groups.values().filter(|group| group.stands);
+        let late = standing.filter_map(|group| Some(group.waiting()?.1.began + timing.late));
         let late = late.chain(self.openings.due(timing.late));
         late.min().unwrap_or(Duration::MAX).min(node.links_due())
     }

@@ -92,12 +92,13 @@ impl Membership {
         let committed = recovery.committed.as_ref();
         let epoch = committed.map_or(FIRST_EPOCH, |commit| commit.epoch);
         let all = || (0..nodes).collect::<Vec<u32>>();
+        let members = committed.map_or_else(all, |commit| commit.members.clone());
         let announced = View {
             epoch,
-            members: committed.map_or_else(all, |commit| commit.members.clone()),
             phase: Phase::Gathering {
-                missing: (0..nodes).collect(),
+                missing: members.clone(),
             },
+            members,
             suspects: Vec::new(),
             broken: None,
             left: Vec::new(),
@@ -183,7 +184,7 @@ impl Membership {
             Event::Tick => {}
         }
         self.recover(effects);
-        let view = self.view();
+        let view = self.look();
         if view != self.announced {
             self.announced = view;
             effects.push(Effect::Changed);
@@ -201,9 +202,13 @@ impl Membership {
         quiet.into_iter().chain(self.recovery_wake_at()).min()
     }
 
-    /// What is known.
+    /// What is known, as of the last event.
     #[must_use]
-    pub fn view(&self) -> View {
+    pub const fn view(&self) -> &View {
+        &self.announced
+    }
+
+    fn look(&self) -> View {
         let unknown = self.ranks_where(|member| member.is_none());
         let apart = self.ranks_where(|member| member.is_none_or(|member| !self.has_joined(member)));
         let suspects = self

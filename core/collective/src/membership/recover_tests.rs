@@ -71,6 +71,7 @@ impl Gang {
             told_all: 5,
             told_any: 5,
             held: Vec::new(),
+            refused: None,
         };
         self.handle(Event::Stopped {
             connection: connection(rank),
@@ -81,7 +82,7 @@ impl Gang {
     }
 
     fn phase(&self) -> Phase {
-        self.membership.view().phase
+        self.membership.view().phase.clone()
     }
 
     /// A leader that runs looks at the time every second.
@@ -305,6 +306,7 @@ fn a_report_that_cannot_be_true_is_not_believed() {
         told_all: 6,
         told_any: 5,
         held: Vec::new(),
+        refused: None,
     };
     gang.handle(Event::Stopped {
         connection: connection(0),

@@ -51,7 +51,7 @@ impl Stage {
     }
 
     fn view(&self) -> View {
-        self.membership.view()
+        self.membership.view().clone()
     }
 }
 

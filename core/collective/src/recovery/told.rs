@@ -43,6 +43,7 @@ impl GroupReport {
             told_all: told.iter().copied().min().unwrap_or(0),
             told_any: told.iter().copied().max().unwrap_or(0),
             held: Vec::new(),
+            refused: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use collective::machine::{Buffer, GroupId, Input, Machine, OnPeerLoss, OpId, Start, WORLD};
 use collective::recovery::{
-    self, Forgotten, GroupReport, Report, Resume, Told, is_over, told_each,
+    self, Forgotten, GroupReport, GroupResume, Report, Resume, Told, is_over, told_each,
 };
 
 use crate::shell::group_of;
@@ -50,6 +50,10 @@ impl World {
         memory.retain(|buffer, _| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. }));
         let mut starts = Vec::new();
         for resume in resume.into_iter().flatten() {
+            if let Some(start) = Start::of_refused(resume) {
+                starts.push(start);
+                continue;
+            }
             let Some(told) = self.told(node, resume.group) else {
                 continue;
             };
@@ -101,7 +105,10 @@ impl World {
     fn close_what_is_over(&mut self, node: usize, resume: &Resume) {
         for group in self.lanes.keys().copied().collect::<Vec<_>>() {
             let base = resume.iter().find(|one| one.group == group);
-            if is_over(&self.known(node, group), base.map(|one| one.base)) {
+            if is_over(
+                &self.known(node, group),
+                base.and_then(GroupResume::needed_from),
+            ) {
                 self.closed(node, group);
                 let memory = &mut self.nodes[node].memory;
                 memory.retain(|buffer, _| group_of(buffer) != group);

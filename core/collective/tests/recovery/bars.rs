@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::Layout;
-use collective::machine::{Handover, OnPeerLoss, Recovery};
+use collective::machine::{Handover, OnPeerLoss, Recovery, WORLD};
 use collective::membership::Phase as Leading;
 use collective::{DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
@@ -45,7 +45,7 @@ fn gang(rng: &mut Rng, nodes: usize, least: u32) -> World {
     } else {
         Phase::MidUp
     };
-    assert!(world.run_while(start, |world| !world.is_in(phase, 3)));
+    assert!(world.run_while(start, |world| !world.is_in(phase, (WORLD, 3))));
     world
 }
 
@@ -53,13 +53,13 @@ impl World {
     /// The first operation whose end not all of these nodes' ranks were told.
     fn told(&self, nodes: &[usize]) -> usize {
         let ranks = nodes.iter().flat_map(|&node| self.setup.layout.ranks(node));
-        let told = ranks.map(|rank| self.clients[rank as usize].outcomes.len());
+        let told = ranks.map(|rank| self.of_world(rank).outcomes.len());
         told.min().unwrap()
     }
 
     fn called(&self, nodes: &[usize]) -> usize {
         let ranks = nodes.iter().flat_map(|&node| self.setup.layout.ranks(node));
-        let called = ranks.map(|rank| self.clients[rank as usize].called);
+        let called = ranks.map(|rank| self.of_world(rank).called);
         called.max().unwrap()
     }
 
@@ -71,7 +71,7 @@ impl World {
         self.check();
         let ranks = nodes.iter().flat_map(|&node| self.setup.layout.ranks(node));
         for rank in ranks {
-            let outcomes = &self.clients[rank as usize].outcomes;
+            let outcomes = &self.of_world(rank).outcomes;
             assert!(outcomes.iter().all(Result::is_ok), "rank {rank}");
         }
     }

@@ -1,11 +1,9 @@
 //! What a machine asks of its sidecar: work that takes time, frames, what ranks are told.
 
-use collective::machine::{
-    Broken, Buffer, Cause, Effect, Fence, Frame, Input, OpId, Region, Ticket,
-};
+use collective::machine::{Broken, Buffer, Cause, Effect, Fence, Frame, Input, Region, Ticket};
 use collective::membership::Reason;
 
-use crate::fixture::memory::Work;
+use crate::fixture::memory::{Id, Work};
 use crate::world::{ATTEMPT, Event, MS, World};
 
 impl World {
@@ -26,7 +24,11 @@ impl World {
 
     fn carry_out(&mut self, node: usize, effect: Effect) {
         let ends = match effect {
-            Effect::End { .. } | Effect::FreeInputs { .. } | Effect::Release { .. } => true,
+            Effect::End { .. }
+            | Effect::FreeInputs { .. }
+            | Effect::Release { .. }
+            | Effect::Opened { .. }
+            | Effect::Closed { .. } => true,
             Effect::Send { .. }
             | Effect::Reduce { .. }
             | Effect::Copy { .. }
@@ -36,9 +38,7 @@ impl World {
             | Effect::Broken { .. }
             | Effect::Stopped { .. }
             | Effect::Begin { .. }
-            | Effect::Connect { .. }
-            | Effect::Opened { .. }
-            | Effect::Closed { .. } => false,
+            | Effect::Connect { .. } => false,
         };
         let has_stopped = self.sidecars[node].report.is_some();
         assert!(
@@ -73,24 +73,35 @@ impl World {
                 self.work(node, work);
             }
             Effect::End {
-                op, rank, outcome, ..
-            } => self.end(node, op, rank, outcome),
-            Effect::FreeInputs { op, .. } => {
-                self.sidecars[node].memory.free_inputs(op);
+                group,
+                op,
+                rank,
+                outcome,
+            } => self.end(node, (group, op), rank, outcome),
+            Effect::FreeInputs { group, op } => {
+                self.sidecars[node].memory.free_inputs((group, op));
             }
-            Effect::Release { op, .. } => {
-                assert!(self.sidecars[node].released.insert(op), "released once");
-                self.sidecars[node].memory.release(op);
+            Effect::Release { group, op } => {
+                let id = (group, op);
+                assert!(self.sidecars[node].released.insert(id), "released once");
+                self.sidecars[node].memory.release(id);
                 self.pump_all(node);
             }
             Effect::Suspect { peer, .. } => self.suspect(node, peer, Reason::Frozen),
             Effect::Recovered { .. } | Effect::Late { .. } => {}
             Effect::Broken { broken } => self.broke(node, broken),
             Effect::Stopped { report } => self.machine_stopped(node, report),
-            Effect::Begin { .. }
-            | Effect::Connect { .. }
-            | Effect::Opened { .. }
-            | Effect::Closed { .. } => unreachable!("nobody opens a group here"),
+            Effect::Begin { group } => self.add_slots(node, group),
+            Effect::Connect { peer } => self.connect(node, peer),
+            Effect::Opened {
+                group,
+                rank,
+                outcome,
+            } => self.opened(node, group, rank, outcome),
+            Effect::Closed { group } => {
+                self.note(("closed", node, group));
+                self.forget_group(node, group);
+            }
         }
     }
 
@@ -115,8 +126,8 @@ impl World {
             bytes
         });
         match frame {
-            Frame::Up { op, .. } => *self.ups.entry(op).or_default() += 1,
-            Frame::Down { op, .. } => *self.downs.entry(op).or_default() += 1,
+            Frame::Up { group, op, .. } => *self.ups.entry((group, op)).or_default() += 1,
+            Frame::Down { group, op, .. } => *self.downs.entry((group, op)).or_default() += 1,
             Frame::Refuse { .. }
             | Frame::Fail { .. }
             | Frame::Want { .. }
@@ -177,15 +188,17 @@ impl World {
         self.handle(node, Input::Done { ticket });
     }
 
-    fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
-        let global = self.setup.layout.ranks(node).start + rank as u32;
-        let outcome = outcome.map(|epoch| (self.sidecars[node].memory.tell(op), epoch));
-        let client = &mut self.clients[global as usize];
-        if client.alive && !client.out {
-            assert_eq!(client.outcomes.len(), op as usize, "told once and in order");
-            client.outcomes.push(outcome);
+    fn end(&mut self, node: usize, id: Id, local: usize, outcome: Result<u32, Cause>) {
+        let rank = self.setup.layout.ranks(node).start + local as u32;
+        let outcome = outcome.map(|epoch| (self.sidecars[node].memory.tell(id), epoch));
+        let (group, op) = id;
+        let client = &self.clients[rank as usize];
+        let hears = client.alive && !client.out;
+        if let Some(member) = self.member_mut(group, rank).filter(|_| hears) {
+            assert_eq!(member.outcomes.len(), op as usize, "told once and in order");
+            member.outcomes.push(outcome);
         }
-        self.call_soon(global);
+        self.call_soon(rank);
     }
 
     fn suspect(&mut self, node: usize, peer: usize, reason: Reason) {
@@ -201,11 +214,12 @@ impl World {
 
     /// What is final may be being read by ranks: nothing is written to it.
     pub(crate) fn check_unread(&self, node: usize, region: Region) {
-        let Buffer::Result { op, .. } = region.buffer else {
+        let Buffer::Result { group, op } = region.buffer else {
             return;
         };
         let report = self.sidecars[node].machine.as_ref().unwrap().report();
-        let mut held = report[0].held.iter();
+        let of = report.iter().filter(|of| of.group == group);
+        let mut held = of.flat_map(|of| &of.held);
         let is_final = held.any(|held| held.op == op && held.complete);
         assert!(!is_final, "node {node} writes {region:?}, which is final");
     }

@@ -1,12 +1,14 @@
 //! What goes wrong, and when: each kind of fault in each phase of an operation, alone or one after another.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
-use collective::machine::OpId;
+use collective::machine::{GroupId, Machine, WORLD};
 use collective::membership::Phase as Leading;
 use sim::Rng;
 
+use crate::fixture::memory::Id;
 use crate::world::{MS, World};
 
 /// What goes wrong.
@@ -83,39 +85,130 @@ impl Phase {
     }
 }
 
+/// What else may be going on in a group of some ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Life {
+    /// Ranks have asked for it, and not all that are left know that it stands.
+    Opening,
+    /// Ranks have called its end, and not all nodes are done with it.
+    Closing,
+}
+
+pub(crate) const LIVES: [Life; 2] = [Life::Opening, Life::Closing];
+
+/// When it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum When {
+    /// In this phase of an operation of all ranks.
+    World(Phase),
+    /// In this phase of an operation of a group of some.
+    Group(Phase),
+    Life(Life),
+}
+
+impl When {
+    pub(crate) fn all() -> Vec<Self> {
+        let phases = PHASES.iter().copied();
+        let lives = LIVES.iter().copied().map(Self::Life);
+        let world = phases.clone().map(Self::World);
+        world.chain(phases.map(Self::Group)).chain(lives).collect()
+    }
+
+    /// Whether it is about a group of some ranks.
+    pub(crate) fn is_of_group(self) -> bool {
+        !matches!(self, Self::World(_))
+    }
+
+    /// Whether another fault has to come before.
+    pub(crate) fn is_recovery(self) -> bool {
+        match self {
+            Self::World(phase) | Self::Group(phase) => phase.is_recovery(),
+            Self::Life(_) => false,
+        }
+    }
+}
+
+/// As it is counted.
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::World(phase) => write!(f, "{phase:?}"),
+            Self::Group(phase) => write!(f, "{phase:?} in a group"),
+            Self::Life(life) => write!(f, "{life:?}"),
+        }
+    }
+}
+
 impl World {
     /// Nodes where an operation is final.
-    fn final_on(&self, op: OpId) -> usize {
-        let is_final = |machine: &collective::machine::Machine| {
+    fn final_on(&self, (group, op): Id) -> usize {
+        let is_final = |machine: &Machine| {
             let report = machine.report();
-            report[0].told_all > op || report[0].held.iter().any(|held| held.op == op)
+            let of = report.iter().find(|of| of.group == group);
+            let held = |op| of.is_some_and(|of| of.held.iter().any(|held| held.op == op));
+            of.is_some_and(|of| of.told_all > op) || held(op)
         };
         let machines = self.sidecars.iter().flat_map(|sidecar| &sidecar.machine);
         machines.filter(|machine| is_final(machine)).count()
     }
 
-    /// Whether the world is in a phase of an operation.
-    pub(crate) fn is_in(&self, phase: Phase, op: OpId) -> bool {
-        let called = self
-            .clients
-            .iter()
-            .filter(|client| client.called > op as usize)
-            .count();
-        let ups = self.ups.get(&op).copied().unwrap_or(0);
-        let downs = self.downs.get(&op).copied().unwrap_or(0);
-        let nodes = self.nodes();
+    /// Whether it is that time, as an operation shows it.
+    pub(crate) fn is(&self, when: When, id: Id) -> bool {
+        match when {
+            When::World(phase) | When::Group(phase) => self.is_in(phase, id),
+            When::Life(life) => self.is_at(life, id.0),
+        }
+    }
+
+    fn is_at(&self, life: Life, group: GroupId) -> bool {
+        let lane = &self.lanes[&group];
+        let mut members = lane.members.iter();
+        match life {
+            Life::Opening => {
+                let all = members.clone().all(|member| member.opened.is_some());
+                !all && members.any(|member| member.asked)
+            }
+            Life::Closing => {
+                let mut sidecars = self.sidecars.iter();
+                let open = |&(of, _): &(GroupId, usize)| of == group;
+                lane.is_closing() && sidecars.any(|one| one.seats.keys().any(open))
+            }
+        }
+    }
+
+    /// Whether an operation is in a phase.
+    pub(crate) fn is_in(&self, phase: Phase, id: Id) -> bool {
+        if self.store.is_empty() {
+            return false; // The gang has not started.
+        }
+        let (group, op) = id;
+        let lane = &self.lanes[&group];
+        let called = lane.members.iter();
+        let called = called.filter(|one| one.called > op as usize).count();
+        let ups = self.ups.get(&id).copied().unwrap_or(0);
+        let downs = self.downs.get(&id).copied().unwrap_or(0);
+        let nodes = if group == WORLD {
+            self.nodes()
+        } else {
+            self.nodes_of(group).len()
+        };
         match phase {
-            Phase::BeforeSubmit => called == 0 && !self.store.is_empty(),
+            Phase::BeforeSubmit => {
+                let stands = lane.members.iter().any(|one| one.opened == Some(Ok(())));
+                called == 0 && stands
+            }
             Phase::Submitted => called > 0 && ups == 0 && downs == 0,
             Phase::MidUp => ups > 0 && downs == 0,
             // All parts that have to come have, and little has gone down.
-            Phase::RootTurns => ups + 1 >= nodes && downs <= 1 && self.final_on(op) < nodes,
-            Phase::MidDown => downs > 0 && self.final_on(op) < nodes,
+            Phase::RootTurns => {
+                called > 0 && ups + 1 >= nodes && downs <= 1 && self.final_on(id) < nodes
+            }
+            Phase::MidDown => downs > 0 && self.final_on(id) < nodes,
             Phase::DoneOnSome => {
-                let done = self.final_on(op);
+                let done = self.final_on(id);
                 0 < done && done < nodes
             }
-            Phase::DoneOnAll => self.final_on(op) == nodes,
+            Phase::DoneOnAll => self.final_on(id) == nodes,
             Phase::Stopping => self.phase().is_some_and(|(_, phase)| {
                 matches!(phase, Leading::Stopping { .. } | Leading::Proposing)
             }),
@@ -131,16 +224,22 @@ impl World {
         }
     }
 
-    /// Lets a fault happen. Returns when the last part of it does.
-    pub(crate) fn befall(&mut self, rng: &mut Rng, fault: Fault) -> Option<Duration> {
+    /// Lets a fault happen, mostly to one of these nodes. Returns when the last part of it does.
+    pub(crate) fn befall(
+        &mut self,
+        rng: &mut Rng,
+        fault: Fault,
+        near: &BTreeSet<usize>,
+    ) -> Option<Duration> {
         let now = self.now();
         let members = self.members();
-        let standing: Vec<usize> = members
-            .into_iter()
-            .filter(|&node| self.sidecars[node].alive && !self.sidecars[node].frozen)
-            .collect();
+        let stands = |&node: &usize| self.sidecars[node].alive && !self.sidecars[node].frozen;
+        let mut standing: Vec<usize> = members.into_iter().filter(stands).collect();
         if standing.is_empty() {
             return None;
+        }
+        if rng.chance(3, 4) && standing.iter().any(|node| near.contains(node)) {
+            standing.retain(|node| near.contains(node));
         }
         let node = *rng.pick(&standing);
         self.note(("fault", fault, node));
@@ -198,10 +297,10 @@ impl World {
             }
             Fault::Double => {
                 let simple = &FAULTS[..FAULTS.len() - 1];
-                let first = self.befall(rng, *rng.clone().pick(simple))?;
+                let first = self.befall(rng, *rng.clone().pick(simple), near)?;
                 let between = Duration::from_nanos(rng.range(0..3_000_000_000));
                 self.run_until(self.now() + between * u32::from(rng.chance(1, 2)));
-                let second = self.befall(rng, *rng.clone().pick(simple));
+                let second = self.befall(rng, *rng.clone().pick(simple), near);
                 return Some(first.max(second.unwrap_or(first)));
             }
         }

@@ -1,11 +1,11 @@
 //! How a sidecar joins an epoch: connects along its trees, builds its machine from what it kept, waits for the word to go.
 
 use collective::DoubleTree;
-use collective::machine::{Buffer, Config, Fence, Input, Machine, OpId, Start, Timing, WORLD};
+use collective::machine::{Buffer, Config, Fence, GroupId, Input, Machine, Timing, WORLD};
 use collective::membership::Event as Heard;
 use collective::recovery::Resume;
 
-use crate::sidecar::Joining;
+use crate::sidecar::{Joining, Seat};
 use crate::world::{ATTEMPT, Event, MS, World};
 
 impl World {
@@ -88,12 +88,13 @@ impl World {
     pub(crate) fn build(&mut self, node: usize) {
         let now = self.now();
         self.close_links(node);
-        let ranks = self.setup.layout.ranks(node);
-        let told: Vec<OpId> = ranks
-            .map(|rank| self.clients[rank as usize].outcomes.len() as OpId)
-            .collect();
+        let joining = self.sidecars[node].joining.take().unwrap();
+        let is_result = |buffer| matches!(buffer, Buffer::Result { .. });
+        self.sidecars[node].memory.keep(is_result);
+        self.forget_groups_that_are_over(node, &joining.resume);
+        let report = self.sidecars[node].report.take().unwrap_or_default();
+        let starts = self.starts(node, &joining.members, &joining.resume, &report);
         let sidecar = &mut self.sidecars[node];
-        let joining = sidecar.joining.take().unwrap();
         let layout = self.setup.layout.of_members(&joining.members).unwrap();
         sidecar.world = layout.world();
         let config = Config {
@@ -110,55 +111,26 @@ impl World {
             recovery: self.setup.recovery,
         };
         config.check().unwrap();
-        let report = sidecar.report.take();
-        let is_result = |buffer| matches!(buffer, Buffer::Result { .. });
-        sidecar.memory.keep(is_result);
-        let machine = match joining.resume.first() {
-            None => Machine::new(config, now),
-            Some(resume) => {
-                let held = report.map_or_else(Vec::new, |report| report[0].held.clone());
-                let resume = resume.within(&joining.members);
-                for served in &resume.served {
-                    let op = served.held.op;
-                    sidecar.memory.add_result(op, served.held.bytes);
-                    sidecar.released.remove(&op);
-                }
-                let start = Start {
-                    resume,
-                    told: told.clone(),
-                    held,
-                };
-                Machine::resume(config, vec![start], now)
-            }
-        };
-        let slots = 0..self.setup.slots;
-        for (peer, tree) in machine.receives(WORLD) {
-            for slot in slots.clone() {
-                let group = WORLD;
-                let buffer = Buffer::Receive {
-                    group,
-                    peer,
-                    tree,
-                    slot,
-                };
-                sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
+        for start in &starts {
+            for served in &start.resume.served {
+                let id = (start.resume.group, served.held.op);
+                sidecar.memory.add_result(id, served.held.bytes);
+                sidecar.released.remove(&id);
             }
         }
-        for tree in machine.sends(WORLD) {
-            for slot in slots.clone() {
-                let group = WORLD;
-                let buffer = Buffer::Send { group, tree, slot };
-                sidecar.memory.add_slot(buffer, self.setup.chunk_bytes);
-            }
-        }
-        sidecar.submitted = told.iter().map(|&told| told as usize).collect();
-        sidecar.machine = Some(machine);
+        sidecar.machine = Some(if joining.resume.is_empty() {
+            Machine::new(config, now)
+        } else {
+            Machine::resume(config, starts, now)
+        });
         sidecar.epoch = joining.epoch;
         sidecar.members = joining.members;
         sidecar.started = false;
         sidecar.said = None;
         sidecar.incoming.clear();
         sidecar.tick = None;
+        self.take_seats(node);
+        self.add_slots(node, WORLD);
         // A peer that died since it was there.
         let epoch = self.sidecars[node].epoch;
         for peer in self.peers(node) {
@@ -180,5 +152,48 @@ impl World {
         self.handle(node, Input::Tick);
         self.schedule_tick(node);
         self.take_in_early(node);
+    }
+
+    /// In a new epoch all groups but the world have to be opened again.
+    fn take_seats(&mut self, node: usize) {
+        let first = self.setup.layout.ranks(node).start;
+        for (group, local) in self.sidecars[node]
+            .seats
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            let member = self.member(group, first + local as u32);
+            let seat = Seat {
+                asked: group == WORLD,
+                stands: group == WORLD,
+                submitted: member.map_or(0, |member| member.outcomes.len()),
+            };
+            self.sidecars[node].seats.insert((group, local), seat);
+        }
+    }
+
+    /// Slots for the edges of a group.
+    pub(crate) fn add_slots(&mut self, node: usize, group: GroupId) {
+        let sidecar = &mut self.sidecars[node];
+        let Some(machine) = &sidecar.machine else {
+            return;
+        };
+        let bytes = self.setup.chunk_bytes;
+        for slot in 0..self.setup.slots {
+            for (peer, tree) in machine.receives(group) {
+                let buffer = Buffer::Receive {
+                    group,
+                    peer,
+                    tree,
+                    slot,
+                };
+                sidecar.memory.add_slot(buffer, bytes);
+            }
+            for tree in machine.sends(group) {
+                let buffer = Buffer::Send { group, tree, slot };
+                sidecar.memory.add_slot(buffer, bytes);
+            }
+        }
     }
 }

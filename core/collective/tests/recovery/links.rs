@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::machine::{Fence, Frame, Input, Placement};
+use collective::machine::{Fence, Frame, Input, Machine, Placement};
 
 use crate::fixture::memory::Payload;
 use crate::world::{Event, MS, World};
@@ -102,6 +102,9 @@ impl World {
         if self.sidecars[node].life == life {
             self.sidecars[node].tick = None;
             self.handle(node, Input::Tick);
+            let due = self.sidecars[node].machine.as_ref().map(Machine::wake_at);
+            let now = self.now();
+            assert!(due.is_none_or(|due| due > now), "a tick leaves nothing due");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Going on after a loss, with everything that takes part: machines, rendezvous, store, leaders, sidecars that crash
-//! and come back, trainers and nodes that die, partitions, frozen peers. `SEED=n` replays one seed; with
+//! and come back, trainers and nodes that die, partitions, frozen peers, groups of some ranks beside the world. `SEED=n` replays one seed; with
 //! `SIM_SECONDS=n` the test in `anything` goes on with new ones and prints how often each fault met each phase.
 
 #![expect(
@@ -16,7 +16,9 @@ mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod join;
+mod lanes;
 mod links;
+mod opening;
 mod operator;
 mod oracle;
 mod ranks;

@@ -41,7 +41,7 @@ impl World {
         let view = membership.view();
         self.leader = Some(Leader {
             id,
-            phase: (view.epoch, view.phase),
+            phase: (view.epoch, view.phase.clone()),
             membership,
             connections: BTreeMap::new(),
             tick: None,
@@ -168,7 +168,7 @@ impl World {
             if let Some(broken) = view.broken {
                 self.broken.get_or_insert(broken);
             }
-            leader.phase = (view.epoch, view.phase);
+            leader.phase = (view.epoch, view.phase.clone());
         }
         let wake = leader.membership.wake_at();
         if let Some(at) = wake

@@ -2,47 +2,60 @@
 
 use std::collections::BTreeMap;
 
-use collective::machine::{Cause, Handover, Reason, Verdict};
+use collective::machine::{Cause, GroupId, Handover, Reason, Verdict};
 use collective::{Call, DoubleTree, OpKind, ReduceOp};
 
 use crate::fixture::reference::Reference;
-use crate::world::{Outcome, World};
+use crate::lanes::{Lane, Outcome};
+use crate::world::World;
 
 impl World {
     /// Checks everything that was told to anybody so far.
     pub(crate) fn check(&self) {
-        let longest = self.programs.iter().map(Vec::len).max().unwrap_or(0);
-        let members = self.members();
-        for op in 0..longest {
-            let mut told: BTreeMap<u32, &Outcome> = BTreeMap::new();
-            let mut results = BTreeMap::new();
-            for (rank, client) in (0u32..).zip(&self.clients) {
-                let Some(outcome) = client.outcomes.get(op) else {
-                    continue;
-                };
-                if let Ok((bytes, epoch)) = outcome {
-                    let made = results.entry(*epoch);
-                    let made = made.or_insert_with(|| self.result(op, rank, *epoch));
-                    made.check(op, rank, bytes, *epoch);
-                }
-                let node = self.setup.layout.node_of(rank);
-                let survives = members.contains(&node) && !self.gone_for_good.contains(&node);
-                // REC-2: what was told where an end waits for everybody holds for everybody, as long as one of those
-                // who took part remembers it.
-                let remembers = |&node: &usize| self.sidecars[node].life == 1;
-                let binds = self.setup.recovery.handover == Handover::Stable
-                    && members.iter().any(remembers);
-                if survives || binds {
-                    told.insert(rank, outcome);
-                }
-            }
-            self.check_alike(op, &told);
+        for (&group, lane) in &self.lanes {
+            self.check_group(group, lane);
         }
         self.check_commits();
     }
 
+    fn check_group(&self, group: GroupId, lane: &Lane) {
+        let members = self.members();
+        // REC-2: what was told where an end waits for everybody holds for everybody, as long as one of those who took
+        // part remembers it.
+        let of = self.nodes_of(group);
+        let remembers = |node: &usize| of.contains(node) && self.sidecars[*node].life == 1;
+        let stable = self.setup.recovery.handover == Handover::Stable;
+        let binds = stable && members.iter().any(remembers);
+        let longest = lane.members.iter().map(|one| one.program.len()).max();
+        for op in 0..longest.unwrap_or(0) {
+            let mut told: BTreeMap<u32, &Outcome> = BTreeMap::new();
+            let mut results = BTreeMap::new();
+            for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
+                let Some(outcome) = member.outcomes.get(op) else {
+                    continue;
+                };
+                if let Ok((bytes, epoch)) = outcome {
+                    let made = results.entry(*epoch);
+                    let made = made.or_insert_with(|| self.result(group, op, rank, *epoch));
+                    made.check(op, rank, bytes, *epoch);
+                }
+                let node = self.setup.layout.node_of(rank);
+                let survives = members.contains(&node) && !self.gone_for_good.contains(&node);
+                if survives || binds {
+                    told.insert(rank, outcome);
+                }
+            }
+            self.check_alike(lane, (group, op), &told);
+        }
+    }
+
     /// REC-1: the same epoch or the same error on all.
-    fn check_alike(&self, op: usize, told: &BTreeMap<u32, &Outcome>) {
+    fn check_alike(
+        &self,
+        lane: &Lane,
+        (group, op): (GroupId, usize),
+        told: &BTreeMap<u32, &Outcome>,
+    ) {
         let kind = |outcome: &Outcome| match outcome {
             Ok((_, epoch)) => Ok(*epoch),
             Err(cause) => Err(*cause),
@@ -55,36 +68,42 @@ impl World {
             assert_eq!(
                 kind(outcome),
                 kind(other),
-                "operation {op}: rank {first} and rank {rank} were told different ends"
+                "operation {op} of group {group}: ranks {first} and {rank} were told different ends"
             );
         }
         if let Err(cause) = outcome {
-            self.check_error(op, cause);
+            self.check_error(lane, op, cause);
         }
     }
 
     /// An error has a reason.
-    fn check_error(&self, op: usize, cause: &Cause) {
-        let calls = || self.programs.iter().filter_map(|program| program.get(op));
-        let lost = |rank: u32| !self.members().contains(&self.setup.layout.node_of(rank));
+    fn check_error(&self, lane: &Lane, op: usize, cause: &Cause) {
+        let calls = || lane.members.iter().filter_map(|one| one.program.get(op));
+        let members = self.members();
+        let is_lost = |rank: &u32| !members.contains(&self.setup.layout.node_of(*rank));
+        let any_lost = lane.ranks.iter().any(is_lost);
         match cause {
             Cause::Verdict(Verdict::Mismatch(mismatch)) => {
                 assert!(mismatch.one.call != mismatch.other.call);
+                assert!(lane.ranks.contains(&mismatch.one.rank));
+                assert!(lane.ranks.contains(&mismatch.other.rank));
                 assert!(calls().any(|call| *call == mismatch.one.call));
                 assert!(calls().any(|call| *call == mismatch.other.call));
             }
             Cause::Verdict(Verdict::Refusal(refusal)) => {
                 let kind = refusal.claim.call.kind;
+                assert!(lane.ranks.contains(&refusal.claim.rank));
                 let right = match (refusal.reason, kind) {
                     (
                         Reason::RootLost,
                         OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
-                    ) => lost(root),
+                    ) => is_lost(&lane.ranks[root as usize]),
                     (Reason::RanksLost, OpKind::AllGather | OpKind::ReduceScatter { .. }) => {
-                        self.members().len() < self.nodes()
+                        any_lost
                     }
-                    (Reason::NotReplicated, _) => {
-                        !self.setup.recovery.replicated && self.members().len() < self.nodes()
+                    // A group that has no part in a loss goes on, and any can be closed.
+                    (Reason::NotReplicated, kind) => {
+                        !lane.replicated && any_lost && kind != OpKind::Close
                     }
                     _ => false,
                 };
@@ -94,27 +113,42 @@ impl World {
         }
     }
 
-    /// REC-3: a result is what the members of a committed epoch make together. `rank` was told of one.
-    fn result(&self, op: usize, rank: u32, epoch: u32) -> Made {
+    /// REC-3: a result is what a group's ranks of the members of a committed epoch make together. `rank` was told of one.
+    fn result(&self, group: GroupId, op: usize, rank: u32, epoch: u32) -> Made {
+        let lane = &self.lanes[&group];
         let commit = self
             .store
             .iter()
             .find(|commit| commit.epoch == u64::from(epoch));
         let commit = commit.unwrap_or_else(|| panic!("epoch {epoch} was never committed"));
-        let ranks: Vec<u32> = commit
-            .members
-            .iter()
-            .flat_map(|&member| self.setup.layout.ranks(member as usize))
-            .collect();
-        let whole = commit.members.len() == self.nodes();
-        assert!(whole || self.setup.recovery.replicated, "operation {op}");
-        let call = self.programs[rank as usize][op];
+        let is_member = |rank: &u32| {
+            let node = self.setup.layout.node_of(*rank) as u32;
+            commit.members.binary_search(&node).is_ok()
+        };
+        let ranks: Vec<u32> = lane.ranks.iter().copied().filter(is_member).collect();
+        let whole = ranks.len() == lane.ranks.len();
+        let calls = |rank: u32| {
+            lane.member(rank)
+                .and_then(|one| one.program.get(op))
+                .copied()
+        };
+        let call = calls(rank).unwrap();
+        assert!(
+            whole || lane.replicated || call.kind == OpKind::Close,
+            "operation {op} of group {group} in epoch {epoch}"
+        );
         for &other in &ranks {
-            let other = self.programs[other as usize].get(op);
-            assert_eq!(other, Some(&call), "who took part has called the same");
+            let other = calls(other);
+            assert_eq!(other, Some(call), "who took part has called the same");
         }
-        let bytes = self.reference(op, &call, &commit.members);
-        Made { call, ranks, bytes }
+        let bytes = self.reference(group, op, &call, &commit.members);
+        let root = call.kind.root().map(|root| lane.ranks[root as usize]);
+        Made {
+            call,
+            root,
+            ranks,
+            bytes,
+        }
     }
 
     /// REC-4: one line of epochs, each with members of the one before.
@@ -124,11 +158,14 @@ impl World {
         }
     }
 
-    fn reference(&self, op: usize, call: &Call, members: &[u32]) -> Vec<u8> {
+    fn reference(&self, group: GroupId, op: usize, call: &Call, members: &[u32]) -> Vec<u8> {
+        let lane = &self.lanes[&group];
         let members: Vec<usize> = members.iter().map(|&member| member as usize).collect();
-        let layout = &self.setup.layout.of_members(&members).unwrap();
-        let ranks = || (0..members.len()).flat_map(|node| layout.ranks(node));
-        let input = |rank| self.input(rank, op);
+        let whole = self.setup.layout.of_members(&members).unwrap();
+        let (nodes, layout) = &whole.of_ranks(&lane.ranks);
+        // Under their numbers in the group.
+        let ranks = || (0..nodes.len()).flat_map(|node| layout.ranks(node));
+        let input = |rank: u32| self.input(group, lane.ranks[rank as usize], op);
         match call.kind {
             OpKind::Barrier
             | OpKind::Close
@@ -141,10 +178,12 @@ impl World {
             OpKind::AllGather => ranks().flat_map(input).collect(),
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
                 if call.dtype.is_float() {
-                    let zones = members.iter().map(|&node| self.setup.zones[node]);
+                    let zones: Vec<u64> =
+                        members.iter().map(|&node| self.setup.zones[node]).collect();
+                    let trees = DoubleTree::build(&zones).of_nodes(nodes);
                     let reference = Reference {
                         layout,
-                        trees: &DoubleTree::build(&zones.collect::<Vec<_>>()),
+                        trees: &trees.unwrap(),
                         chunk_bytes: self.setup.chunk_bytes,
                         on_peer_loss: self.setup.recovery.on_peer_loss,
                     };
@@ -166,6 +205,8 @@ impl World {
 /// What an epoch made of an operation.
 struct Made {
     call: Call,
+    /// Who alone gets it, where one does.
+    root: Option<u32>,
     /// Who took part, ascending.
     ranks: Vec<u32>,
     bytes: Vec<u8>,
@@ -175,7 +216,8 @@ impl Made {
     fn check(&self, op: usize, rank: u32, bytes: &[u8], epoch: u32) {
         let took_part = self.ranks.binary_search(&rank).is_ok();
         assert!(took_part, "rank {rank} took no part in {epoch}");
-        if matches!(self.call.kind, OpKind::Reduce { root, .. } if root != rank) {
+        let reduces = matches!(self.call.kind, OpKind::Reduce { .. });
+        if reduces && self.root != Some(rank) {
             return;
         }
         assert!(

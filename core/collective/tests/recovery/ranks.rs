@@ -1,7 +1,7 @@
-//! The processes of a trainer: each calls what its program holds, as far as its window allows; after a restart or a new
-//! epoch the sidecar hands in again what they were not told the end of.
+//! The processes of a trainer: each does what its programs hold, in an order of its own between its groups, as far as its
+//! window allows; after a restart or a new epoch the sidecar hands in again what they were not told the end of.
 
-use collective::machine::{Input, OpId, WORLD};
+use collective::machine::{GroupId, Input, OpId};
 use sim::Rng;
 
 use crate::fixture::draw;
@@ -13,17 +13,26 @@ impl World {
         self.queue.after(delay, Event::Call { rank });
     }
 
-    /// A rank calls what its window allows.
+    /// A rank calls the next operation of one of its groups, or asks for a group.
     pub(crate) fn call(&mut self, rank: u32) {
-        let client = &mut self.clients[rank as usize];
-        let program = &self.programs[rank as usize];
-        let window = client.outcomes.len() + self.setup.window;
+        let client = &self.clients[rank as usize];
         // Trainers start when the gang does.
         if !client.alive || client.out || self.store.is_empty() {
             return;
         }
-        if client.called < program.len().min(window) {
-            client.called += 1;
+        let window = self.setup.window;
+        let groups = self.groups_of(rank).into_iter();
+        let may = |group: &GroupId| {
+            let member = self.member(*group, rank);
+            member.is_some_and(|member| member.may_go_on(window))
+        };
+        let next: Vec<GroupId> = groups.filter(may).collect();
+        if !next.is_empty() {
+            let group = *self.rng.pick(&next);
+            if let Some(member) = self.member_mut(group, rank) {
+                member.called += usize::from(member.asked);
+                member.asked = true;
+            }
             self.call_soon(rank);
         }
         let node = self.setup.layout.node_of(rank);
@@ -36,38 +45,57 @@ impl World {
         }
     }
 
-    /// Hands calls to the machine, as far as it takes them.
-    pub(crate) fn pump(&mut self, node: usize, rank: u32) {
+    /// Hands openings and calls to the machine, as far as it takes them.
+    fn pump(&mut self, node: usize, rank: u32) {
         let local = (rank - self.setup.layout.ranks(node).start) as usize;
-        loop {
-            let sidecar = &self.sidecars[node];
-            let op = sidecar.submitted[local];
-            let Some(machine) = &sidecar.machine else {
-                return;
-            };
-            let goes = sidecar.started && sidecar.report.is_none() && machine.broken().is_none();
-            if !goes
-                || op >= self.clients[rank as usize].called
-                || !machine.may_submit(WORLD, local)
-            {
-                return;
+        for group in self.groups_of(rank) {
+            if self.takes_calls(node) {
+                self.open(node, group, rank, local);
             }
-            self.submit(node, rank, local, op);
+            while self.may_submit(node, group, rank, local) {
+                self.submit(node, group, rank, local);
+            }
         }
     }
 
-    pub(crate) fn submit(&mut self, node: usize, rank: u32, local: usize, op: usize) {
-        let call = self.programs[rank as usize][op];
-        let id = op as OpId;
-        let input = self.input(rank, op);
-        let total = input.len() as u64;
+    fn takes_calls(&self, node: usize) -> bool {
+        let sidecar = &self.sidecars[node];
+        let machine = sidecar.machine.as_ref();
+        let goes = machine.is_some_and(|machine| machine.broken().is_none());
+        goes && sidecar.started && sidecar.report.is_none()
+    }
+
+    fn may_submit(&self, node: usize, group: GroupId, rank: u32, local: usize) -> bool {
+        let sidecar = &self.sidecars[node];
+        let (Some(machine), Some(seat), Some(member)) = (
+            &sidecar.machine,
+            sidecar.seats.get(&(group, local)),
+            self.member(group, rank),
+        ) else {
+            return false;
+        };
+        let has = seat.stands && !member.is_dead() && seat.submitted < member.called;
+        has && self.takes_calls(node) && machine.may_submit(group, local)
+    }
+
+    fn submit(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
+        let world = self.present(node, group);
         let sidecar = &mut self.sidecars[node];
-        sidecar.submitted[local] += 1;
+        let Some(seat) = sidecar.seats.get_mut(&(group, local)) else {
+            return;
+        };
+        let op = seat.submitted;
+        seat.submitted += 1;
+        let id = (group, op as OpId);
+        let input = self.input(group, rank, op);
+        let Some(call) = self.member(group, rank).map(|member| member.program[op]) else {
+            return;
+        };
+        let total = input.len() as u64;
         let at_once = self.rng.range(0..total + 1);
+        let sidecar = &mut self.sidecars[node];
         sidecar.memory.add_input(id, local, input, at_once);
-        sidecar
-            .memory
-            .add_result(id, call.result_bytes(sidecar.world));
+        sidecar.memory.add_result(id, call.result_bytes(world));
         sidecar.released.remove(&id);
         let (life, epoch) = (sidecar.life, sidecar.epoch);
         if at_once < total {
@@ -77,13 +105,13 @@ impl World {
                 life,
                 epoch,
                 rank: local,
-                op: id,
+                id,
                 ready: total,
             };
             self.queue.after(delay, event);
         }
         let submit = Input::Submit {
-            group: WORLD,
+            group,
             rank: local,
             call,
             ready: at_once,
@@ -91,18 +119,31 @@ impl World {
         self.handle(node, submit);
     }
 
+    /// How many ranks of a group a node's epoch has.
+    fn present(&self, node: usize, group: GroupId) -> u32 {
+        let sidecar = &self.sidecars[node];
+        let lane = &self.lanes[&group];
+        if lane.ranks.len() == self.clients.len() {
+            return sidecar.world;
+        }
+        let is_here = |rank: &&u32| {
+            let node = self.setup.layout.node_of(**rank);
+            sidecar.members.binary_search(&node).is_ok()
+        };
+        lane.ranks.iter().filter(is_here).count() as u32
+    }
+
     pub(crate) fn ready(
         &mut self,
         node: usize,
-        life: u64,
-        epoch: u64,
+        (life, epoch): (u64, u64),
         rank: usize,
-        op: OpId,
+        (group, op): (GroupId, OpId),
         ready: u64,
     ) {
         if self.sidecars[node].life == life && self.sidecars[node].epoch == epoch {
-            self.sidecars[node].memory.ready(op, rank, ready);
-            let group = WORLD;
+            let memory = &mut self.sidecars[node].memory;
+            memory.ready((group, op), rank, ready);
             let ready = Input::Ready {
                 group,
                 rank,
@@ -113,10 +154,12 @@ impl World {
         }
     }
 
-    /// The input of a rank for its k-th operation.
-    pub(crate) fn input(&self, rank: u32, op: usize) -> Vec<u8> {
-        let call = self.programs[rank as usize][op];
-        let salt = u64::from(rank) << 32 | op as u64;
-        draw::input(&mut Rng::new(self.inputs_seed ^ salt), &call)
+    /// The input of a rank for its k-th operation of a group.
+    pub(crate) fn input(&self, group: GroupId, rank: u32, op: usize) -> Vec<u8> {
+        let Some(member) = self.member(group, rank) else {
+            return Vec::new();
+        };
+        let salt = group << 48 | u64::from(rank) << 32 | op as u64;
+        draw::input(&mut Rng::new(self.inputs_seed ^ salt), &member.program[op])
     }
 }

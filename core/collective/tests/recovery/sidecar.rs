@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use collective::DoubleTree;
-use collective::machine::{Input, Machine, OpId};
+use collective::machine::{GroupId, Input, Machine, WORLD};
 use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
 
-use crate::fixture::memory::Memory;
+use crate::fixture::memory::{Id, Memory};
 use crate::links::Item;
 use crate::world::{Event, MS, World};
 
@@ -24,6 +24,17 @@ pub(crate) struct Joining {
     pub(crate) me: usize,
     pub(crate) trees: DoubleTree,
     pub(crate) resume: Resume,
+}
+
+/// A process in one of its groups, as its sidecar knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seat {
+    /// The machine was asked to open the group, in this epoch.
+    pub(crate) asked: bool,
+    /// The group stands in this epoch.
+    pub(crate) stands: bool,
+    /// How many of the calls the machine has.
+    pub(crate) submitted: usize,
 }
 
 #[derive(Debug, Default)]
@@ -47,13 +58,15 @@ pub(crate) struct Sidecar {
     pub(crate) asked: u64,
     pub(crate) joining: Option<Joining>,
     pub(crate) memory: Memory,
-    pub(crate) released: BTreeSet<OpId>,
+    pub(crate) released: BTreeSet<Id>,
     /// From peers that have joined before it has: with their epoch.
     pub(crate) early: Vec<(usize, u64, Item)>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
     pub(crate) reading: BTreeSet<usize>,
-    /// How many of each rank's calls the machine has.
-    pub(crate) submitted: Vec<usize>,
+    /// By group and local rank.
+    pub(crate) seats: BTreeMap<(GroupId, usize), Seat>,
+    /// Groups that are over, which a process was not told yet.
+    pub(crate) over: Vec<(usize, GroupId)>,
     pub(crate) attached: usize,
     pub(crate) connection: Option<(u64, Connection)>,
     /// What it has said of whom it reaches, and since when it asks.
@@ -67,8 +80,9 @@ pub(crate) struct Sidecar {
 
 impl Sidecar {
     pub(crate) fn new(local: usize) -> Self {
+        let seats = (0..local).map(|local| ((WORLD, local), Seat::default()));
         Self {
-            submitted: vec![0; local],
+            seats: seats.collect(),
             ..Self::default()
         }
     }
@@ -167,7 +181,15 @@ impl World {
         if self.sidecars[node].attached < self.setup.layout.local(node) {
             return;
         }
-        for rank in self.setup.layout.ranks(node) {
+        for (local, rank) in self.setup.layout.ranks(node).enumerate() {
+            for group in self.groups_of(rank) {
+                // A process tells the next sidecar of the groups that it has opened.
+                let remembers = self.member(group, rank).is_some_and(|one| one.remembered);
+                if life > 1 && remembers {
+                    let seats = &mut self.sidecars[node].seats;
+                    seats.entry((group, local)).or_default();
+                }
+            }
             self.call_soon(rank);
         }
         if self.sidecars[node].asked > 0 {

@@ -1,8 +1,8 @@
 //! How a sidecar stops: it reports how far it is, asks others whether they are reached, and reports again when that changes.
 
-use collective::machine::{Input, OpId, WORLD};
+use collective::machine::Input;
 use collective::membership::{Event as Heard, Reach, probes};
-use collective::recovery::{GroupReport, Report};
+use collective::recovery::Report;
 
 use crate::world::{Event, MS, World};
 
@@ -76,9 +76,7 @@ impl World {
         let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
             return;
         };
-        let told = |rank| self.clients[rank as usize].outcomes.len() as OpId;
-        let told: Vec<OpId> = self.setup.layout.ranks(node).map(told).collect();
-        let forgot = || vec![GroupReport::of_told(WORLD, &told)];
+        let forgot = || self.recollection(node);
         let report = sidecar.report.clone().unwrap_or_else(forgot);
         let reach = self.reach(node);
         let early = self.now() < since + 250 * MS;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::Layout;
-use collective::machine::{Cause, Effect, OpId, Recovery};
+use collective::machine::{Effect, GroupId, Recovery, WORLD};
 use collective::membership::{Break, Commit, Connection, Event as Heard, Message};
 use sim::{Conditions, Network, Queue, Rng};
 
-use crate::fixture::memory::{Payload, Work};
+use crate::fixture::memory::{Id, Work};
+use crate::lanes::Lane;
 use crate::links::Item;
 use crate::operator::Leader;
 use crate::sidecar::Sidecar;
@@ -20,16 +21,10 @@ use crate::sidecar::Sidecar;
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const ATTEMPT: u32 = 7;
 
-/// The end of an operation as a rank was told it: the bytes it may read and the epoch, or why there are none.
-pub(crate) type Outcome = Result<(Payload, u32), Cause>;
-
 /// A rank of the trainer.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) alive: bool,
-    pub(crate) called: usize,
-    /// In the order of calls.
-    pub(crate) outcomes: Vec<Outcome>,
     /// It was told that the others go on without it.
     pub(crate) out: bool,
 }
@@ -67,8 +62,15 @@ pub(crate) enum Event {
         life: u64,
         epoch: u64,
         rank: usize,
-        op: OpId,
+        id: Id,
         ready: u64,
+    },
+    /// A link that a group needs.
+    Link {
+        node: usize,
+        life: u64,
+        epoch: u64,
+        peer: usize,
     },
     Dial {
         node: usize,
@@ -145,7 +147,7 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) sidecars: Vec<Sidecar>,
     pub(crate) clients: Vec<Client>,
-    pub(crate) programs: Vec<Vec<Call>>,
+    pub(crate) lanes: BTreeMap<GroupId, Lane>,
     pub(crate) inputs_seed: u64,
     pub(crate) leader: Option<Leader>,
     pub(crate) leaders: u64,
@@ -154,8 +156,8 @@ pub(crate) struct World {
     pub(crate) store: Vec<Commit>,
     pub(crate) broken: Option<Break>,
     /// Frames of each operation so far, up and down, and nodes where it is final.
-    pub(crate) ups: BTreeMap<OpId, usize>,
-    pub(crate) downs: BTreeMap<OpId, usize>,
+    pub(crate) ups: BTreeMap<Id, usize>,
+    pub(crate) downs: BTreeMap<Id, usize>,
     pub(crate) gone_for_good: BTreeSet<usize>,
     /// To be used again.
     pub(crate) effects: Vec<Effect>,
@@ -175,11 +177,10 @@ impl Drop for World {
 impl World {
     pub(crate) fn new(rng: &mut Rng, setup: Setup, calls: &[Call]) -> Self {
         let nodes = setup.layout.nodes();
-        let world = setup.layout.world() as usize;
+        let ranks = setup.layout.world();
+        let replicated = setup.recovery.replicated;
         let client = |_| Client {
             alive: true,
-            called: 0,
-            outcomes: Vec::new(),
             out: false,
         };
         let local = |node| setup.layout.local(node);
@@ -189,8 +190,8 @@ impl World {
             cut: BTreeSet::new(),
             rng: rng.fork(),
             sidecars: (0..nodes).map(|node| Sidecar::new(local(node))).collect(),
-            clients: (0..world).map(client).collect(),
-            programs: vec![calls.to_vec(); world],
+            clients: (0..ranks).map(client).collect(),
+            lanes: BTreeMap::new(),
             inputs_seed: rng.next_u64(),
             leader: None,
             leaders: 0,
@@ -204,6 +205,7 @@ impl World {
             story: RefCell::default(),
             setup,
         };
+        world.add_group(WORLD, (0..ranks).collect(), replicated, calls);
         world.start_leader(Duration::ZERO);
         for node in 0..nodes {
             world.boot(node);
@@ -328,9 +330,15 @@ impl World {
                 life,
                 epoch,
                 rank,
-                op,
+                id,
                 ready,
-            } => self.ready(node, life, epoch, rank, op, ready),
+            } => self.ready(node, (life, epoch), rank, id, ready),
+            Event::Link {
+                node,
+                life,
+                epoch,
+                peer,
+            } => self.link(node, life, epoch, peer),
             Event::Dial { node, life } => self.dial(node, life),
             Event::Heartbeat { node, life } => self.heartbeat(node, life),
             Event::Probe { node, life } => self.probe(node, life),
@@ -362,6 +370,7 @@ impl World {
             | Event::Work { node, .. }
             | Event::Tick { node, .. }
             | Event::Ready { node, .. }
+            | Event::Link { node, .. }
             | Event::Dial { node, .. }
             | Event::Heartbeat { node, .. }
             | Event::Probe { node, .. }
@@ -388,17 +397,18 @@ impl World {
 
     /// Whether all ranks of all members know the end of all they were to call.
     pub(crate) fn all_ended(&self) -> bool {
-        self.members().iter().all(|&node| {
-            self.gone_for_good.contains(&node)
-                || self.setup.layout.ranks(node).all(|rank| {
-                    let client = &self.clients[rank as usize];
-                    client.out
-                        || !client.alive
-                        || client.outcomes.len() == self.programs[rank as usize].len()
-                })
-        }) && self
-            .members()
-            .iter()
-            .any(|node| !self.gone_for_good.contains(node))
+        let members = self.members();
+        let is_left = |node: usize| {
+            members.binary_search(&node).is_ok() && !self.gone_for_good.contains(&node)
+        };
+        let waits = |rank: u32| {
+            let client = &self.clients[rank as usize];
+            client.alive && !client.out && is_left(self.setup.layout.node_of(rank))
+        };
+        let ended = self.lanes.values().all(|lane| {
+            let mut members = lane.ranks.iter().zip(&lane.members);
+            members.all(|(&rank, member)| member.has_ended() || !waits(rank))
+        });
+        ended && members.iter().any(|&node| is_left(node))
     }
 }

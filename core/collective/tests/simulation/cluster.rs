@@ -283,7 +283,7 @@ impl Cluster {
                         },
                     );
                 } else {
-                    self.memory[node].ready(op, rank, ready);
+                    self.memory[node].ready((WORLD, op), rank, ready);
                     let group = WORLD;
                     let ready = Input::Ready {
                         group,

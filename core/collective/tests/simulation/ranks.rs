@@ -75,8 +75,8 @@ impl Cluster {
         let mut ready = self.rng.range(0..total + 1);
         let at_once = ready;
         let memory = &mut self.memory[node];
-        memory.add_input(id, local, input, at_once);
-        memory.add_result(id, call.result_bytes(self.group.layout.world()));
+        memory.add_input((WORLD, id), local, input, at_once);
+        memory.add_result((WORLD, id), call.result_bytes(self.group.layout.world()));
         while ready < total {
             ready = self.rng.range(ready + 1..total + 1);
             let delay = Duration::from_nanos(self.rng.range(0..1_000_000));

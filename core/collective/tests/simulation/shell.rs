@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::machine::{Cause, Effect, Frame, Input, OpId, Region, Ticket};
+use collective::machine::{Cause, Effect, Frame, Input, OpId, Region, Ticket, WORLD};
 
 use crate::cluster::{Cluster, Event, FENCE};
 use crate::fixture::memory::Work;
@@ -40,12 +40,12 @@ impl Cluster {
             } => self.end(node, op, rank, outcome),
             Effect::FreeInputs { op, .. } => {
                 assert!(self.freed[node].insert(op), "freed once");
-                self.memory[node].free_inputs(op);
+                self.memory[node].free_inputs((WORLD, op));
             }
             Effect::Release { op, .. } => {
                 assert!(self.freed[node].contains(&op), "inputs are freed first");
                 assert!(self.released[node].insert(op), "released once");
-                self.memory[node].release(op);
+                self.memory[node].release((WORLD, op));
             }
             Effect::Suspect { peer, .. } => self.suspects.push((now, node, peer)),
             Effect::Recovered { peer } => self.recovered.push((node, peer)),
@@ -108,7 +108,7 @@ impl Cluster {
 
     fn end(&mut self, node: usize, op: OpId, rank: usize, outcome: Result<u32, Cause>) {
         let global = self.group.layout.ranks(node).start + rank as u32;
-        let bytes = outcome.map(|_| self.memory[node].tell(op));
+        let bytes = outcome.map(|_| self.memory[node].tell((WORLD, op)));
         let broken = matches!(bytes, Err(Cause::Broken(_)));
         let earlier = self.outcomes[global as usize].insert(op as usize, bytes);
         assert!(earlier.is_none(), "an operation ends once on each rank");

@@ -1,0 +1,225 @@
+//! Processes that come and go: who may attach, and what becomes of one that leaves or is lost. Every process is lost or
+//! leaves alone; what that means for the others is asked of the machine.
+
+use collective::machine::{GroupId, Input, OpId};
+use rustix::event::epoll;
+use tracing::{debug, info, warn};
+use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
+
+use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, VISITOR};
+use crate::session::{self, Begin, Heard, Session};
+
+/// Connections of processes that have not said who they are: twice a node's processes.
+const VISITOR_LIMIT: usize = 128;
+
+impl Engine {
+    pub(super) fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok(None) => {}
+            Ok(Some(_)) if self.visitors.len() >= VISITOR_LIMIT => {
+                warn!("too many local connections that do not attach");
+            }
+            Ok(Some(channel)) => {
+                let visitor = self.next_visitor;
+                self.next_visitor = (visitor + 1) & !KIND;
+                if self.watch(&channel, VISITOR | visitor).is_ok() {
+                    self.visitors.insert(visitor, channel);
+                }
+            }
+            Err(error) => warn!(%error, "failed to accept a local process"),
+        }
+    }
+
+    pub(super) fn greet(&mut self, visitor: u64) {
+        let Some(channel) = self.visitors.get(&visitor) else {
+            return;
+        };
+        let message = match channel.receive::<ToSidecar>() {
+            Ok(None) => return,
+            Ok(Some(message)) => message,
+            Err(error) => {
+                debug!(%error, "a local connection ended before it attached");
+                self.visitors.remove(&visitor);
+                return;
+            }
+        };
+        let Some(channel) = self.visitors.remove(&visitor) else {
+            return;
+        };
+        epoll::delete(self.park.poll(), &channel).ok();
+        let reason = match message {
+            ToSidecar::Attach {
+                version,
+                local_rank,
+                again,
+                groups,
+            } if version == attach::VERSION => {
+                match self.seat(local_rank as usize, again, groups) {
+                    Ok((rank, begin)) => return self.welcome(channel, rank, begin),
+                    Err(reason) => reason,
+                }
+            }
+            ToSidecar::Attach { version, .. } => format!(
+                "the client speaks version {version}, this sidecar {}: use the wheel and the sidecar \
+                 of one release",
+                attach::VERSION
+            ),
+            ToSidecar::Ranks { .. }
+            | ToSidecar::Group(_)
+            | ToSidecar::Lend { .. }
+            | ToSidecar::Allocate { .. }
+            | ToSidecar::Free { .. }
+            | ToSidecar::Detach => "the first message must be `attach`".to_owned(),
+        };
+        warn!(reason, "refused a local process");
+        channel.send(&ToClient::Refused { reason }, &[]).ok();
+    }
+
+    /// Whether a process may attach, and where it begins. `again`: what it says it was told before; `groups`: of how many
+    /// it will tell.
+    fn seat(
+        &self,
+        rank: usize,
+        again: Option<OpId>,
+        groups: u32,
+    ) -> Result<(usize, Begin), String> {
+        match self.seats.get(rank) {
+            Some(Seat::Free) => {
+                let begin = match again {
+                    None => Begin::Afresh,
+                    Some(_) if groups as usize > attach::GROUP_LIMIT => {
+                        return Err(format!(
+                            "local rank {rank} would tell of {groups} groups; {} are the most",
+                            attach::GROUP_LIMIT
+                        ));
+                    }
+                    Some(told) if told < attach::OPERATION_LIMIT && self.has_forgotten(rank) => {
+                        Begin::Again { told, groups }
+                    }
+                    Some(told) => {
+                        return Err(format!(
+                            "local rank {rank} says that it was told the ends of {told} operations before, which this \
+                             sidecar knows nothing of; the attempt has to start again"
+                        ));
+                    }
+                };
+                Ok((rank, begin))
+            }
+            Some(Seat::Taken) => Err(format!("local rank {rank} is attached already")),
+            Some(Seat::Left) => Err(format!(
+                "local rank {rank} has attached and left before; the attempt has to start again"
+            )),
+            None => Err(format!(
+                "there is no local rank {rank}: this node has {} processes",
+                self.seats.len()
+            )),
+        }
+    }
+
+    fn welcome(&mut self, channel: Channel, rank: usize, begin: Begin) {
+        let standing = Standing {
+            local_rank: rank as u32,
+            rank: self.standing.rank + rank as u32,
+            ..self.standing
+        };
+        let noted = self.welcomed.as_ref().map(|list| list.note(rank));
+        if let Some(Err(error)) = noted {
+            // The next sidecar would not wait for it, and might contradict what it was told.
+            let reason = format!("failed to note it in the run directory: {error}");
+            warn!(rank, reason, "refused a local process");
+            channel.send(&ToClient::Refused { reason }, &[]).ok();
+            return;
+        }
+        let lasts = self.welcomed.is_some();
+        let lends = (self.limit_bytes, self.places.inputs.clone());
+        let session = Session::welcome(channel, standing, lends, begin, lasts);
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => {
+                warn!(%error, rank, "failed to welcome a local process");
+                return;
+            }
+        };
+        let watched = self
+            .watch(session.channel(), CLIENT | rank as u64)
+            .and_then(|()| self.watch(&session.bell, CLIENT_BELL | rank as u64));
+        if let Err(error) = watched {
+            warn!(%error, rank, "failed to poll a local process");
+            return;
+        }
+        let told = begin.first();
+        info!(
+            local_rank = rank,
+            rank = standing.rank,
+            told,
+            "process attached"
+        );
+        self.seats[rank] = Seat::Taken;
+        self.told[rank] = told;
+        self.sessions.insert(rank, session);
+        self.metrics.clients.set(self.sessions.len() as i64);
+        if self.awaited.is_none() {
+            self.tell_members(rank);
+        }
+        self.note_told(rank);
+    }
+
+    pub(super) fn hear(&mut self, rank: usize) {
+        let Some(session) = self.sessions.get_mut(&rank) else {
+            return;
+        };
+        match session.hear() {
+            Ok(Heard::Nothing) => self.note_told(rank),
+            Ok(Heard::Detached) => {
+                // What it wrote before it left counts.
+                self.take_entries(rank);
+                let called_any = self.sessions.get(&rank).is_some_and(Session::has_called);
+                info!(local_rank = rank, "process detached");
+                self.close_session(rank);
+                // A process that never called anything may come again.
+                self.seats[rank] = if called_any { Seat::Left } else { Seat::Free };
+                if called_any {
+                    self.handle(Input::RankLeft { rank });
+                } else if let Some(Err(error)) =
+                    self.welcomed.as_ref().map(|list| list.strike(rank))
+                {
+                    warn!(%error, local_rank = rank, "the next sidecar will wait for a process that left");
+                }
+            }
+            Err(error) => self.lose_session(rank, &error),
+        }
+    }
+
+    pub(super) fn wake(&mut self, rank: usize) {
+        if let Some(session) = self.sessions.get(&rank)
+            && !session.bell.clear()
+        {
+            // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
+            epoll::delete(self.park.poll(), &session.bell).ok();
+        }
+    }
+
+    pub(super) fn lose_session(&mut self, rank: usize, error: &session::Error) {
+        if self.sessions.contains_key(&rank) {
+            warn!(%error, local_rank = rank, "process lost");
+            self.close_session(rank);
+            self.seats[rank] = Seat::Left;
+            self.notices.send(Notice::RankLost).ok();
+            self.handle(Input::RankLost { rank });
+        }
+    }
+
+    fn close_session(&mut self, rank: usize) {
+        let Some(session) = self.sessions.remove(&rank) else {
+            return;
+        };
+        // Dropping does not remove them: the client holds the same open files.
+        epoll::delete(self.park.poll(), session.channel()).ok();
+        epoll::delete(self.park.poll(), &session.bell).ok();
+        let held: Vec<(GroupId, OpId)> = session.holds().collect();
+        for op in held {
+            self.let_go(op);
+        }
+        self.metrics.clients.set(self.sessions.len() as i64);
+    }
+}
