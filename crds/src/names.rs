@@ -8,7 +8,7 @@ pub const FABRIC: &str = "default";
 pub const SYSTEM_NAMESPACE: &str = "fireflyer-system";
 /// Field manager of every server-side apply by the operator.
 pub const FIELD_MANAGER: &str = "fireflyer-operator";
-/// Finalizer on a TrainingJob, present only while the job holds nodes.
+/// Finalizer on a TrainingJob, present only while the job holds nodes; and on pods whose last word is to be read.
 pub const FINALIZER: &str = "fireflyer.dev/release-nodes";
 
 /// Label on a Node: the class it belongs to, for example `a100`.

@@ -212,6 +212,21 @@ pub struct Communication {
     /// is used. In each, all ranks get the same bits.
     #[serde(default)]
     pub numerics: Numerics,
+    /// Whether HFReduce adds up tensors of two GPUs that share an NVLink before anything goes to the host, unless a process
+    /// group says something else. `Auto` (the default): where every rank of a group has such a pair. `Never`: every
+    /// GPU brings its tensors to the host by itself.
+    #[serde(default)]
+    pub nvlink: Nvlink,
+}
+
+/// Whether GPUs that share an NVLink are added up in pairs. Not `Off`: unquoted, that is a boolean in YAML.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Nvlink {
+    /// Where every rank of a group has such a pair.
+    #[default]
+    Auto,
+    /// Every GPU brings its tensors to the host by itself.
+    Never,
 }
 
 /// How HFReduce rounds sums of floats.

@@ -4,6 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use topology::numa::MAX_NUMBER;
+
+/// How the sidecar's own variables begin.
+const SIDECAR_VARIABLES: [&str; 2] = ["FIREFLYER_HFREDUCE_", "FIREFLYER_RDMA_"];
+/// The one that has a flag here.
+const SIDECAR_NUMA: &str = "FIREFLYER_HFREDUCE_NUMA";
 
 /// Plans TrainingJobs onto nodes and serves the rendezvous of their gangs.
 #[derive(Clone, Debug, Parser)]
@@ -59,6 +65,24 @@ pub struct OperatorArgs {
         default_value = concat!("localhost/fireflyer/hfreduce-sidecar:", env!("CARGO_PKG_VERSION"))
     )]
     pub sidecar_image: String,
+    /// Where sidecars find the adapter on a machine with several NUMA nodes: `auto` looks in sysfs, a number says at which
+    /// node it is, `off` leaves all memory to the kernel.
+    #[arg(
+        long,
+        env = "FIREFLYER_SIDECAR_NUMA",
+        default_value = "auto",
+        value_parser = numa
+    )]
+    pub sidecar_numa: String,
+    /// What the flags of each job pod's sidecar are set to: their variables, `FIREFLYER_HFREDUCE_...` and `FIREFLYER_RDMA_...`,
+    /// as `NAME=VALUE`.
+    #[arg(
+        long,
+        env = "FIREFLYER_SIDECAR_ENV",
+        value_delimiter = ',',
+        value_parser = sidecar_variable
+    )]
+    pub sidecar_env: Vec<(String, String)>,
     /// File with the spec of the Fabric that is created when there is none; without it, one with
     /// the paper's node class.
     #[arg(long, env = "FIREFLYER_DEFAULT_FABRIC")]
@@ -118,6 +142,36 @@ impl OperatorArgs {
     }
 }
 
+/// A value that sidecars take: one that they refuse would end every gang.
+/// A variable of the sidecar's that it does not get from the operator, and its value.
+fn sidecar_variable(text: &str) -> Result<(String, String), String> {
+    let known = |name: &str| {
+        SIDECAR_VARIABLES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
+    match text.split_once('=') {
+        Some((SIDECAR_NUMA, _)) => Err("use --sidecar-numa".to_owned()),
+        Some((name, value)) if known(name) => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err(format!(
+            "use NAME=VALUE with a name that begins with {}",
+            SIDECAR_VARIABLES.join(" or ")
+        )),
+    }
+}
+
+fn numa(text: &str) -> Result<String, String> {
+    let is_node = |text: &str| {
+        let number = text.parse();
+        number.is_ok_and(|number: u32| number <= MAX_NUMBER)
+    };
+    if ["auto", "off"].contains(&text) || is_node(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("use auto, off, or the number of a NUMA node".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +192,43 @@ mod tests {
         let args = parsed(&["--rendezvous-service", "rendezvous.example:1"]);
         assert_eq!(args.rendezvous().unwrap(), "rendezvous.example:1");
         assert!(parsed(&[]).rendezvous().is_err());
+    }
+
+    #[test]
+    fn a_numa_node_that_no_sidecar_would_take_is_refused() {
+        assert_eq!(parsed(&[]).sidecar_numa, "auto");
+        for word in ["auto", "off", "0", "1023"] {
+            assert_eq!(parsed(&["--sidecar-numa", word]).sidecar_numa, word);
+        }
+        for word in ["Auto", "-1", "1024", ""] {
+            let refused = Cli::try_parse_from(["operator", "--sidecar-numa", word]);
+            let told = refused.unwrap_err().to_string();
+            assert!(!told.is_empty(), "{word}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_the_sidecars_is_passed_on_to_it() {
+        let word = "FIREFLYER_HFREDUCE_TRANSPORT=tcp,FIREFLYER_RDMA_PORT=2";
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            parsed(&["--sidecar-env", word]).sidecar_env,
+            [
+                pair("FIREFLYER_HFREDUCE_TRANSPORT", "tcp"),
+                pair("FIREFLYER_RDMA_PORT", "2")
+            ]
+        );
+        assert!(parsed(&[]).sidecar_env.is_empty());
+        let refused = [
+            ("FIREFLYER_KEY=x", "FIREFLYER_RDMA_"),
+            ("FIREFLYER_RDMA_PORT", "NAME=VALUE"),
+            ("FIREFLYER_HFREDUCE_NUMA=1", "--sidecar-numa"),
+        ];
+        for (word, why) in refused {
+            let refused = Cli::try_parse_from(["operator", "--sidecar-env", word]);
+            let told = refused.unwrap_err().to_string();
+            assert!(told.contains(why), "{told}");
+        }
     }
 
     #[test]

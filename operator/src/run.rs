@@ -95,6 +95,8 @@ async fn operate(
         rendezvous_service_port: _,
         rendezvous_listen,
         sidecar_image,
+        sidecar_numa,
+        sidecar_env,
         default_fabric,
         dedicated_taints,
     } = args;
@@ -124,6 +126,8 @@ async fn operate(
     let (gone_sender, gone) = watch::channel(Vec::new());
     let settings = Settings {
         sidecar_image,
+        sidecar_numa,
+        sidecar_env,
         rendezvous,
         dedicated_taints,
     };

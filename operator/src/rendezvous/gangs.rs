@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use collective::membership::{
-    Checkpoint, Commit, Connection, Effect, Event, OnPeerLoss, Progress, View,
-};
+use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss, View};
 use scheduler::{Gone, JobKey, Report, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -113,18 +111,6 @@ impl Handle {
     /// Passes an input on. When the gangs are gone the process is ending.
     pub(super) async fn send(&self, input: Input) {
         let _ending = self.inputs.send(input).await;
-    }
-}
-
-/// What the planner calls progress.
-pub(super) fn progress(progress: &wire::run_dir::Progress) -> Progress {
-    Progress {
-        step: progress.step,
-        checkpoint: progress.checkpoint.as_ref().map(|checkpoint| Checkpoint {
-            attempt: checkpoint.attempt,
-            step: checkpoint.step,
-            digest: checkpoint.digest.clone(),
-        }),
     }
 }
 
@@ -364,7 +350,7 @@ impl Gangs {
             }
         }
         if changed {
-            let view = meeting.membership.view();
+            let view = meeting.membership.view().clone();
             debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
             meeting.note_end(&view, wall_clock(Duration::ZERO));
             let nodes = meeting.gang.nodes.clone();
@@ -423,7 +409,7 @@ impl Gangs {
 
     fn publish(&self) {
         let checkpoints = self.gangs.iter().filter_map(|((job, _), meeting)| {
-            let checkpoint = meeting.membership.view().progress.checkpoint?;
+            let checkpoint = meeting.membership.view().progress.checkpoint.clone()?;
             let checkpoint = scheduler::Checkpoint {
                 attempt: checkpoint.attempt,
                 step: checkpoint.step,

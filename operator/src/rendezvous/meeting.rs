@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use collective::membership::{
-    Commit, Connection, Endpoint, Membership, Message, OnPeerLoss, Refusal, View,
-};
+use collective::membership::{Commit, Connection, Membership, Message, OnPeerLoss, View};
 use scheduler::{Stuck, Timestamp};
 use tokio::sync::mpsc;
-use wire::rendezvous::{Peer, ToSidecar};
+use tracing::error;
+use wire::rendezvous::ToSidecar;
 
 use crate::rendezvous::directory::Gang;
 
@@ -64,50 +63,17 @@ impl Meeting {
 
     pub(super) fn send(&mut self, connection: Connection, message: Message) {
         let refused = matches!(message, Message::Refused(_));
-        let message = match message {
-            Message::Roster { epoch, endpoints } => {
-                let nodes = endpoints.into_iter().zip(0..);
-                let nodes = nodes.map(|(endpoint, rank)| peer(&(rank, endpoint)));
-                ToSidecar::Roster {
-                    epoch,
-                    nodes: nodes.collect(),
-                }
+        let outbox = self.outboxes.get(&connection);
+        let sent = match rendezvous_codec::to_sidecar(message) {
+            Ok(message) => outbox.is_some_and(|outbox| outbox.try_send(message).is_ok()),
+            Err(error) => {
+                error!(job = %self.gang.job, %error, "a message of ours cannot be said");
+                false
             }
-            Message::Go { epoch } => ToSidecar::Go { epoch },
-            Message::Revoke { epoch, members } => ToSidecar::Revoke {
-                epoch,
-                members: members.iter().map(peer).collect(),
-            },
-            Message::Next {
-                epoch,
-                members,
-                resume,
-            } => ToSidecar::Next {
-                epoch,
-                members: members.iter().map(peer).collect(),
-                resume: serde_json::to_value(resume).unwrap_or_default(),
-            },
-            Message::Refused(refusal) => ToSidecar::Refused {
-                reason: refusal.to_string(),
-                // The others do its work.
-                void: matches!(refusal, Refusal::Out { .. }),
-            },
         };
-        let sent = self
-            .outboxes
-            .get(&connection)
-            .is_some_and(|outbox| outbox.try_send(message).is_ok());
         if refused || !sent {
             // Without its outbox the session ends: the sidecar was told, or does not read.
             self.outboxes.remove(&connection);
         }
-    }
-}
-
-fn peer((rank, endpoint): &(u32, Endpoint)) -> Peer {
-    Peer {
-        rank: *rank,
-        address: endpoint.address,
-        port: endpoint.port,
     }
 }

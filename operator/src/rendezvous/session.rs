@@ -4,8 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use collective::membership::{Connection, Endpoint, Event, Reach};
-use collective::recovery::Report;
+use collective::membership::{Connection, Event};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -13,12 +12,12 @@ use tracing::{debug, info, warn};
 use wire::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
 };
-use wire::rendezvous::{self, Decoder, SuspectReason, ToOperator, ToSidecar, encode, text};
+use wire::rendezvous::{self, Decoder, ToOperator, ToSidecar, encode, text};
 
 use crate::leader::Role;
 use crate::rendezvous::Service;
 use crate::rendezvous::directory::{Gang, Refusal};
-use crate::rendezvous::gangs::{self, Input};
+use crate::rendezvous::gangs::Input;
 
 /// Before another try to accept, when there was no descriptor.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -133,24 +132,17 @@ impl Session {
             }
         };
         let mut decoder = Decoder::<ToOperator>::default();
-        let Some(ToOperator::Hello {
-            version,
-            address,
-            port,
-            joined_epoch,
-        }) = self.hear(&mut decoder).await?
+        let hello = self.hear(&mut decoder).await?.ok_or(Error::OutOfTurn)?;
+        let ToOperator::Hello {
+            version, address, ..
+        } = &hello
         else {
             return Err(Error::OutOfTurn);
         };
         debug!(job = %gang.job, attempt = gang.attempt, rank, %address, version, "hello");
         let (outbox, mut messages) = mpsc::channel(OUTBOX);
         let connection = self.service.gangs.connection();
-        let hello = Event::Hello {
-            connection,
-            rank,
-            endpoint: Endpoint { address, port },
-            joined: joined_epoch,
-        };
+        let hello = rendezvous_codec::event(connection, rank, hello)?;
         let gangs = self.service.gangs.clone();
         let gang_of = gang.clone();
         gangs
@@ -162,7 +154,7 @@ impl Session {
             })
             .await;
         let ended = tokio::select! {
-            ended = self.converse(&gang, connection, &mut decoder, &mut messages) => ended,
+            ended = self.converse(&gang, (connection, rank), &mut decoder, &mut messages) => ended,
             // Whoever leads now has to hear it from the sidecar itself.
             _ = role.wait_for(|role| *role != Role::Leading) => Ok(()),
         };
@@ -178,7 +170,7 @@ impl Session {
     async fn converse(
         &mut self,
         gang: &Gang,
-        connection: Connection,
+        (connection, rank): (Connection, u32),
         decoder: &mut Decoder<ToOperator>,
         messages: &mut mpsc::Receiver<ToSidecar>,
     ) -> Result<(), Error> {
@@ -197,7 +189,7 @@ impl Session {
                     continue;
                 }
             };
-            for input in inputs(gang, connection, message) {
+            for input in inputs(gang, connection, rank, message) {
                 gangs.send(input).await;
             }
         }
@@ -232,88 +224,60 @@ impl Session {
     }
 }
 
-/// What a message means to its gang.
-fn inputs(gang: &Gang, connection: Connection, message: ToOperator) -> Vec<Input> {
-    let event = |event| Input::Event {
+/// What a message means to its gang. A second hello on one connection says nothing new.
+fn inputs(gang: &Gang, connection: Connection, rank: u32, message: ToOperator) -> Vec<Input> {
+    let shown = match &message {
+        ToOperator::Hello { .. } => return Vec::new(),
+        ToOperator::Heartbeat { progress } => progress.clone(),
+        ToOperator::Joined { .. }
+        | ToOperator::Suspect { .. }
+        | ToOperator::Recovered { .. }
+        | ToOperator::Stopped { .. }
+        | ToOperator::RankLost
+        | ToOperator::Bye => None,
+    };
+    log(gang, &message);
+    let event = match rendezvous_codec::event(connection, rank, message) {
+        Ok(event) => event,
+        Err(error) => {
+            warn!(job = %gang.job, rank, %error, "what a node says makes no sense: it is not counted");
+            return Vec::new();
+        }
+    };
+    let shown = shown.map(|progress| Input::Progress {
+        gang: gang.clone(),
+        progress,
+    });
+    let event = Input::Event {
         gang: gang.clone(),
         event,
     };
+    shown.into_iter().chain([event]).collect()
+}
+
+/// For people: what is out of the ordinary.
+fn log(gang: &Gang, message: &ToOperator) {
+    let Gang { job, attempt, .. } = gang;
     match message {
-        ToOperator::Joined { epoch } => vec![event(Event::Joined { connection, epoch })],
-        ToOperator::Heartbeat { progress } => {
-            let progress_of = progress.as_ref().map(gangs::progress);
-            let heartbeat = event(Event::Heartbeat {
-                connection,
-                progress: progress_of,
-            });
-            let shown = progress.map(|progress| Input::Progress {
-                gang: gang.clone(),
-                progress,
-            });
-            shown.into_iter().chain([heartbeat]).collect()
-        }
         ToOperator::Suspect {
-            epoch,
             rank,
             reason,
             detail,
+            ..
         } => {
-            let detail = text(&detail);
-            info!(job = %gang.job, attempt = gang.attempt, rank, ?reason, detail, "suspected");
-            vec![event(Event::Suspect {
-                connection,
-                epoch,
-                rank,
-                reason: suspicion(reason),
-            })]
+            let detail = text(detail);
+            info!(%job, attempt, rank, ?reason, detail, "suspected");
         }
-        ToOperator::Recovered { epoch, rank } => {
-            info!(job = %gang.job, attempt = gang.attempt, rank, "a suspect was heard again");
-            vec![event(Event::Recovered {
-                connection,
-                epoch,
-                rank,
-            })]
+        ToOperator::Recovered { rank, .. } => {
+            info!(%job, attempt, rank, "a suspect was heard again");
         }
         ToOperator::Stopped {
-            epoch,
-            report,
-            reached,
-            unreached,
-        } => match serde_json::from_value::<Report>(report) {
-            Ok(report) => {
-                info!(job = %gang.job, attempt = gang.attempt, epoch, ?unreached, "a node has stopped");
-                let reach = Reach {
-                    reached: reached.into_iter().collect(),
-                    unreached: unreached.into_iter().collect(),
-                };
-                vec![event(Event::Stopped {
-                    connection,
-                    epoch,
-                    report,
-                    reach,
-                })]
-            }
-            Err(error) => {
-                warn!(job = %gang.job, %error, "a node's report makes no sense: it is not counted");
-                Vec::new()
-            }
-        },
-        ToOperator::RankLost => {
-            info!(job = %gang.job, attempt = gang.attempt, "a process of the trainer is gone");
-            vec![event(Event::RankLost { connection })]
-        }
-        ToOperator::Bye => vec![event(Event::Bye { connection })],
-        // A second hello on one connection says nothing new.
-        ToOperator::Hello { .. } => Vec::new(),
-    }
-}
-
-fn suspicion(reason: SuspectReason) -> collective::membership::Reason {
-    use collective::membership::Reason;
-    match reason {
-        SuspectReason::Dead => Reason::Dead,
-        SuspectReason::Silent => Reason::Silent,
-        SuspectReason::Frozen => Reason::Frozen,
+            epoch, unreached, ..
+        } => info!(%job, attempt, epoch, ?unreached, "a node has stopped"),
+        ToOperator::RankLost => info!(%job, attempt, "a process of the trainer is gone"),
+        ToOperator::Hello { .. }
+        | ToOperator::Joined { .. }
+        | ToOperator::Heartbeat { .. }
+        | ToOperator::Bye => {}
     }
 }

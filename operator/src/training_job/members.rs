@@ -151,6 +151,7 @@ mod tests {
                 group: 0,
                 base: 41,
                 served: Vec::new(),
+                refused: None,
             }],
         };
         let odd = commit((0..4096).filter(|rank| rank % 2 == 1).collect());

@@ -33,6 +33,10 @@ const GRACE_MARGIN_SECONDS: u32 = 10;
 pub struct Settings {
     /// Image of the sidecar.
     pub sidecar_image: String,
+    /// Where sidecars find the adapter: `auto`, `off`, or the number of its NUMA node.
+    pub sidecar_numa: String,
+    /// Other variables of the sidecar.
+    pub sidecar_env: Vec<(String, String)>,
     /// `host:port` that sidecars dial.
     pub rendezvous: String,
     /// Taints by which nodes are dedicated to us; pods tolerate them.
@@ -50,6 +54,8 @@ pub struct Rank<'a> {
     pub rank: u32,
     /// The node it is pinned to.
     pub node: &'a str,
+    /// Whether it stays until the operator has read its end.
+    pub finalizer: bool,
     /// The checkpoint to resume from, when that is pinned.
     pub resume: Option<&'a CheckpointRef>,
 }
@@ -90,8 +96,7 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
     metadata["labels"][names::LABEL_JOB] = json!(name);
     metadata["labels"][names::LABEL_ATTEMPT] = json!(rank.attempt.to_string());
     metadata["labels"][names::LABEL_RANK] = json!(rank.rank.to_string());
-    if rank.rank == 0 {
-        // Rank 0 acknowledges for the gang: its pod stays until that is recorded.
+    if rank.finalizer {
         metadata["finalizers"] = json!([names::FINALIZER]);
     }
     json!({

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crds::fabric::Share;
+use crds::training_job::Nvlink;
 
 use super::volumes::half;
 use super::*;
@@ -58,6 +59,8 @@ fn settings() -> Settings {
     Settings {
         sidecar_image: "localhost/fireflyer/hfreduce-sidecar:0.1.0".to_owned(),
         rendezvous: "10.96.0.7:9443".to_owned(),
+        sidecar_numa: "auto".to_owned(),
+        sidecar_env: Vec::new(),
         dedicated_taints: vec!["nvidia.com/gpu".to_owned()],
     }
 }
@@ -73,9 +76,22 @@ fn built(job: &TrainingJob, class: &NodeClass) -> Value {
         key_name: "digits-2-0123456789",
         rank: 0,
         node: "n7",
+        finalizer: true,
         resume: Some(&resume),
     };
     build(job, class, &settings(), rank)
+}
+
+/// Another pod, which resumes from nowhere in particular.
+fn rank() -> Rank<'static> {
+    Rank {
+        attempt: 1,
+        key_name: "digits-1-0123456789",
+        rank: 1,
+        node: "n8",
+        finalizer: false,
+        resume: None,
+    }
 }
 
 fn trainer_of(pod: &Value) -> &Value {
@@ -105,15 +121,8 @@ fn the_api_knows_every_field_of_the_pod() {
 }
 
 #[test]
-fn only_rank_zero_carries_the_finalizer() {
-    let rank = Rank {
-        attempt: 1,
-        key_name: "digits-1-0123456789",
-        rank: 1,
-        node: "n8",
-        resume: None,
-    };
-    let pod = build(&job(JOB), &class(), &settings(), rank);
+fn a_pod_carries_the_finalizer_where_the_plan_says_so() {
+    let pod = build(&job(JOB), &class(), &settings(), rank());
     assert!(pod["metadata"]["finalizers"].is_null());
     assert_eq!(
         built(&job(JOB), &class())["metadata"]["finalizers"][0],
@@ -175,6 +184,12 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     assert!(problem("volumeMounts", mounts).is_some_and(|text| text.contains("/run/fireflyer")));
     let variables = json!([{"name": "FIREFLYER_NODES", "value": "9"}]);
     assert!(problem("env", variables).is_some_and(|text| text.contains("FIREFLYER_NODES")));
+    let variables = json!([{"name": "FIREFLYER_NVLINK", "value": "Off"}]);
+    let told = problem("env", variables).unwrap();
+    assert!(
+        told.ends_with("set spec.communication.nvlink instead"),
+        "{told}"
+    );
     let path = json!("/tmp/last-word");
     let told = problem("terminationMessagePath", path);
     assert!(told.is_some_and(|text| text.contains("belongs to the launcher")));
@@ -243,6 +258,43 @@ fn the_grace_covers_acknowledging_saving_and_leaving() {
         built(&job, &class())["spec"]["terminationGracePeriodSeconds"],
         35
     );
+}
+
+fn value_of<'a>(container: &'a Value, variable: &str) -> &'a Value {
+    let env = container["env"].as_array().unwrap();
+    let mut all = env.iter().filter(|entry| entry["name"] == variable);
+    let found = all.next().unwrap_or(&Value::Null);
+    assert!(all.next().is_none(), "{variable} is set twice");
+    &found["value"]
+}
+
+#[test]
+fn ranks_are_told_whether_to_use_nvlink() {
+    let mut job = job(JOB);
+    let told = |job: &TrainingJob| {
+        let pod = built(job, &class());
+        value_of(trainer_of(&pod), "FIREFLYER_NVLINK").clone()
+    };
+    assert_eq!(told(&job), "Auto");
+    job.spec.communication.nvlink = Nvlink::Never;
+    assert_eq!(told(&job), "Off");
+}
+
+#[test]
+fn sidecars_are_told_where_the_adapter_is_and_what_their_flags_are() {
+    let settings = Settings {
+        sidecar_numa: "1".to_owned(),
+        sidecar_env: vec![("FIREFLYER_HFREDUCE_TRANSPORT".to_owned(), "tcp".to_owned())],
+        ..settings()
+    };
+    let pod = build(&job(JOB), &class(), &settings, rank());
+    let sidecar = &pod["spec"]["initContainers"][0];
+    assert_eq!(value_of(sidecar, "FIREFLYER_HFREDUCE_NUMA"), "1");
+    assert_eq!(value_of(sidecar, "FIREFLYER_HFREDUCE_TRANSPORT"), "tcp");
+    let trainer = trainer_of(&pod);
+    for name in ["FIREFLYER_HFREDUCE_NUMA", "FIREFLYER_HFREDUCE_TRANSPORT"] {
+        assert!(value_of(trainer, name).is_null());
+    }
 }
 
 #[test]

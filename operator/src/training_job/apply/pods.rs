@@ -41,8 +41,9 @@ impl Applier {
                 attempt,
                 rank,
                 node,
+                finalizer,
             } => {
-                self.create_pod(progress, *attempt, *rank, node.as_str())
+                self.create_pod(progress, *attempt, *rank, node.as_str(), *finalizer)
                     .await
             }
             Action::DeletePod {
@@ -73,6 +74,7 @@ impl Applier {
         attempt: u32,
         rank: u32,
         node: &str,
+        finalizer: bool,
     ) -> Result<(), Error> {
         let key = progress.key;
         let stale = |what: &str| Error::Stale(format!("{what} of job {key} is gone"));
@@ -89,6 +91,7 @@ impl Applier {
             key_name: &self.key_name(key, attempt),
             rank,
             node,
+            finalizer,
             resume: resume.as_ref(),
         };
         let body = pod::build(job, class, &self.settings, place);

@@ -56,6 +56,8 @@ fn world(script: Script) -> World {
         .created(at, 5, Arc::clone(&job), Instant::now());
     let settings = Settings {
         sidecar_image: "sidecar:1".to_owned(),
+        sidecar_numa: "auto".to_owned(),
+        sidecar_env: Vec::new(),
         rendezvous: "10.0.0.1:9443".to_owned(),
         dedicated_taints: Vec::new(),
     };
@@ -301,6 +303,7 @@ async fn whatever_is_created_or_patched_carries_our_field_manager() {
             attempt: 1,
             rank: 1,
             node: "n1".into(),
+            finalizer: false,
         },
     ];
     world.apply(actions).await.unwrap();
@@ -464,6 +467,7 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
         attempt: 1,
         rank: 1,
         node: "n1".into(),
+        finalizer: false,
     };
     let ours = world(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),

@@ -3,7 +3,7 @@
 use crds::fabric::{NodeClass, Share};
 use crds::names;
 use crds::template::TemplateContainer;
-use crds::training_job::{Backend, Numerics, TrainingJob};
+use crds::training_job::{Backend, Numerics, Nvlink, TrainingJob};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -31,9 +31,12 @@ pub(super) fn sidecar(
     }
     let mut env = vec![
         json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}),
-        json!({"name": "FIREFLYER_RENDEZVOUS", "value": settings.rendezvous}),
+        variable("FIREFLYER_RENDEZVOUS", &settings.rendezvous),
+        variable("FIREFLYER_HFREDUCE_NUMA", &settings.sidecar_numa),
     ];
     env.extend(place(job, class, rank));
+    let flags = settings.sidecar_env.iter();
+    env.extend(flags.map(|(name, value)| variable(name, value)));
     json!({
         "name": names::CONTAINER_HFREDUCE,
         "image": settings.sidecar_image,
@@ -164,9 +167,14 @@ fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
         Numerics::Precise => "Precise",
         Numerics::Bitwise => "Bitwise",
     };
+    let nvlink = match job.spec.communication.nvlink {
+        Nvlink::Auto => "Auto",
+        Nvlink::Never => "Off",
+    };
     let mut env = vec![
         variable("FIREFLYER_BACKEND", backend),
         variable("FIREFLYER_NUMERICS", numerics),
+        variable("FIREFLYER_NVLINK", nvlink),
     ];
     if let (Some(checkpoint), Some(folder)) = (&job.spec.checkpoint, checkpoint_folder(job)) {
         let interval = checkpoint.interval_seconds.to_string();

@@ -83,28 +83,41 @@ fn path_or_variable_problem(body: &PodTemplateBody) -> Option<String> {
         let names = variables
             .iter()
             .filter_map(|variable| variable["name"].as_str());
-        if let Some(name) = names.into_iter().find(|name| RESERVED.contains(name)) {
-            return Some(format!(
-                "container {} sets {name}, which belongs to the operator: leave it out",
-                container.name
-            ));
+        for name in names {
+            if let Some((_, instead)) = RESERVED.iter().find(|(reserved, _)| *reserved == name) {
+                return Some(format!(
+                    "container {} sets {name}, which belongs to the operator: {instead}",
+                    container.name
+                ));
+            }
         }
     }
     None
 }
 
-const RESERVED: [&str; 13] = [
-    "FIREFLYER_JOB",
-    "FIREFLYER_NAMESPACE",
-    "FIREFLYER_ATTEMPT",
-    "FIREFLYER_NODE_RANK",
-    "FIREFLYER_NODES",
-    "FIREFLYER_PROCS_PER_NODE",
-    "FIREFLYER_BACKEND",
-    "FIREFLYER_NUMERICS",
-    "FIREFLYER_CHECKPOINT_DIR",
-    "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS",
-    "FIREFLYER_CHECKPOINT_KEEP_LAST",
-    "FIREFLYER_RESUME",
-    "FIREFLYER_RUN_DIR",
+const LEAVE_OUT: &str = "leave it out";
+const SET_CHECKPOINT: &str = "set spec.checkpoint instead";
+
+/// Variables that the operator sets, and what to do instead.
+const RESERVED: [(&str, &str); 14] = [
+    ("FIREFLYER_JOB", LEAVE_OUT),
+    ("FIREFLYER_NAMESPACE", LEAVE_OUT),
+    ("FIREFLYER_ATTEMPT", LEAVE_OUT),
+    ("FIREFLYER_NODE_RANK", LEAVE_OUT),
+    ("FIREFLYER_NODES", "set spec.nodes instead"),
+    ("FIREFLYER_PROCS_PER_NODE", "set spec.procsPerNode instead"),
+    (
+        "FIREFLYER_BACKEND",
+        "set spec.communication.backend instead",
+    ),
+    (
+        "FIREFLYER_NUMERICS",
+        "set spec.communication.numerics instead",
+    ),
+    ("FIREFLYER_NVLINK", "set spec.communication.nvlink instead"),
+    ("FIREFLYER_CHECKPOINT_DIR", SET_CHECKPOINT),
+    ("FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", SET_CHECKPOINT),
+    ("FIREFLYER_CHECKPOINT_KEEP_LAST", SET_CHECKPOINT),
+    ("FIREFLYER_RESUME", LEAVE_OUT),
+    ("FIREFLYER_RUN_DIR", LEAVE_OUT),
 ];

@@ -14,6 +14,7 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use wire::termination::TerminationMessage;
 
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::mirror::Mirror;
@@ -63,6 +64,38 @@ impl State {
             .collect()
     }
 
+    fn delete(&mut self, path: &str) {
+        if let Some(mut object) = self.objects.get(path).cloned() {
+            object["metadata"]["deletionTimestamp"] = json!(jiff::Timestamp::now().to_string());
+            self.put(path, object);
+            self.collect(path);
+        }
+    }
+
+    /// Removes an object that is being deleted when neither a finalizer nor a kubelet holds it.
+    fn collect(&mut self, path: &str) {
+        let is_over = |object: &Value| {
+            let finalizers = object["metadata"]["finalizers"].as_array();
+            let runs = object["kind"] == "Pod" && object["status"]["phase"] == "Running";
+            let deleted = !object["metadata"]["deletionTimestamp"].is_null();
+            deleted && !runs && finalizers.is_none_or(Vec::is_empty)
+        };
+        if self.objects.get(path).is_some_and(is_over) {
+            self.objects.remove(path);
+        }
+    }
+
+    /// The kubelet tells how the trainer of a pod ended, and that nothing of it runs any more.
+    pub(super) fn ends(&mut self, path: &str, message: &TerminationMessage) {
+        let text = String::from_utf8(message.encode()).unwrap();
+        let ended = json!({"terminated": {"exitCode": 0, "message": text}});
+        let mut pod = self.objects[path].clone();
+        pod["status"] = json!({"phase": "Succeeded",
+            "containerStatuses": [{"name": "trainer", "state": ended}]});
+        self.put(path, pod);
+        self.collect(path);
+    }
+
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
         let key = path.trim_end_matches("/status").to_owned();
         if self
@@ -84,7 +117,11 @@ impl State {
         if *method == Method::DELETE && path.ends_with("/pods") {
             // Of one attempt, as far as these tests go.
             let inside = format!("{path}/");
-            self.objects.retain(|path, _| !path.starts_with(&inside));
+            let paths = self.objects.keys();
+            let pods: Vec<_> = paths.filter(|path| path.starts_with(&inside)).collect();
+            for path in pods.into_iter().cloned().collect::<Vec<_>>() {
+                self.delete(&path);
+            }
             return (200, json!({"kind": "PodList", "items": []}));
         }
         let Some(mut object) = self.objects.get(&key).cloned() else {
@@ -101,10 +138,12 @@ impl State {
                 } else {
                     object["status"] = body["status"].clone();
                 }
-                (200, self.put(&key, object))
+                let object = self.put(&key, object);
+                self.collect(&key);
+                (200, object)
             }
             Method::DELETE => {
-                self.objects.remove(&key);
+                self.delete(&key);
                 (200, json!({"kind": "Status", "status": "Success"}))
             }
             _ => (200, object),

@@ -5,6 +5,8 @@ use collective::membership::Commit;
 use collective::recovery::GroupResume;
 use scheduler::Stuck;
 use topology::NodeName;
+use wire::run_dir::CheckpointRef;
+use wire::termination::{Outcome, TerminationMessage};
 
 use super::*;
 use crate::training_job::apply::Applier;
@@ -26,6 +28,7 @@ fn commit(epoch: u64, members: &[u32]) -> Commit {
         group: 0,
         base: epoch,
         served: Vec::new(),
+        refused: None,
     };
     Commit {
         epoch,
@@ -129,14 +132,14 @@ fn pods_are(state: &mut State, trainer: &Value) {
     }
 }
 
-#[tokio::test]
-async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_so() {
+/// A gang of three that trains and may lose members, its leader, and another writer.
+async fn running() -> (Api, Leader, Arc<Applier>) {
     let api = cluster(3);
     submit(&api, "train", 3);
     change(&api, |job| {
         job["spec"]["failurePolicy"] = json!({"onPeerLoss": "Shrink"});
     });
-    let mut leader = lead(&api);
+    let leader = lead(&api);
     api.until("the gang has its pods", |state| {
         phase(state, "train") == "Starting"
     })
@@ -149,7 +152,12 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
     api.tell(&leader.cluster);
     api.until("it runs", |state| phase(state, "train") == "Running")
         .await;
+    (api, leader, other)
+}
 
+#[tokio::test]
+async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_so() {
+    let (api, mut leader, other) = running().await;
     api.change(|state| {
         state
             .objects
@@ -193,4 +201,62 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
     .await;
     let failure = shown(&api)["failure"]["message"].clone();
     assert_eq!(failure, "1 nodes are left, fewer than 2");
+}
+
+fn pod(rank: u32) -> String {
+    format!("/api/v1/namespaces/team/pods/train-1-{rank}")
+}
+
+// SAVE-1
+#[tokio::test]
+async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_recorded() {
+    let (api, leader, other) = running().await;
+    let node = "/api/v1/nodes/n000";
+    let mut dead = api.state().objects[node].clone();
+    dead["status"]["conditions"][0]["status"] = json!("Unknown");
+    api.submit(node, dead);
+    let done = try_commit(&other, &commit(2, &[1, 2]), Some(1)).await;
+    assert_eq!(done, Ok(()));
+    api.tell(&leader.cluster);
+    let holds = |object: &Value| !object["metadata"]["finalizers"][0].is_null();
+    api.until("the lost pod is let go", |state| {
+        !holds(&state.objects[&pod(0)])
+    })
+    .await;
+
+    change(&api, |job| job["spec"]["suspend"] = json!(true));
+    api.tell(&leader.cluster);
+    let asked = |state: &State, rank| {
+        let pod = &state.objects[&pod(rank)];
+        !pod["metadata"]["deletionTimestamp"].is_null()
+    };
+    api.until("the others are asked to save", |state| {
+        asked(state, 1) && asked(state, 2)
+    })
+    .await;
+    let interrupted = TerminationMessage::new(Outcome::Interrupted);
+    let ack = CheckpointRef {
+        attempt: 1,
+        step: 120,
+        digest: "ab".repeat(32),
+    };
+    let acknowledged = TerminationMessage {
+        ack: Some(ack),
+        ..interrupted.clone()
+    };
+    api.change(|state| {
+        state.ends(&pod(1), &acknowledged);
+        state.ends(&pod(2), &interrupted);
+    });
+    // Whatever had vanished by then would never be read.
+    api.tell(&leader.cluster);
+    api.until("it is suspended", |state| {
+        phase(state, "train") == "Suspended"
+    })
+    .await;
+    assert_eq!(shown(&api)["lastCheckpoint"]["step"], 120);
+    api.until("nothing keeps their pods any more", |state| {
+        pods(state, "train") == 1
+    })
+    .await;
 }

@@ -84,6 +84,8 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
         cluster: Arc::new(api.listed()),
         settings: Settings {
             sidecar_image: "sidecar:1".to_owned(),
+            sidecar_numa: "auto".to_owned(),
+            sidecar_env: Vec::new(),
             rendezvous: "10.0.0.1:9443".to_owned(),
             dedicated_taints: Vec::new(),
         },
