@@ -16,6 +16,12 @@ const SOURCE: &str = "core/collective/tests/recovery/faults.rs";
 /// Where those of one epoch are.
 const MISFORTUNES: &str = "core/collective/tests/simulation/misfortune.rs";
 
+/// What every suite counts, beside what it draws.
+const RUNS: &str = "runs";
+const SECONDS: &str = "seconds";
+/// Suites whose names begin so give hostile bytes to something.
+const FUZZ: &str = "fuzz ";
+
 /// A variant of an enumeration, and its documentation.
 type Variant = (String, String);
 
@@ -41,8 +47,9 @@ fn text(counts: &Counts) -> Result<String> {
     let (recovery, simulation) = (read(SOURCE)?, read(MISFORTUNES)?);
     let faults = variants(&recovery, "Fault")?;
     let phases = variants(&recovery, "Phase")?;
+    let lives = variants(&recovery, "Life")?;
     let misfortunes = variants(&simulation, "Misfortune")?;
-    let hits = |suite: &str, what: &str| -> u64 {
+    let hits_of = |suite: &str, what: &str| -> u64 {
         let rows = counts.iter();
         let of = rows.filter(|((_, of, counted), _)| of == suite && counted == what);
         of.map(|(_, count)| count).sum()
@@ -53,21 +60,25 @@ fn text(counts: &Counts) -> Result<String> {
          Each number is how often the simulation let this fault happen in this phase of an operation, in a gang of any size, with any\n\
          calls, and found all rules of [recovery.md](recovery.md) kept. `cargo xtask sim recovery --minutes M` adds to it.\n\n"
     );
-    let mut head = "| |".to_owned();
-    let mut rule = "| --- |".to_owned();
-    for (phase, _) in &phases {
-        let _ = write!(head, " {phase} |");
-        rule += " ---: |";
-    }
-    let _ = writeln!(text, "{head}\n{rule}");
-    for (fault, _) in &faults {
-        let _ = write!(text, "| {fault} |");
-        for (phase, _) in &phases {
-            let _ = write!(text, " {} |", hits("recovery", &format!("{fault} {phase}")));
-        }
-        text += "\n";
-    }
-    for (title, variants) in [("Fault", &faults), ("Phase", &phases)] {
+    let hits = |what: &str| hits_of("recovery", what);
+    let world: Vec<String> = phases.iter().map(|(phase, _)| phase.clone()).collect();
+    text += &table(&faults, &world, |fault, phase| hits(&cell(fault, phase)));
+    text += "\nOf operations of a group of some ranks, in gangs with one to three groups beside the world, and of the group itself:\n\n";
+    let of_group = lives.iter().chain(&phases).map(|(name, _)| name.clone());
+    let columns: Vec<String> = of_group.collect();
+    text += &table(&faults, &columns, |fault, column| {
+        let is_life = lives.iter().any(|(life, _)| life == column);
+        hits(&if is_life {
+            cell(fault, column)
+        } else {
+            cell_in_group(fault, column)
+        })
+    });
+    for (title, variants) in [
+        ("Fault", &faults),
+        ("Phase", &phases),
+        ("Of a group", &lives),
+    ] {
         let _ = writeln!(text, "\n| {title} | What it is |\n| --- | --- |");
         for (name, about) in variants {
             let _ = writeln!(text, "| {name} | {about} |");
@@ -76,21 +87,81 @@ fn text(counts: &Counts) -> Result<String> {
     text += "\nWithin one epoch, where everything ends at the first loss (`cargo xtask sim collective`):\n\n\
              | Misfortune | Runs | What it is |\n| --- | ---: | --- |\n";
     for (name, about) in &misfortunes {
-        let _ = writeln!(text, "| {name} | {} | {about} |", hits("collective", name));
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {about} |",
+            hits_of("collective", name)
+        );
     }
     text += "\n| Suite | Commits | Runs |\n| --- | ---: | ---: |\n";
-    let mut runs: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let (fuzzed, simulated): (Vec<_>, Vec<_>) = sums(counts)
+        .into_iter()
+        .partition(|(suite, _)| suite.starts_with(FUZZ));
+    for (suite, sum) in &simulated {
+        let _ = writeln!(text, "| {suite} | {} | {} |", sum.commits, sum.runs);
+    }
+    let all: u64 = simulated.iter().map(|(_, sum)| sum.runs).sum();
+    let _ = writeln!(text, "| all | | {all} |");
+    text += "\nHostile bytes (`cargo xtask fuzz`); of older runs the time was not counted:\n\n\
+             | Target | Runs | Seconds |\n| --- | ---: | ---: |\n";
+    for (suite, sum) in &fuzzed {
+        let target = suite.trim_start_matches(FUZZ);
+        let _ = writeln!(text, "| {target} | {} | {} |", sum.runs, sum.seconds);
+    }
+    let all: u64 = fuzzed.iter().map(|(_, sum)| sum.seconds).sum();
+    let _ = writeln!(text, "| all | | {all} |");
+    Ok(text)
+}
+
+/// Of one suite, over all commits.
+#[derive(Default)]
+struct Sum {
+    commits: u64,
+    runs: u64,
+    seconds: u64,
+}
+
+fn sums(counts: &Counts) -> BTreeMap<&str, Sum> {
+    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for ((_, suite, what), count) in counts {
-        if what == "runs" && !suite.starts_with("fuzz") {
-            let (commits, sum) = runs.entry(suite).or_default();
-            *commits += 1;
-            *sum += count;
+        let sum = sums.entry(suite).or_default();
+        match what.as_str() {
+            RUNS => {
+                sum.commits += 1;
+                sum.runs += count;
+            }
+            SECONDS => sum.seconds += count,
+            _ => {}
         }
     }
-    for (suite, (commits, sum)) in runs {
-        let _ = writeln!(text, "| {suite} | {commits} | {sum} |");
+    sums
+}
+
+/// How the simulation counts a fault in a phase of an operation of the world, or while something is done with a group.
+fn cell(fault: &str, when: &str) -> String {
+    format!("{fault} {when}")
+}
+
+/// The same of an operation of a group.
+fn cell_in_group(fault: &str, phase: &str) -> String {
+    format!("{fault} {phase} in a group")
+}
+
+/// A row for each fault.
+fn table(faults: &[Variant], columns: &[String], hits: impl Fn(&str, &str) -> u64) -> String {
+    let mut text = format!(
+        "| | {} |\n| --- |{}\n",
+        columns.join(" | "),
+        " ---: |".repeat(columns.len())
+    );
+    for (fault, _) in faults {
+        let counts: Vec<String> = columns
+            .iter()
+            .map(|column| hits(fault, column).to_string())
+            .collect();
+        let _ = writeln!(text, "| {fault} | {} |", counts.join(" | "));
     }
-    Ok(text)
+    text
 }
 
 /// The variants of an enumeration in a source.
@@ -116,7 +187,7 @@ fn variants(source: &str, name: &str) -> Result<Vec<Variant>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{SOURCE, variants};
+    use super::{RUNS, SECONDS, SOURCE, cell, cell_in_group, variants};
     use crate::counts;
     use crate::r#gen::root;
     use std::fs;
@@ -132,19 +203,19 @@ mod tests {
             variants(&source, "Phase").unwrap(),
         );
         assert!(faults.len() >= 7 && phases.len() >= 10);
-        let all: Vec<String> = faults
-            .iter()
-            .flat_map(|(fault, _)| {
-                phases
-                    .iter()
-                    .map(move |(phase, _)| format!("{fault} {phase}"))
-            })
-            .collect();
+        let lives = variants(&source, "Life").unwrap();
+        let mut all = Vec::new();
+        for (fault, _) in &faults {
+            for (phase, _) in &phases {
+                all.extend([cell(fault, phase), cell_in_group(fault, phase)]);
+            }
+            all.extend(lives.iter().map(|(life, _)| cell(fault, life)));
+        }
         let counts = counts::read().unwrap();
         let of_suite = || {
-            counts
-                .iter()
-                .filter(|((_, suite, what), _)| suite == "recovery" && what != "runs")
+            counts.iter().filter(|((_, suite, what), _)| {
+                suite == "recovery" && what != RUNS && what != SECONDS
+            })
         };
         for cell in &all {
             let hits: u64 = of_suite()

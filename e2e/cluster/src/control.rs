@@ -1,15 +1,12 @@
-//! The control plane of the native cluster: etcd, API server, controller manager, scheduler, the
-//! forwarder that makes the API reachable from the machine's own network, and kwok for simulated
-//! nodes.
+//! The control plane of the native cluster: etcd, API server, controller manager, scheduler, and kwok for
+//! simulated nodes.
 
 use std::fs;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command;
-use crate::error::{Context, Error, Result};
+use crate::error::Result;
 use crate::layout::Layout;
 use crate::network;
 use crate::node::{LEASE_SECONDS, Site};
@@ -19,11 +16,7 @@ use crate::state::State;
 use crate::template;
 
 /// Where the API server listens in its namespace.
-const API_PORT: u16 = 6443;
-/// Enough for every test at once; the forwarder's own default is 256.
-const FORWARDED_CONNECTIONS: u16 = 2048;
-/// `systemd-socket-proxyd` is in no one's PATH.
-const FORWARDER_FOLDERS: [&str; 2] = ["/usr/lib/systemd", "/lib/systemd"];
+pub(crate) const API_PORT: u16 = 6443;
 
 /// The API server's address for everything inside the cluster's network.
 pub(crate) fn server(layout: &Layout) -> String {
@@ -189,42 +182,6 @@ pub(crate) fn start_kwok(site: Site<'_>) -> Result<()> {
     )
 }
 
-/// Forwards a free loopback port of the machine to the API server, and returns the port.
-///
-/// The listener is made here, in the machine's network, and handed down the way systemd would; the
-/// proxy itself runs in the control plane's namespace. So the port is never anybody else's.
-pub(crate) fn start_forwarder(site: Site<'_>) -> Result<u16> {
-    let program = forwarder()?;
-    let doing = || "failed to listen on a loopback port".to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").context(doing)?;
-    let port = listener.local_addr().context(doing)?.port();
-    let script = format!(
-        "exec 3<&0 </dev/null; exec env LISTEN_FDS=1 LISTEN_PID=$$ nsenter --net={} {} \
-         --connections-max={FORWARDED_CONNECTIONS} 127.0.0.1:{API_PORT}",
-        network::path(&site.layout.control_namespace()).display(),
-        program.display()
-    );
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &script]);
-    record(
-        site,
-        "forwarder",
-        &shell,
-        Stdio::from(OwnedFd::from(listener)),
-    )?;
-    Ok(port)
-}
-
-/// The program that forwards connections; in Debian's package `systemd`, but it needs no systemd to
-/// run.
-pub(crate) fn forwarder() -> Result<PathBuf> {
-    FORWARDER_FOLDERS
-        .map(|folder| Path::new(folder).join("systemd-socket-proxyd"))
-        .into_iter()
-        .find(|path| path.exists())
-        .ok_or_else(|| Error::new("there is no systemd-socket-proxyd: install the package systemd"))
-}
-
 /// Every write to the API server, one JSON object a line.
 pub(crate) fn audit_log(folder: &Path) -> PathBuf {
     folder.join("logs/audit.log")
@@ -250,7 +207,8 @@ fn run(site: Site<'_>, program: &str, arguments: &[String]) -> Result<()> {
     record(site, program, &command, Stdio::null())
 }
 
-fn record(site: Site<'_>, role: &str, command: &Command, stdin: Stdio) -> Result<()> {
+/// Starts a program, and remembers it as the cluster's by its role.
+pub(crate) fn record(site: Site<'_>, role: &str, command: &Command, stdin: Stdio) -> Result<()> {
     let pid = command::start(command, &log(site.folder, role), stdin)?;
     let process = Process::of(pid)?;
     State::update(site.folder, |state| {

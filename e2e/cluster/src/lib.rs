@@ -26,6 +26,7 @@ pub mod digest;
 mod down;
 mod error;
 mod fake;
+mod forwarder;
 mod handle;
 pub mod image;
 mod kind;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::control;
+use crate::forwarder;
 use crate::kind;
 
 /// A program and the Debian package that brings it.
@@ -49,7 +49,7 @@ pub fn missing_for_cluster() -> Vec<Requirement> {
     if !found(BUSYBOX.program) {
         missing.push(BUSYBOX);
     }
-    if control::forwarder().is_err() {
+    if forwarder::program().is_err() {
         missing.push(FORWARDER);
     }
     missing

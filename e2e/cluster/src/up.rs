@@ -13,6 +13,7 @@ use crate::control;
 use crate::down;
 use crate::error::{Context, Error, Result};
 use crate::fake;
+use crate::forwarder;
 use crate::kind;
 use crate::layout::{Layout, MAX_CLUSTERS, MAX_NODES, Name, free_index};
 use crate::network;
@@ -225,7 +226,7 @@ fn make_network(layout: &Layout, nodes: usize) -> Result<()> {
 /// Returns its loopback port.
 fn start_api_and_nodes(cluster: &Cluster) -> Result<u16> {
     control::start_api(cluster.site())?;
-    let port = control::start_forwarder(cluster.site())?;
+    let port = forwarder::start(cluster.site())?;
     let server = format!("https://127.0.0.1:{port}");
     cluster
         .pki

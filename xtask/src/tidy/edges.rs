@@ -8,13 +8,14 @@ use serde_json::Value;
 use std::process::Command;
 
 /// What a crate of ours may use of ours.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
     ("store", &[]),
     ("sim", &[]),
     ("wire", &[]),
+    ("rendezvous-codec", &["collective", "wire"]),
     ("crds", &[]),
     ("daemon", &[]),
     (
@@ -24,6 +25,7 @@ const EDGES: [(&str, &[&str]); 16] = [
             "collective",
             "topology",
             "wire",
+            "rendezvous-codec",
             "crds",
             "daemon",
         ],
@@ -31,7 +33,14 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("launcher", &["wire"]),
     (
         "hfreduce-sidecar",
-        &["collective", "store", "topology", "wire", "daemon"],
+        &[
+            "collective",
+            "store",
+            "topology",
+            "wire",
+            "rendezvous-codec",
+            "daemon",
+        ],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
     ("fireflyer-python", &["store", "wire"]),
