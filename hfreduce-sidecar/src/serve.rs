@@ -10,8 +10,9 @@ use anyhow::{Context, bail, ensure};
 use collective::machine::OnPeerLoss;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use wire::assignment::{self, Assignment};
 use wire::handshake::{JobId, KEY_BYTES, Key};
 use wire::rendezvous::Peer;
@@ -64,6 +65,7 @@ const fn one() -> u32 {
 pub fn run(args: &Serve) -> anyhow::Result<()> {
     logs::init(&args.daemon)?;
     info!(?args, "starting");
+    raise_descriptor_limit();
     let Start {
         member,
         source,
@@ -113,6 +115,19 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         });
         serve(node, source, stop, endpoints).await
     })
+}
+
+/// Asks for as many descriptors as it may have: runtimes leave a process at the 1,024 that `select` can count, and each
+/// thread that uses the store takes one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, limit = limit.current, "failed to raise the limit of descriptors");
+    }
 }
 
 async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> anyhow::Result<()> {

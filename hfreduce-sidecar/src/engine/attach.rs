@@ -1,6 +1,8 @@
 //! Processes that come and go: who may attach, and what becomes of one that leaves or is lost. Every process is lost or
 //! leaves alone; what that means for the others is asked of the machine.
 
+use std::time::Duration;
+
 use collective::machine::{GroupId, Input, OpId};
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
@@ -11,6 +13,8 @@ use crate::session::{self, Begin, Heard, Session};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
+/// How long nobody is let in after one could not be: descriptors may come back.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
     pub(super) fn accept(&mut self) {
@@ -26,7 +30,21 @@ impl Engine {
                     self.visitors.insert(visitor, channel);
                 }
             }
-            Err(error) => warn!(%error, "failed to accept a local process"),
+            Err(error) => {
+                // Whoever knocks would wake the engine for nothing, without end.
+                warn!(%error, "failed to accept a local process, which has to wait");
+                epoll::delete(self.park.poll(), &self.listener).ok();
+                self.shut_until = Some(self.now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// Lets processes in again, some time after one could not be.
+    pub(super) fn reopen(&mut self) {
+        if self.shut_until.is_some_and(|until| self.now() >= until)
+            && self.watch(&self.listener, LISTENER).is_ok()
+        {
+            self.shut_until = None;
         }
     }
 

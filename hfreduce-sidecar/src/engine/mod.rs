@@ -151,6 +151,8 @@ pub struct Engine {
     links: BTreeMap<usize, Box<dyn Transport>>,
     linker: Option<Linker>,
     listener: Listener,
+    /// Until when nobody new is heard.
+    shut_until: Option<Duration>,
     visitors: BTreeMap<u64, Channel>,
     next_visitor: u64,
     sessions: BTreeMap<usize, Session>,
@@ -244,6 +246,7 @@ impl Engine {
             links,
             linker,
             listener,
+            shut_until: None,
             visitors: BTreeMap::new(),
             next_visitor: 0,
             sessions: BTreeMap::new(),
@@ -294,6 +297,7 @@ impl Engine {
             self.obey()?;
             self.answer();
             self.forget_gone();
+            self.reopen();
             if self.has_left() {
                 return Ok(());
             }

@@ -53,6 +53,8 @@ pub(super) struct Shell {
     /// By an own number: a session is known later, if ever.
     clients: BTreeMap<u64, Client>,
     accepted: u64,
+    /// Nobody new can be let in at the moment.
+    shut: bool,
     /// The connection of each session.
     sessions: BTreeMap<u64, u64>,
     epoch: u64,
@@ -83,6 +85,7 @@ impl Shell {
             listener,
             clients: BTreeMap::new(),
             accepted: 0,
+            shut: false,
             sessions: BTreeMap::new(),
             epoch: 0,
             first: None,
@@ -200,9 +203,15 @@ impl Shell {
     /// Which connections are ready, and for what.
     #[expect(clippy::type_complexity, reason = "two lists of the same")]
     fn sleep(&self) -> io::Result<(Vec<(u64, PollFlags)>, Vec<(u32, PollFlags)>)> {
+        // Whoever knocks at a shut door would wake the thread for nothing, without end.
+        let door = if self.shut {
+            PollFlags::empty()
+        } else {
+            PollFlags::IN
+        };
         let mut fds = vec![
             PollFd::new(&*self.bell, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::new(&self.listener, door),
         ];
         let own = fds.len();
         let clients = self.clients.values().map(|client| &client.connection);
@@ -241,7 +250,21 @@ impl Shell {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.shut = false;
+                    return;
+                }
+                Err(error) => {
+                    if !self.shut {
+                        warn!(%error, "failed to accept a process at the store, which has to wait");
+                    }
+                    self.shut = true;
+                    return;
+                }
+            };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
