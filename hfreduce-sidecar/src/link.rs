@@ -105,6 +105,11 @@ impl Linker {
         .spawn();
     }
 
+    /// Lets go of memory that only a device keeps.
+    pub(crate) fn forget_gone(&self) {
+        self.meeting.forget_gone();
+    }
+
     /// Links that stand since the last time.
     pub(crate) fn arrived(&self) -> impl Iterator<Item = Joined> {
         self.arrived.try_iter()

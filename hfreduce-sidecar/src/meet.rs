@@ -226,6 +226,13 @@ impl Meeting {
         })
     }
 
+    /// Lets go of memory that the RDMA device keeps and nobody else does.
+    pub(crate) fn forget_gone(&self) {
+        if let Ok(device) = &self.rdma {
+            device.forget_gone();
+        }
+    }
+
     /// Sets what every data connection needs.
     pub(crate) fn tune(&self, stream: &TcpStream) -> io::Result<()> {
         if !tcp::tune(stream, self.traffic_class)? {

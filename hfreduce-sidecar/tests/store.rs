@@ -3,15 +3,18 @@
 
 mod gang;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gang::PATIENCE;
+use gang::descriptors::allow_descriptors;
 use gang::leader::Leader;
 use gang::pods::Pods;
 use gang::restarted::Restarted;
+use gang::{PATIENCE, wait_until};
 use store::{Answer, Command, Value};
 use wire::assignment::OnPeerLoss;
 use wire::run_dir;
@@ -161,5 +164,36 @@ fn nonsense_is_refused_with_a_reason_and_serves_nobody_worse() {
     }
     let client = store(&gang.pods, 0);
     set(&client, "key", "content");
+    assert_eq!(get(&client, "key"), "content");
+}
+
+/// Processor time that the store's thread of a process has used, in hundredths of a second.
+fn ticks(process: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let stat = |task: &Path| fs::read_to_string(task.join("stat")).unwrap();
+    let mut stats = tasks.map(|task| stat(&task.unwrap().path()));
+    let of_store = stats.find(|stat| stat.contains("(store)")).unwrap();
+    let fields: Vec<&str> = of_store.split_whitespace().collect();
+    [13, 14]
+        .map(|at| fields[at].parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
+#[test]
+fn who_knocks_when_descriptors_are_short_waits_and_keeps_the_store_asleep() {
+    let gang = Restarted::start("auto", (2, 1));
+    let process = gang.pods.process(0);
+    let before = allow_descriptors(process, 3);
+    let client = store(&gang.pods, 0);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| set(&client, "key", "content"));
+        wait_until(|| gang.pods.log(0).contains("failed to accept a process"));
+        let (since, begun) = (Instant::now(), ticks(process));
+        wait_until(|| since.elapsed() > Duration::from_secs(2));
+        assert!(ticks(process) - begun < 20, "a tenth of two seconds");
+        allow_descriptors(process, before);
+        waits.join().unwrap();
+    });
     assert_eq!(get(&client, "key"), "content");
 }

@@ -311,6 +311,7 @@ impl Engine {
             if self.now() >= self.machine.wake_at() {
                 self.handle(Input::Tick);
                 self.count_traffic();
+                self.linker.iter().for_each(Linker::forget_gone);
             }
         }
     }

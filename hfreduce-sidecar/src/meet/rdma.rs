@@ -101,6 +101,10 @@ impl Device {
         Ok(Self { adapter, shape })
     }
 
+    pub(super) fn forget_gone(&self) {
+        self.adapter.forget_gone();
+    }
+
     pub(super) fn capability(&self) -> Capability {
         Capability {
             cable: match self.adapter.link_layer() {

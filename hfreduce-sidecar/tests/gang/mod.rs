@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of the harness")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+pub(crate) mod descriptors;
 pub(crate) mod grouped;
 pub(crate) mod leader;
 pub(crate) mod limits;

@@ -277,6 +277,16 @@ impl Pods {
         self.children[rank as usize] = self.spawn(rank, self.rendezvous);
     }
 
+    /// The number of a sidecar's process.
+    pub(crate) fn process(&self, rank: u32) -> u32 {
+        self.children[rank as usize].id()
+    }
+
+    /// What a sidecar has logged so far.
+    pub(crate) fn log(&self, rank: u32) -> String {
+        std::fs::read_to_string(self.log_file(rank)).unwrap()
+    }
+
     pub(crate) fn sum(&self, nodes: u32) {
         let clients: Vec<Client> = (0..nodes).map(|rank| self.client(rank)).collect();
         sum(&clients);
@@ -295,8 +305,7 @@ impl Drop for Pods {
         }
         if thread::panicking() {
             for rank in 0..self.children.len() as u32 {
-                let log = std::fs::read_to_string(self.log_file(rank)).unwrap_or_default();
-                eprintln!("log of sidecar {rank}:\n{log}");
+                eprintln!("log of sidecar {rank}:\n{}", self.log(rank));
             }
         }
     }

@@ -196,7 +196,7 @@ pub trait Transport: fmt::Debug + Send {
     /// for slots and payloads that come back.
     fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
         let _ = (how, depth);
-        Ok(true)
+        Ok(!self.has_more())
     }
 
     /// The owner looks again.

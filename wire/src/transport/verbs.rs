@@ -258,7 +258,6 @@ impl Transport for Verbs {
     }
 
     fn take_traffic(&mut self) -> (u64, u64) {
-        self.adapter.forget_gone();
         std::mem::take(&mut self.channel.traffic)
     }
 

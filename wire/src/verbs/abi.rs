@@ -290,6 +290,8 @@ const _: () = {
 };
 
 pub const PORT_ACTIVE: c_uint = 4;
+/// `IBV_QPF_GRH_REQUIRED`.
+pub const PORT_NEEDS_GLOBAL_HEADER: u8 = 1;
 pub const LINK_LAYER_INFINIBAND: u8 = 1;
 pub const LINK_LAYER_ETHERNET: u8 = 2;
 pub const GID_TYPE_INFINIBAND: u32 = 0;

@@ -102,6 +102,9 @@ pub struct Port {
     pub link: LinkLayer,
     /// Its LID; 0 on Ethernet.
     pub lid: u16,
+    /// Whether packets need GIDs: on Ethernet always, on InfiniBand where LIDs do not tell its ports apart, as with
+    /// virtual functions.
+    pub by_gid: bool,
     /// Largest packet, in the code of the verbs: 1 for 256 bytes to 5 for 4096.
     pub mtu: u8,
     /// Its GID table.
@@ -156,7 +159,11 @@ pub fn find(
             }
         };
         let wanted = |port: &Port| port.active && number.is_none_or(|number| number == port.number);
-        for port in device.ports()?.into_iter().filter(wanted) {
+        let ports = device.ports().unwrap_or_else(|error| {
+            first_error.get_or_insert(error);
+            Vec::new()
+        });
+        for port in ports.into_iter().filter(wanted) {
             match port.gid(&device.name, choice) {
                 Ok(gid) => return Ok((device, port, gid)),
                 Err(error) => {
@@ -294,6 +301,8 @@ impl Context {
             active: attributes.state == abi::PORT_ACTIVE,
             link,
             lid: attributes.lid,
+            by_gid: link == LinkLayer::Ethernet
+                || attributes.flags & abi::PORT_NEEDS_GLOBAL_HEADER != 0,
             mtu: attributes.active_mtu.clamp(1, 5) as u8,
             gids: (0..length)
                 .filter_map(|index| self.gid(number, index))

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::abi;
-use super::{CompletionQueue, Domain, Error, Gid, LinkLayer, Port, Source};
+use super::{CompletionQueue, Domain, Error, Gid, Port, Source};
 
 /// Queue pair numbers and packet sequence numbers have 24 bits.
 const NUMBER_LIMIT: u32 = 1 << 24;
@@ -67,6 +67,8 @@ pub struct Endpoint {
     pub lid: u16,
     /// Largest packet, in the code of the verbs.
     pub mtu: u8,
+    /// Whether its port is reached by its GID only. One end's need is both ends'.
+    pub by_gid: bool,
 }
 
 impl Endpoint {
@@ -81,6 +83,7 @@ impl Endpoint {
         bytes[8..24].copy_from_slice(&self.gid);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
         bytes[26] = self.mtu;
+        bytes[27] = self.by_gid.into();
         bytes
     }
 
@@ -98,12 +101,13 @@ impl Endpoint {
             gid,
             lid: u16::from_le_bytes([bytes[24], bytes[25]]),
             mtu: bytes[26],
+            by_gid: bytes[27] == 1,
         };
         match endpoint {
             _ if endpoint.pair >= NUMBER_LIMIT => Err(Error::Peer("queue pair number")),
             _ if endpoint.psn >= NUMBER_LIMIT => Err(Error::Peer("packet sequence number")),
             _ if !(1..=5).contains(&endpoint.mtu) => Err(Error::Peer("MTU")),
-            _ if bytes[27] != 0 => Err(Error::Peer("padding")),
+            _ if bytes[27] > 1 => Err(Error::Peer("way of addressing")),
             _ => Ok(endpoint),
         }
     }
@@ -135,7 +139,6 @@ pub struct Pair {
     port: u8,
     gid: u8,
     endpoint: Endpoint,
-    by_gid: bool,
     inline_bytes: u32,
 }
 
@@ -174,8 +177,8 @@ impl Pair {
                 gid: gid.bytes,
                 lid: port.lid,
                 mtu: port.mtu,
+                by_gid: port.by_gid,
             },
-            by_gid: port.link == LinkLayer::Ethernet,
             inline_bytes,
         };
         pair.endpoint.pair = pair.number();
@@ -218,7 +221,7 @@ impl Pair {
         to.ah_attr.dlid = peer.lid;
         to.ah_attr.sl = path.service_level;
         to.ah_attr.port_num = self.port;
-        to.ah_attr.is_global = self.by_gid.into();
+        to.ah_attr.is_global = (self.endpoint.by_gid || peer.by_gid).into();
         to.ah_attr.grh.dgid = peer.gid;
         to.ah_attr.grh.sgid_index = self.gid;
         to.ah_attr.grh.hop_limit = path.hop_limit;
@@ -384,9 +387,9 @@ mod tests {
         #[test]
         fn an_endpoint_that_is_written_is_read(
             (pair, psn, gid) in (0..NUMBER_LIMIT, 0..NUMBER_LIMIT, any::<[u8; 16]>()),
-            (lid, mtu) in (any::<u16>(), 1u8..=5),
+            (lid, mtu, by_gid) in (any::<u16>(), 1u8..=5, any::<bool>()),
         ) {
-            let endpoint = Endpoint { pair, psn, gid, lid, mtu };
+            let endpoint = Endpoint { pair, psn, gid, lid, mtu, by_gid };
             prop_assert_eq!(Endpoint::parse(&endpoint.encode()).unwrap(), endpoint);
         }
 

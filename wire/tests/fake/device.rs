@@ -34,6 +34,10 @@ pub(super) enum Fault {
     Shuffle(u64),
     /// The port of the device with this number is down from here on.
     PortDown(u64),
+    /// All ports speak InfiniBand from here on. Those of devices whose bit is set are reached by their GIDs only.
+    InfiniBand(u64),
+    /// The next port that is asked for its state does not answer.
+    PortMute,
 }
 
 impl Fault {
@@ -47,6 +51,8 @@ impl Fault {
             5 => Self::Dropped,
             6 => Self::Shuffle(value),
             7 => Self::PortDown(value),
+            8 => Self::InfiniBand(value),
+            9 => Self::PortMute,
             _ => return None,
         })
     }
@@ -116,6 +122,7 @@ pub(super) struct State {
     pub(super) alive: u64,
     pub(super) no_device: bool,
     pub(super) down: Vec<usize>,
+    pub(super) infiniband: Option<u64>,
     pub(super) memory: BTreeMap<u32, Memory>,
     faults: Vec<Fault>,
     shuffle: Option<u64>,
@@ -151,9 +158,11 @@ impl State {
             Fault::NoDevice => self.no_device = true,
             Fault::Shuffle(seed) => self.shuffle = Some(seed | 1),
             Fault::PortDown(device) => self.down.push(device as usize),
+            Fault::InfiniBand(by_gid) => self.infiniband = Some(by_gid),
             Fault::OpenRefused
             | Fault::RegisterRefused
             | Fault::InlineRefused
+            | Fault::PortMute
             | Fault::Status(_)
             | Fault::Dropped => self.faults.push(fault),
         }
@@ -230,7 +239,10 @@ impl State {
             abi::STATE_INIT => pair.state == 0,
             abi::STATE_READY_TO_RECEIVE => {
                 pair.peer = to.dest_qp_num;
-                pair.state == abi::STATE_INIT && mask & abi::MASK_DEST_QPN != 0
+                let by_gid = self.infiniband != Some(0);
+                pair.state == abi::STATE_INIT
+                    && mask & abi::MASK_DEST_QPN != 0
+                    && (to.ah_attr.is_global == 1) == by_gid
             }
             abi::STATE_READY_TO_SEND => pair.state == abi::STATE_READY_TO_RECEIVE,
             _ => to.qp_state == abi::STATE_ERROR,

@@ -23,8 +23,11 @@ use wire::verbs::abi;
 const NAMES: [&std::ffi::CStr; 2] = [c"fake0", c"fake1"];
 static DEVICES: [u8; NAMES.len()] = [0, 1];
 
+const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
+/// An empty place of a table.
+const ENODATA: i32 = 61;
 
 fn fail<T>(errno: i32) -> *mut T {
     set_errno(errno);
@@ -145,11 +148,25 @@ pub unsafe extern "C" fn ibv_query_port(
     }
     // SAFETY: the caller's open device, and structure.
     let (device, attributes) = unsafe { (index((*context).device), &mut *attributes) };
-    let down = state().down.contains(&device);
+    let mut state = state();
+    if state
+        .take(|fault| matches!(fault, Fault::PortMute))
+        .is_some()
+    {
+        return EIO;
+    }
+    let down = state.down.contains(&device);
     attributes.state = if down { 1 } else { abi::PORT_ACTIVE };
     attributes.active_mtu = 5;
     attributes.gid_tbl_len = 4;
-    attributes.link_layer = abi::LINK_LAYER_ETHERNET;
+    attributes.link_layer = match state.infiniband {
+        Some(by_gid) => {
+            attributes.flags = (by_gid >> device & 1) as u8 * abi::PORT_NEEDS_GLOBAL_HEADER;
+            attributes.lid = device as u16 + 1;
+            abi::LINK_LAYER_INFINIBAND
+        }
+        None => abi::LINK_LAYER_ETHERNET,
+    };
     0
 }
 
@@ -202,11 +219,12 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         10 + device,
     ];
     let (gid, kind) = match place {
+        0 if state().infiniband.is_some() => (local, abi::GID_TYPE_INFINIBAND),
+        _ if state().infiniband.is_some() => return ENODATA,
         0 => (local, abi::GID_TYPE_ROCE_V1),
         1 => (local, abi::GID_TYPE_ROCE_V2),
         2 => (routed, abi::GID_TYPE_ROCE_V2),
-        // ENODATA: an empty place.
-        _ => return 61,
+        _ => return ENODATA,
     };
     assert_eq!(size, size_of::<abi::GidEntry>());
     entry.gid = gid;

@@ -23,6 +23,8 @@ pub(crate) const STATUS: u32 = 4;
 pub(crate) const DROPPED: u32 = 5;
 pub(crate) const SHUFFLE: u32 = 6;
 pub(crate) const PORT_DOWN: u32 = 7;
+pub(crate) const INFINIBAND: u32 = 8;
+pub(crate) const PORT_MUTE: u32 = 9;
 
 /// A stand-in library of the test's own: a copy of the file, because a file is loaded once.
 pub(crate) struct Fake {

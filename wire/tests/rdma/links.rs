@@ -361,7 +361,8 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
 #[test]
 fn a_block_is_registered_once_and_forgotten_when_it_is_gone() {
     let fake = Fake::new();
-    let mut links = links(&fake);
+    let adapters = ["fake0", "fake1"].map(|device| adapter(&fake.library, device));
+    let mut links = link([&adapters[0], &adapters[1]]);
     let result = block(&[0; 100]);
     let before = fake.alive();
     let part = block(b"a part");
@@ -378,6 +379,6 @@ fn a_block_is_registered_once_and_forgotten_when_it_is_gone() {
         links[0].receive(&mut |_| Ok(Place::Discard)).unwrap();
     }
     drop(part);
-    links[0].take_traffic();
+    adapters[0].forget_gone();
     assert_eq!(fake.alive(), before, "the device keeps what is gone");
 }

@@ -9,8 +9,8 @@ use wire::verbs::{
 };
 
 use crate::fake::{
-    DROPPED, Fake, INLINE_REFUSED, NO_DEVICE, OPEN_REFUSED, PORT_DOWN, REGISTER_REFUSED, SHUFFLE,
-    STATUS,
+    DROPPED, Fake, INFINIBAND, INLINE_REFUSED, NO_DEVICE, OPEN_REFUSED, PORT_DOWN, PORT_MUTE,
+    REGISTER_REFUSED, SHUFFLE, STATUS,
 };
 use crate::nodes::{End, WINDOW, channel, connect, exchange, header, wake_a_sleeper, work_until};
 
@@ -91,6 +91,12 @@ fn a_device_is_found_by_name_by_address_and_by_whether_its_port_is_up() {
     );
     let nowhere = words(found(None, address("192.0.2.12")));
     assert!(nowhere.contains("192.0.2.12"), "{nowhere}");
+    fake.inject(PORT_MUTE, 0);
+    assert_eq!(
+        found(None, GidChoice::Automatic).unwrap(),
+        second,
+        "a sick device is passed by"
+    );
     fake.inject(PORT_DOWN, 0);
     assert_eq!(found(None, GidChoice::Automatic).unwrap(), second);
     fake.inject(PORT_DOWN, 1);
@@ -139,6 +145,18 @@ fn frames_cross_in_both_directions_in_order_with_their_payload() {
     let [one, other] = Fake::new().nodes();
     let mut ends = channel(&one, &other, SMALL, MEBIBYTE);
     exchange(&mut ends, 500, 50_000);
+}
+
+#[test]
+fn over_infiniband_both_ends_use_gids_where_one_is_reached_by_nothing_else() {
+    // The stand-in connects nobody who addresses otherwise.
+    for by_gid in 0..4 {
+        let fake = Fake::new();
+        fake.inject(INFINIBAND, by_gid);
+        let [one, other] = fake.nodes();
+        let mut ends = channel(&one, &other, SMALL, MEBIBYTE);
+        exchange(&mut ends, 10, 1000);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use rustix::net::sockopt::{ip_tos, ipv6_tclass};
 
 use super::*;
 use crate::block::Block;
+use crate::doorbell::{Depth, Sleep};
 use crate::frame::{Body, Mark};
 use crate::segment::{Segment, Writers};
 
@@ -47,6 +48,23 @@ fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_ope
     let said = receive().unwrap();
     assert!(matches!(said, Received::Frame(header, None) if header == bye));
     assert!(matches!(receive(), Err(Error::Closed)));
+}
+
+#[test]
+fn nobody_falls_asleep_over_a_frame_that_was_read_ahead() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    let frame = Header::empty(1, 1, Body::Heartbeat).encode();
+    let (bytes, part) = (frame.repeat(2), &frame[..8]);
+    theirs.write_all(&[&bytes, part].concat()).unwrap();
+    while ours.peek(&mut [0; 3 * HEADER_BYTES]).unwrap() < bytes.len() + part.len() {}
+    let mut link = Tcp::new(ours, false).unwrap();
+    for may_sleep in [false, true] {
+        let said = link.receive(&mut |_| Ok(Place::Discard)).unwrap();
+        assert!(matches!(said, Received::Frame(..)));
+        assert_eq!(link.sleep(Sleep::Bell, Depth::Light).unwrap(), may_sleep);
+    }
 }
 
 /// Two links to each other.

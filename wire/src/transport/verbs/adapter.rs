@@ -97,8 +97,9 @@ impl Adapter {
             .transpose()
     }
 
-    /// Lets go of blocks that are gone: until then the device keeps their memory.
-    pub(super) fn forget_gone(&self) {
+    /// Lets go of blocks that are gone: until then the device keeps their memory. To be called now and then, also while
+    /// nobody has a link over this device.
+    pub fn forget_gone(&self) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.retain(|_, (block, _)| block.strong_count() > 0);
     }
