@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::slot::{Content, Destination, Malformed, Place, Signal};
-use crate::frame::Header;
+use crate::frame::{Body, Header};
 use crate::verbs::Remote;
 
 /// Frames that may wait, as for a link over TCP.
@@ -284,7 +284,7 @@ impl<S: Clone> Flow<S> {
         {
             match self.windows.get(&to.window) {
                 // In order: what comes later waits as well.
-                None => return Ok(None),
+                None => return Ok(self.sign_of_life()),
                 Some(None) => *place = Place::Unwanted,
                 Some(Some(window)) => {
                     let bytes = header.payload;
@@ -302,6 +302,16 @@ impl<S: Clone> Flow<S> {
         };
         self.payload_posted = false;
         Ok(Some(self.slot(content, payload.map(|(ticket, _)| ticket))))
+    }
+
+    /// Brings a heartbeat past what waits for its window, which may take as long as a late rank: its sender lives.
+    fn sign_of_life(&mut self) -> Option<Post<S>> {
+        let at = self.waiting.iter().position(|one| match &one.content {
+            Content::Frame { header, .. } => header.body == Body::Heartbeat,
+            Content::Window { .. } => false,
+        })?;
+        let heartbeat = self.waiting.remove(at)?;
+        Some(self.slot(heartbeat.content, None))
     }
 
     fn slot(&mut self, content: Content, ticket: Option<u64>) -> Post<S> {

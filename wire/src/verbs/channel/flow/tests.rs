@@ -313,6 +313,29 @@ fn a_frame_waits_for_its_window_with_all_that_comes_later() {
 }
 
 #[test]
+fn a_heartbeat_does_not_wait_for_the_window_of_what_is_before_it() {
+    let mut flow = flow();
+    flow.push(End::header(0, 100), Some((1, 5, to(9, 10))))
+        .unwrap();
+    flow.push(End::header(1, 0), None).unwrap();
+    let heartbeat = Header::empty(1, 1, Body::Heartbeat);
+    for _ in 0..2 {
+        flow.push(heartbeat, None).unwrap();
+    }
+    for _ in 0..2 {
+        let posted = flow.next_post().unwrap();
+        assert!(
+            matches!(
+                posted,
+                Some(Post::Slot { content: Content::Frame { header, .. }, .. }) if header == heartbeat
+            ),
+            "{posted:?}"
+        );
+    }
+    assert_eq!(flow.next_post().unwrap(), None, "the others wait, in order");
+}
+
+#[test]
 fn payload_beyond_a_window_is_neither_sent_nor_taken() {
     let mut flow = flow();
     let remote = Some(Remote {
