@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 use wire::handshake::Party;
@@ -19,6 +19,8 @@ use crate::meet::{Meeting, Side};
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// After so long without an answer somebody should look: who starts late is there by then.
+const LATE: Duration = Duration::from_secs(30);
 /// What the door says once it agrees on the epoch.
 pub(crate) const AGREED: [u8; 1] = [1];
 
@@ -46,11 +48,17 @@ impl Dial {
 
     fn run(&self) {
         let (mut pause, longest) = BACKOFF;
+        let (begun, mut named) = (Instant::now(), false);
         while !self.over.load(Ordering::Acquire) {
             match self.once() {
                 Ok(link) => {
                     self.arrivals.hand((self.peer, link));
                     return;
+                }
+                Err(Error::Exchange(error)) if !named && begun.elapsed() > LATE => {
+                    named = true;
+                    let (peer, address) = (self.peer, self.address);
+                    warn!(peer, %address, %error, "this member does not answer at its data port, and is waited for");
                 }
                 Err(Error::Exchange(error)) => {
                     debug!(peer = self.peer, address = %self.address, %error, "not there yet");
