@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 
-use super::{CLIENT, CLIENT_BELL, Engine, KIND, Notice, Seat, VISITOR};
+use super::{CLIENT, CLIENT_BELL, Engine, KIND, LISTENER, Notice, Seat, VISITOR};
 use crate::session::{self, Begin, Heard, Session};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
