@@ -53,6 +53,9 @@ pub struct FabricSpec {
     /// Which class each kind of traffic has on the network.
     #[serde(default)]
     pub traffic_classes: TrafficClasses,
+    /// How sidecars use RDMA, where they have it.
+    #[serde(default)]
+    pub rdma: Rdma,
     /// Node classes that jobs may ask for; the first is the default.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
@@ -73,6 +76,26 @@ impl Default for TrafficClasses {
     fn default() -> Self {
         Self {
             hfreduce: default_hfreduce_class(),
+        }
+    }
+}
+
+/// How sidecars use RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rdma {
+    /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed ordering), which is faster on
+    /// many platforms; true by default. Headers and counters are written in order in any case, and after the payload
+    /// that they tell of. Switch it off where a platform is known to handle such writes badly, or to rule that out
+    /// when sums are damaged. An attempt keeps what it started with.
+    #[serde(default = "default_relaxed_ordering")]
+    pub relaxed_ordering: bool,
+}
+
+impl Default for Rdma {
+    fn default() -> Self {
+        Self {
+            relaxed_ordering: default_relaxed_ordering(),
         }
     }
 }
@@ -136,4 +159,7 @@ fn default_max_cross_zone_jobs() -> u32 {
 }
 fn default_hfreduce_class() -> u8 {
     1
+}
+fn default_relaxed_ordering() -> bool {
+    true
 }

@@ -122,21 +122,49 @@ pub struct RdmaFlags {
     /// InfiniBand's service level; by default HFReduce's traffic class in the Fabric.
     #[arg(long, env = "FIREFLYER_RDMA_SERVICE_LEVEL", value_parser = clap::value_parser!(u8).range(..16))]
     pub rdma_service_level: Option<u8>,
+    /// Whether the device may write payload to this node's memory in any order; by default as the Fabric says.
+    #[arg(
+        long,
+        env = "FIREFLYER_RDMA_RELAXED_ORDERING",
+        value_name = "true|false"
+    )]
+    pub rdma_relaxed_ordering: Option<bool>,
     /// Another libibverbs than the one that the loader finds.
     #[arg(long, env = "FIREFLYER_RDMA_LIBRARY")]
     pub rdma_library: Option<PathBuf>,
 }
 
+/// What the Fabric says of the network, as the assignment carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fabric {
+    /// The traffic class of the job's data.
+    pub class: u8,
+    /// Whether RDMA devices may write payload in any order.
+    pub relaxed_ordering: bool,
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self {
+            class: 0,
+            relaxed_ordering: true,
+        }
+    }
+}
+
 impl RdmaFlags {
-    /// For a node that peers reach at this address, in a job of this traffic class.
-    pub fn resolve(&self, near: IpAddr, class: u8) -> Rdma {
+    /// For a node that peers reach at this address, on this Fabric.
+    pub fn resolve(&self, near: IpAddr, fabric: Fabric) -> Rdma {
         Rdma {
             library: self.rdma_library.clone(),
             device: self.rdma_device.clone(),
             port: self.rdma_port,
             gid_index: self.rdma_gid_index,
             near: Some(near),
-            service_level: self.rdma_service_level.unwrap_or(class),
+            service_level: self.rdma_service_level.unwrap_or(fabric.class),
+            relaxed_ordering: self
+                .rdma_relaxed_ordering
+                .unwrap_or(fabric.relaxed_ordering),
         }
     }
 }
@@ -323,6 +351,29 @@ mod tests {
             let refused = parse(wrong).unwrap_err().to_string();
             assert!(refused.contains("from 512 to 16777216"), "{refused}");
         }
+    }
+
+    #[test]
+    fn the_fabric_says_what_no_flag_says() {
+        let near = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let resolve = |flags: &[&str], relaxed_ordering| {
+            let words = ["hfreduce-sidecar"].iter().chain(flags);
+            let cli = Cli::try_parse_from(words).unwrap();
+            let fabric = Fabric {
+                class: 3,
+                relaxed_ordering,
+            };
+            let rdma = cli.serve.rdma.resolve(near, fabric);
+            (rdma.service_level, rdma.relaxed_ordering)
+        };
+        assert_eq!(resolve(&[], true), (3, true));
+        assert_eq!(resolve(&[], false), (3, false));
+        let level = ["--rdma-service-level", "5"];
+        assert_eq!(resolve(&level, true), (5, true));
+        let off = ["--rdma-relaxed-ordering", "false"];
+        assert_eq!(resolve(&off, true), (3, false));
+        let on = ["--rdma-relaxed-ordering", "true"];
+        assert_eq!(resolve(&on, false), (3, true));
     }
 
     #[test]

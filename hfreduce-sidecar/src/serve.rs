@@ -18,7 +18,7 @@ use wire::handshake::{JobId, KEY_BYTES, Key};
 use wire::rendezvous::Peer;
 use wire::run_dir;
 
-use crate::args::Serve;
+use crate::args::{Fabric, Serve};
 use crate::inspect::{Inspector, Ops};
 use crate::member::{Member, Options, Place, Source};
 use crate::metrics::Metrics;
@@ -43,6 +43,9 @@ struct RosterFile {
     procs_per_node: u32,
     #[serde(default = "one")]
     attempt: u32,
+    /// Whether results wait until they cannot be lost. Nobody tells the survivors to go on here.
+    #[serde(default)]
+    on_peer_loss: assignment::OnPeerLoss,
     nodes: Vec<RosterEntry>,
 }
 
@@ -71,7 +74,7 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         source,
         listen,
         address,
-        class,
+        fabric,
     } = match &args.roster {
         Some(roster) => from_roster(args, roster)?,
         None => from_operator(args)?,
@@ -95,8 +98,8 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
         checksum: args.checksum,
-        rdma: args.rdma.resolve(address, class),
-        traffic_class: args.traffic_class.unwrap_or(class * CLASS_SELECTOR),
+        rdma: args.rdma.resolve(address, fabric),
+        traffic_class: args.traffic_class.unwrap_or(fabric.class * CLASS_SELECTOR),
         ..Options::new(args.run_dir.clone())
     };
     let readiness = Readiness::default();
@@ -177,8 +180,8 @@ struct Start {
     listen: SocketAddr,
     /// Where peers reach it.
     address: IpAddr,
-    /// The traffic class of its data.
-    class: u8,
+    /// What is said of the network.
+    fabric: Fabric,
 }
 
 fn from_operator(args: &Serve) -> anyhow::Result<Start> {
@@ -214,17 +217,17 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: assignment.master_port,
-        on_peer_loss: match assignment.on_peer_loss {
-            assignment::OnPeerLoss::Restart => OnPeerLoss::Fail,
-            assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
-        },
+        on_peer_loss: on_peer_loss(assignment.on_peer_loss),
     };
     Ok(Start {
         member,
         source: Source::Operator { service, address },
         listen: args.listen(address),
         address,
-        class: assignment.traffic_class,
+        fabric: Fabric {
+            class: assignment.traffic_class,
+            relaxed_ordering: assignment.relaxed_ordering,
+        },
     })
 }
 
@@ -266,15 +269,22 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: 29_400,
-        on_peer_loss: OnPeerLoss::Fail,
+        on_peer_loss: on_peer_loss(roster.on_peer_loss),
     };
     Ok(Start {
         member,
         source,
         listen,
         address: listen.ip(),
-        class: 0,
+        fabric: Fabric::default(),
     })
+}
+
+const fn on_peer_loss(job: assignment::OnPeerLoss) -> OnPeerLoss {
+    match job {
+        assignment::OnPeerLoss::Restart => OnPeerLoss::Fail,
+        assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
+    }
 }
 
 fn key(path: &Path) -> anyhow::Result<Key> {
@@ -314,4 +324,32 @@ fn put_launcher(launcher: &Path, run_dir: &Path) -> anyhow::Result<()> {
     // Whole, because a trainer of this pod may be running the old one.
     let put = fs::read(launcher).and_then(|program| run_dir::put(&target, &program, 0o755));
     put.with_context(|| format!("failed to put the launcher at {}", target.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn a_roster_says_what_becomes_of_the_job_when_a_node_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("roster");
+        let told = |more: &str| {
+            let nodes = r#""nodes":[{"rank":0,"address":"127.0.0.1","port":9404}]"#;
+            fs::write(&path, format!("{{{more}{nodes}}}")).unwrap();
+            let cli = Cli::try_parse_from(["hfreduce-sidecar", "--rank", "0"]).unwrap();
+            from_roster(&cli.serve, &path).map(|start| start.member.on_peer_loss)
+        };
+        assert_eq!(told("").unwrap(), OnPeerLoss::Fail);
+        assert_eq!(
+            told(r#""onPeerLoss":"Restart","#).unwrap(),
+            OnPeerLoss::Fail
+        );
+        assert_eq!(told(r#""onPeerLoss":"Shrink","#).unwrap(), OnPeerLoss::Hold);
+        let refused = format!("{:#}", told(r#""onPeerLoss":"Go","#).unwrap_err());
+        assert!(refused.contains("Restart"), "{refused}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Real sidecars under fire: strangers at their sockets, and a process that breaks its protocol in every way that a random
 //! number thinks of. Who is honest gets its results beside strangers, and an answer beside a hostile rank of its own job.
 //! `cargo xtask fuzz strangers --minutes M` and `cargo xtask fuzz neighbours --minutes M` go on for longer.
-#![expect(clippy::unwrap_used, reason = "test harness")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
 mod gang;
 
@@ -12,14 +12,16 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use gang::{Gang, PATIENCE, f32s, run, sum, to_f32s, wait_until_some};
+use gang::grouped::call_sum_in;
+use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s, wait_until_some};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, explore};
 use wire::attach::{Channel, ToClient, ToSidecar, Told};
 use wire::bell::Bell;
-use wire::client::{Client, Error};
+use wire::client::{Client, Error, Group, Ticket};
 use wire::entry::{Place, Submission};
 use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
 use wire::ring::{Depth, Sleep};
@@ -169,7 +171,7 @@ fn say(rng: &mut Rng, channel: &Channel) {
 }
 
 fn all_is_well(gang: &Gang, clients: &[Client]) {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for client in clients {
             scope.spawn(move || {
                 let result = run(client, sum(100), &f32s(&[1.0; 100])).unwrap();
@@ -281,44 +283,104 @@ impl Hostile {
     }
 }
 
-/// Comes in place of a process that has left, and calls what the other one waits for.
-fn call_in_place_of(gang: &Gang, local_rank: u32) -> Option<Client> {
+/// What each rank brings to a sum of the world, in every element.
+fn brought(client: &Client) -> f32 {
+    client.standing().rank as f32 + 1.0
+}
+
+/// Calls a sum of the world, and does not wait for it.
+fn call(client: &Client, count: u64) -> Ticket {
+    let input = vec![brought(client); count as usize];
+    let input = (count > 0).then(|| filled(client, &f32s(&input)));
+    client.submit(sum(count), input, PATIENCE).unwrap()
+}
+
+/// Comes in place of a process that has left without a call, and calls what the others wait for.
+fn come_in_place_of(gang: &Gang, local_rank: u32, count: u64) -> Option<(Client, Ticket)> {
     let successor = Client::attach(&gang.nodes[0].socket(), local_rank, LOOK).ok()?;
-    successor.submit(sum(0), None, PATIENCE).unwrap();
-    Some(successor)
+    let ticket = call(&successor, count);
+    Some((successor, ticket))
+}
+
+/// The honest ranks add up among themselves, whatever their neighbour does: rightly, or they are told that it was lost.
+fn sum_among(honest: &[Client; 2], groups: [Group; 2]) {
+    const COUNT: usize = 300;
+    let all: f32 = honest
+        .iter()
+        .map(|client| client.standing().rank as f32)
+        .sum();
+    let called = [0, 1].map(|at| call_sum_in(&honest[at], groups[at], COUNT));
+    for (client, ticket) in honest.iter().zip(called) {
+        match client.wait(ticket, ANSWERED_WITHIN) {
+            Ok(output) => assert_eq!(to_f32s(&output.result), [all; COUNT]),
+            Err(Error::Operation { text, .. }) => assert!(text.contains("rank 1"), "{text}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
 }
 
 #[test]
 fn neighbours() {
     explore(12, |rng| {
-        let gang = Gang::start(1, 2);
-        let honest = gang.client(0);
+        let gang = Gang::start(1, 3);
+        let honest = [gang.client(0), gang.client(2)];
+        let groups = thread::scope(|scope| {
+            let open = |client: &Client| client.open(7, &[0, 2], true, PATIENCE).unwrap();
+            let opened = honest
+                .each_ref()
+                .map(|client| scope.spawn(move || open(client)));
+            opened.map(|opened| opened.join().unwrap())
+        });
         let Some(hostile) = attach(rng, &gang) else {
+            // It was sent away, and its place is free.
+            let [one, other] = honest;
+            all_is_well(&gang, &[one, gang.client(1), other]);
             return;
         };
         hostile.misbehave(rng);
-        let ticket = honest.submit(sum(0), None, PATIENCE).unwrap();
+        let count = *rng.pick(&[0, 100]);
+        let tickets = honest.each_ref().map(|client| call(client, count));
+        sum_among(&honest, groups);
         if rng.chance(1, 2) {
             hostile.misbehave(rng);
+            sum_among(&honest, groups);
         }
         drop(hostile);
         let mut successor = None;
         let since = Instant::now();
-        let answered = wait_until_some(|| match honest.wait(ticket, LOOK) {
-            // It called the same, or it was let go and named.
-            Ok(_) | Err(Error::Operation { .. }) => Some(Ok(())),
-            // It left without a call: then another one may come for it, and is waited for.
-            Err(Error::Timeout { .. }) => {
-                successor = successor.take().or_else(|| call_in_place_of(&gang, 1));
-                None
-            }
-            Err(other) => Some(Err(other)),
-        });
-        answered.unwrap();
+        let mut answers = Vec::new();
+        for (client, ticket) in honest.iter().zip(tickets) {
+            let answered = wait_until_some(|| match client.wait(ticket, LOOK) {
+                // It called the same, or it was let go and named.
+                Ok(output) => Some(Ok(Some(output))),
+                Err(Error::Operation { .. }) => Some(Ok(None)),
+                // It left without a call: then another one may come for it, and is waited for.
+                Err(Error::Timeout { .. }) => {
+                    let came = successor.take();
+                    successor = came.or_else(|| come_in_place_of(&gang, 1, count));
+                    None
+                }
+                Err(other) => Some(Err(other)),
+            });
+            answers.push(answered.unwrap());
+        }
         assert!(since.elapsed() < ANSWERED_WITHIN, "{:?}", since.elapsed());
         // The sidecar goes on: it answers the next one who comes.
         let refused = Client::attach(&gang.nodes[0].socket(), 7, PATIENCE);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("no local rank 7"), "{refused}");
+        let Some((successor, ticket)) = successor else {
+            return;
+        };
+        // Nobody was lost: all three have added up, and go on.
+        answers.push(Some(successor.wait(ticket, PATIENCE).unwrap()));
+        let [one, other] = honest;
+        let clients = [one, successor, other];
+        let all = clients.iter().map(brought).sum::<f32>();
+        for output in answers {
+            let result = output.unwrap().result;
+            assert_eq!(to_f32s(&result), vec![all; count as usize]);
+        }
+        all_is_well(&gang, &clients);
     });
 }

@@ -18,11 +18,14 @@ use wire::{Call, DType, OpKind};
 
 const REGISTER_REFUSED: u32 = 2;
 const STATUS: u32 = 4;
+/// Of a registration: IBV_ACCESS_RELAXED_ORDERING.
+const RELAXED_ORDERING: u32 = 1 << 20;
 
 /// A stand-in of the test's own: a copy of the file, because a file is loaded once.
 struct Fake {
     path: PathBuf,
     inject: unsafe extern "C" fn(u32, u64),
+    registered: unsafe extern "C" fn(u64, *mut u64) -> u32,
     _folder: tempfile::TempDir,
 }
 
@@ -40,16 +43,18 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libfake.so");
         std::fs::copy(&built, &path).unwrap();
-        // SAFETY: the library of our tests; type and name are those of its source.
-        let inject = unsafe {
+        // SAFETY: the library of our tests; types and names are those of its source.
+        let (inject, registered) = unsafe {
             let loaded = libloading::Library::new(&path).unwrap();
             let inject = *loaded.get("fake_inject").unwrap();
+            let registered = *loaded.get("fake_registered").unwrap();
             std::mem::forget(loaded);
-            inject
+            (inject, registered)
         };
         Self {
             path,
             inject,
+            registered,
             _folder: folder,
         }
     }
@@ -58,6 +63,18 @@ impl Fake {
     fn inject(&self, code: u32, value: u64) {
         // SAFETY: takes any numbers.
         unsafe { (self.inject)(code, value) };
+    }
+
+    /// How many pieces of memory devices may write to in any order.
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    fn relaxed(&self) -> usize {
+        let flags = |place| {
+            // SAFETY: the variable is ours.
+            let flags = unsafe { (self.registered)(place, &mut 0) };
+            (flags != 0).then_some(flags)
+        };
+        let all = (0..).map_while(flags);
+        all.filter(|flags| flags & RELAXED_ORDERING != 0).count()
     }
 
     fn options(&self, options: Options) -> Options {
@@ -120,6 +137,22 @@ fn sums_over_rdma_are_right_on_every_rank() {
     for (nodes, procs) in [(2, 1), (5, 2)] {
         let gang = Gang::with(nodes, procs, |options| fake.options(options));
         all_over(&gang, "verbs");
+        sums_are_right(&gang);
+    }
+}
+
+#[test]
+fn the_order_of_writes_is_relaxed_unless_the_options_say_otherwise() {
+    for relaxed_ordering in [true, false] {
+        let fake = Fake::new();
+        let gang = Gang::with(2, 1, |options| {
+            let mut options = fake.options(options);
+            assert!(options.rdma.relaxed_ordering, "by default");
+            options.rdma.relaxed_ordering = relaxed_ordering;
+            options
+        });
+        all_over(&gang, "verbs");
+        assert_eq!(fake.relaxed() > 0, relaxed_ordering);
         sums_are_right(&gang);
     }
 }

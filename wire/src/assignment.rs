@@ -77,6 +77,9 @@ pub struct Assignment {
     /// packets.
     #[serde(default)]
     pub traffic_class: u8,
+    /// Whether RDMA devices may write payload to memory in any order.
+    #[serde(default = "relaxed_ordering")]
+    pub relaxed_ordering: bool,
     /// Where checkpoints go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPlace>,
@@ -100,6 +103,10 @@ pub const PEER_LOSS_SECONDS: u32 = 10;
 
 const fn peer_loss_seconds() -> u32 {
     PEER_LOSS_SECONDS
+}
+
+const fn relaxed_ordering() -> bool {
+    true
 }
 
 /// A job, by name and for ever.
@@ -257,6 +264,7 @@ mod tests {
             on_peer_loss: OnPeerLoss::Restart,
             peer_loss_seconds: PEER_LOSS_SECONDS,
             traffic_class: 1,
+            relaxed_ordering: true,
             checkpoint: None,
             resume: None,
         }
@@ -284,6 +292,17 @@ mod tests {
         assert!(refused(|a| a.nodes[1].name = "node-0".to_owned()).contains("twice"));
         assert!(refused(|a| a.attempt = 0).contains("counted from 1"));
         assert!(refused(|a| a.traffic_class = 8).contains("class 8, not 0 to 7"));
+    }
+
+    #[test]
+    fn what_an_older_operator_does_not_say_is_as_it_was_then() {
+        let mut json = serde_json::to_value(assignment(2)).unwrap();
+        let members = json.as_object_mut().unwrap();
+        assert_eq!(members.remove("relaxedOrdering"), Some(true.into()));
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(json.to_string().as_bytes()).unwrap();
+        let read = Assignment::from_gz(&packer.finish().unwrap(), LIMIT_BYTES).unwrap();
+        assert_eq!(read, assignment(2));
     }
 
     #[test]

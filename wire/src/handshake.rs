@@ -262,6 +262,9 @@ mod tests {
             }
         });
         assert_eq!(refused, Err(Error::Version { theirs: 9 }));
+        let text = refused.unwrap_err().to_string();
+        let both = format!("it speaks version 9, this side {VERSION}");
+        assert!(VERSION != 9 && text.ends_with(&both), "{text}");
     }
 
     #[test]

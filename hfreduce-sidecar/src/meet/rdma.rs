@@ -22,7 +22,7 @@ use crate::member::Options;
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Which device is used and how its packets are marked; what is not said is found out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Rdma {
     /// Another libibverbs than the machine's.
     pub library: Option<PathBuf>,
@@ -36,6 +36,22 @@ pub struct Rdma {
     pub near: Option<IpAddr>,
     /// InfiniBand's service level.
     pub service_level: u8,
+    /// Whether the device may write payload to this node's memory in any order.
+    pub relaxed_ordering: bool,
+}
+
+impl Default for Rdma {
+    fn default() -> Self {
+        Self {
+            library: None,
+            device: None,
+            port: None,
+            gid_index: None,
+            near: None,
+            service_level: 0,
+            relaxed_ordering: true,
+        }
+    }
 }
 
 /// What a side needs of the other's device.
@@ -82,6 +98,7 @@ impl Device {
                 port: rdma.port,
                 gid,
                 path,
+                relaxed_ordering: rdma.relaxed_ordering,
                 home: options.places.results.clone(),
             };
             Adapter::open(&library, &wanted, Box::new(trouble()))

@@ -185,6 +185,7 @@ impl Pods {
             on_peer_loss,
             peer_loss_seconds: PEER_LOSS_SECONDS,
             traffic_class: 1,
+            relaxed_ordering: true,
             checkpoint: None,
             resume: None,
         };

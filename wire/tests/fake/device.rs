@@ -1,7 +1,7 @@
 //! How requests travel in the stand-in library: one process, one lock, one write at a time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::os::fd::{BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -74,7 +74,8 @@ pub(super) struct FakePair {
 pub(super) struct Memory {
     pub(super) start: u64,
     pub(super) bytes: u64,
-    pub(super) remote_write: bool,
+    /// What it was registered for.
+    pub(super) access: c_uint,
 }
 
 impl Memory {
@@ -372,7 +373,9 @@ impl State {
         };
         let (address, key) = sending.to;
         let bytes = data.len() as u64;
-        let allowed = |memory: &&Memory| memory.remote_write && memory.holds(address, bytes);
+        let allowed = |memory: &&Memory| {
+            memory.access & abi::ACCESS_REMOTE_WRITE != 0 && memory.holds(address, bytes)
+        };
         if !data.is_empty() && self.memory.get(&key).filter(allowed).is_none() {
             return REMOTE_ACCESS;
         }

@@ -57,6 +57,18 @@ pub extern "C" fn fake_alive() -> u64 {
     state().alive
 }
 
+/// For tests: the flags with which the memory at this place of the list was registered, and its bytes; 0 past the end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_registered(place: u64, bytes: *mut u64) -> c_uint {
+    let state = state();
+    let Some(memory) = state.memory.values().nth(place as usize) else {
+        return 0;
+    };
+    // SAFETY: the caller's variable.
+    unsafe { *bytes = memory.bytes };
+    memory.access
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::Device {
     let there = if state().no_device { 0 } else { DEVICES.len() };
@@ -268,7 +280,7 @@ pub extern "C" fn ibv_reg_mr_iova2(
     let key = state.register(Memory {
         start: addr as u64,
         bytes: length as u64,
-        remote_write: access & abi::ACCESS_REMOTE_WRITE != 0,
+        access,
     });
     state.alive += 1;
     Box::into_raw(Box::new(abi::MemoryRegion {

@@ -31,6 +31,7 @@ pub(crate) struct Fake {
     pub(crate) library: Arc<Library>,
     inject: unsafe extern "C" fn(u32, u64),
     alive: unsafe extern "C" fn() -> u64,
+    registered: unsafe extern "C" fn(u64, *mut u64) -> u32,
     _folder: tempfile::TempDir,
 }
 
@@ -43,11 +44,12 @@ impl Fake {
         fs::copy(&built, &copy).unwrap();
         let library = Library::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
-        let (inject, alive) = unsafe {
+        let (inject, alive, registered) = unsafe {
             let loaded = libloading::Library::new(&copy).unwrap();
             let functions = (
                 *loaded.get("fake_inject").unwrap(),
                 *loaded.get("fake_alive").unwrap(),
+                *loaded.get("fake_registered").unwrap(),
             );
             std::mem::forget(loaded);
             functions
@@ -56,6 +58,7 @@ impl Fake {
             library,
             inject,
             alive,
+            registered,
             _folder: folder,
         }
     }
@@ -70,6 +73,18 @@ impl Fake {
     pub(crate) fn alive(&self) -> u64 {
         // SAFETY: takes nothing.
         unsafe { (self.alive)() }
+    }
+
+    /// Memory that is registered: its bytes, and the flags of its registration.
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    pub(crate) fn registered(&self) -> Vec<(u64, u32)> {
+        let at = |place| {
+            let mut bytes = 0;
+            // SAFETY: the variable is ours.
+            let flags = unsafe { (self.registered)(place, &raw mut bytes) };
+            (flags != 0).then_some((bytes, flags))
+        };
+        (0..).map_while(at).collect()
     }
 
     pub(crate) fn nodes(&self) -> [Node; 2] {

@@ -14,7 +14,7 @@ use wire::frame::{Body, Claim, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
 use wire::transport::{Outgoing, Place, Received, Transport, Verbs};
-use wire::verbs::Library;
+use wire::verbs::{Library, abi};
 
 use crate::fake::{Fake, REGISTER_REFUSED, SHUFFLE, STATUS};
 use crate::nodes::LIMIT;
@@ -277,6 +277,44 @@ fn what_cannot_be_registered_is_copied_and_somebody_is_told() {
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 1, "asked for once: {told:?}");
     assert!(told[0].starts_with("failed to "), "{told:?}");
+}
+
+/// Of both sides' memory that peers write to: the flags of landings, and those of rings.
+fn written_by_peers(relaxed_ordering: bool) -> [Vec<u32>; 2] {
+    let fake = Fake::new();
+    let adapters = ["fake0", "fake1"].map(|device| {
+        let wanted = Wanted {
+            device: Some(device.to_owned()),
+            relaxed_ordering,
+            ..Wanted::default()
+        };
+        Adapter::open(&fake.library, &wanted, Box::new(|error| panic!("{error}"))).unwrap()
+    });
+    let _links = link([&adapters[0], &adapters[1]]);
+    let (mut landings, mut rings) = (Vec::new(), Vec::new());
+    // Rings have slots for headers, landings have places for chunks: those of two trees, up and down.
+    let places = 4 * u64::from(SHAPE.slots) * u64::from(CHUNK);
+    for (bytes, flags) in fake.registered() {
+        if flags & abi::ACCESS_REMOTE_WRITE == 0 {
+            assert_eq!(flags, abi::ACCESS_LOCAL_WRITE, "what is only sent from");
+        } else if bytes >= places {
+            landings.push(flags);
+        } else {
+            rings.push(flags);
+        }
+    }
+    [landings, rings]
+}
+
+// What says that payload is there, the slot of its header, must come after it.
+#[test]
+fn payload_may_be_written_in_any_order_unless_that_is_off_and_headers_never() {
+    const ORDERED: u32 = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE;
+    // IBV_ACCESS_RELAXED_ORDERING.
+    const RELAXED: u32 = ORDERED | 1 << 20;
+    assert_eq!(written_by_peers(true), [[RELAXED; 2], [ORDERED; 2]]);
+    assert_eq!(written_by_peers(false), [[ORDERED; 2], [ORDERED; 2]]);
+    assert!(Wanted::default().relaxed_ordering);
 }
 
 #[test]

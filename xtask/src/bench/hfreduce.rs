@@ -305,6 +305,7 @@ impl Field {
             "versions": self.versions(),
             "results": self.results.json(),
             "bars": table::bars_json(&self.results),
+            "costs": table::costs_json(&self.results),
         });
         let text = serde_json::to_string_pretty(&all).context("failed to write the results")?;
         fs::write(file, text).with_context(|| format!("failed to write {file}"))

@@ -182,6 +182,7 @@ fn assignment_of(
         },
         peer_loss_seconds: job.spec.failure_policy.peer_loss_seconds,
         traffic_class: fabric.traffic_classes.hfreduce,
+        relaxed_ordering: fabric.rdma.relaxed_ordering,
         checkpoint: job
             .spec
             .checkpoint
@@ -196,4 +197,41 @@ fn assignment_of(
             digest: checkpoint.digest.clone(),
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_fabric_says_of_the_network_is_in_the_assignment() {
+        let job = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": "digits", "namespace": "team", "uid": "u-1"},
+            "spec": {"nodes": 1, "template": {"spec": {"containers": [
+                {"name": "trainer", "image": "i", "command": ["train"]}]}}},
+        });
+        let job: TrainingJob = serde_json::from_value(job).unwrap();
+        let new = NewAttempt {
+            number: 1,
+            nodes: vec![scheduler::Place {
+                node: "n0".into(),
+                zone: "a".into(),
+                leaf: "".into(),
+            }],
+            crossing: false,
+            resume: None,
+        };
+        let mut fabric = crate::bootstrap::default_fabric(None).unwrap();
+        let said = |fabric: &FabricSpec| {
+            let packed = assignment_of(&job, fabric, &new).unwrap().to_gz().unwrap();
+            let read = Assignment::from_gz(&packed, assignment::LIMIT_BYTES).unwrap();
+            (read.traffic_class, read.relaxed_ordering)
+        };
+        assert_eq!(said(&fabric), (1, true));
+        fabric.traffic_classes.hfreduce = 5;
+        fabric.rdma.relaxed_ordering = false;
+        assert_eq!(said(&fabric), (5, false));
+    }
 }

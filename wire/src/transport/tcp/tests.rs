@@ -206,11 +206,28 @@ fn a_connection_is_not_paced_and_the_kernel_sizes_its_buffers() {
         let send = sockopt::socket_send_buffer_size(stream).unwrap();
         (send, sockopt::socket_recv_buffer_size(stream).unwrap())
     };
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    let allowed = allowed.unwrap();
+    let allowed: Vec<&str> = allowed.split_whitespace().collect();
+    // Another one than it has to have, where there is another, so that it shows if nobody sets it.
+    let (best, others) = (
+        CONGESTION[0],
+        allowed.iter().filter(|name| **name != CONGESTION[0]),
+    );
+    for other in others {
+        sockopt::set_tcp_congestion(&stream, other).unwrap();
+    }
     let before = buffers(&stream);
     let may_choose = tune(&stream, 0).unwrap();
     let control = sockopt::tcp_congestion(&stream).unwrap();
     let chosen = CONGESTION.contains(&control.as_str());
     assert_eq!(may_choose, chosen, "{control}");
+    if allowed.iter().any(|name| CONGESTION.contains(name)) {
+        assert!(chosen, "{control} is left, of {allowed:?}");
+    }
+    if allowed.contains(&best) {
+        assert_eq!(control, best);
+    }
     assert!(stream.nodelay().unwrap());
     assert_eq!(
         buffers(&stream),

@@ -16,7 +16,7 @@ use crate::verbs::{
 const BLOCKS_LIMIT: usize = 4096;
 
 /// Which device is to be used, and how packets travel.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     /// Its name; the first that will do if none is given.
     pub device: Option<String>,
@@ -26,8 +26,23 @@ pub struct Wanted {
     pub gid: GidChoice,
     /// Service level, traffic class, and how long a peer may be silent.
     pub path: PathOptions,
+    /// Whether it may write payload in any order. What tells of the payload is always written after it.
+    pub relaxed_ordering: bool,
     /// Where what it writes and reads comes to lie.
     pub home: Home,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            device: None,
+            port: None,
+            gid: GidChoice::default(),
+            path: PathOptions::default(),
+            relaxed_ordering: true,
+            home: Home::default(),
+        }
+    }
 }
 
 /// Is told when memory could not be registered. What lies in it is copied before it is sent.
@@ -43,6 +58,7 @@ pub struct Adapter {
     pub(super) port: Port,
     pub(super) gid: Gid,
     pub(super) path: PathOptions,
+    pub(super) relaxed_ordering: bool,
     pub(super) home: Home,
     blocks: Mutex<Registered>,
     trouble: Trouble,
@@ -63,6 +79,7 @@ impl Adapter {
             port,
             gid,
             path: wanted.path,
+            relaxed_ordering: wanted.relaxed_ordering,
             home: wanted.home.clone(),
             blocks: Mutex::default(),
             trouble,

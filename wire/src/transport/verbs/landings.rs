@@ -83,7 +83,7 @@ impl Landings {
         let segment = Segment::create_at("fireflyer-landings", bytes, writers, home)?;
         let access = Access {
             remote_write: true,
-            relaxed_ordering: true,
+            relaxed_ordering: self.adapter.relaxed_ordering,
         };
         let region = Region::register(&self.adapter.domain, &segment, access)
             .map_err(channel::Error::from)?;

@@ -1,6 +1,8 @@
 //! The bars: what has to hold against the rivals and the machine's limits, as ratios within one run. A bar whose two
 //! sides were not both measured is neither held nor missed.
 
+mod stable;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use super::case::{
 use super::limits::Limit;
 use super::machine;
 use super::results::{LimitSample, Results, is_noisy};
+pub(super) use stable::costs;
 
 /// What is wanted of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]

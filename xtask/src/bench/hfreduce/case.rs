@@ -74,6 +74,10 @@ pub(super) enum Transport {
     TcpChecked,
     /// Sidecars of one machine, which all nodes are here, share memory.
     Shm,
+    /// As the first, in a job that goes on after losses: results are handed over when they can no longer be lost.
+    TcpStable,
+    /// The same through shared memory.
+    ShmStable,
 }
 
 /// How ranks of an MPI library reach each other: as nodes of their own, or in one node's shared memory, which is
@@ -136,6 +140,8 @@ impl fmt::Display for Player {
             Self::Ours(Transport::Tcp) => "hfreduce tcp",
             Self::Ours(Transport::TcpChecked) => "hfreduce tcp + sums",
             Self::Ours(Transport::Shm) => "hfreduce shm",
+            Self::Ours(Transport::TcpStable) => "hfreduce shrink tcp",
+            Self::Ours(Transport::ShmStable) => "hfreduce shrink shm",
             Self::Gloo => "gloo tcp",
             Self::OpenMpi(Path::Tcp) => "open mpi tcp",
             Self::OpenMpi(Path::Shm) => "open mpi shm",
@@ -223,6 +229,8 @@ pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
 pub(super) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
 pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
 pub(super) const SHM: Contender = ours(Transport::Shm, Way::Plain);
+pub(super) const TCP_STABLE: Contender = ours(Transport::TcpStable, Way::Plain);
+pub(super) const SHM_STABLE: Contender = ours(Transport::ShmStable, Way::Plain);
 pub(super) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
 pub(super) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
 
@@ -301,6 +309,9 @@ const STEPS: [Contender; 5] = [
     step(Exchange::Hook),
     step(Exchange::Arena),
 ];
+/// Where it is measured what stable results cost: small ones wait for a round more, large ones for their last chunk.
+pub(super) const STABLE_SHAPE: Shape = shape(2, 1);
+pub(super) const STABLE_LOADS: [Load; 3] = [kib(4), kib(64), mib(186)];
 /// The gang that takes steps.
 pub(super) const STEP_SHAPE: Shape = shape(2, 4);
 
@@ -321,6 +332,9 @@ pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
                 if (shape, dtype, load) == (STEP_SHAPE, DType::F32, LAYERS) {
                     contenders.extend(STEPS);
                 }
+                if (shape, dtype) == (STABLE_SHAPE, DType::F32) && STABLE_LOADS.contains(&load) {
+                    contenders.extend([TCP_STABLE, SHM_STABLE]);
+                }
                 cases.push((case, contenders));
             }
         }
@@ -336,17 +350,19 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
     let (one, four) = (shape(2, 1), shape(2, 4));
     let f32 = DType::F32;
     vec![
-        case(one, kib(4), f32, &[TCP, SHM, GLOO]),
-        case(one, kib(64), f32, &[TCP, SHM, GLOO]),
+        case(one, kib(4), f32, &[TCP, TCP_STABLE, SHM, SHM_STABLE, GLOO]),
+        case(one, kib(64), f32, &[TCP, TCP_STABLE, SHM, SHM_STABLE, GLOO]),
         case(
             one,
             mib(186),
             f32,
             &[
                 TCP,
+                TCP_STABLE,
                 TCP_CHECKED,
                 TCP_BITWISE,
                 SHM,
+                SHM_STABLE,
                 GLOO,
                 INTEL_MPI_TCP,
                 INTEL_MPI_SHM,

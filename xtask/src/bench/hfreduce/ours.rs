@@ -17,6 +17,8 @@ pub(super) struct Words {
     pub(super) told: &'static str,
     pub(super) checksum: &'static str,
     pub(super) link: &'static str,
+    /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
+    pub(super) on_peer_loss: &'static str,
     /// Gangs of all transports are there at the same time, in the same namespaces.
     pub(super) port: u16,
     pub(super) metrics: &'static str,
@@ -36,6 +38,7 @@ pub(super) const fn words(transport: Transport) -> Words {
             told: "tcp",
             checksum: "off",
             link: "tcp",
+            on_peer_loss: "Restart",
             port: 9404,
             metrics: "127.0.0.1:9402",
         },
@@ -43,6 +46,7 @@ pub(super) const fn words(transport: Transport) -> Words {
             told: "tcp",
             checksum: "on",
             link: "tcp",
+            on_peer_loss: "Restart",
             port: 9424,
             metrics: "127.0.0.1:9422",
         },
@@ -51,8 +55,21 @@ pub(super) const fn words(transport: Transport) -> Words {
             told: "auto",
             checksum: "auto",
             link: "shared memory",
+            on_peer_loss: "Restart",
             port: 9414,
             metrics: "127.0.0.1:9412",
+        },
+        Transport::TcpStable => Words {
+            on_peer_loss: "Shrink",
+            port: 9434,
+            metrics: "127.0.0.1:9432",
+            ..words(Transport::Tcp)
+        },
+        Transport::ShmStable => Words {
+            on_peer_loss: "Shrink",
+            port: 9444,
+            metrics: "127.0.0.1:9442",
+            ..words(Transport::Shm)
         },
     }
 }
@@ -91,6 +108,7 @@ pub(super) fn serve(
         told,
         checksum,
         link,
+        on_peer_loss,
         port,
         metrics,
     } = words;
@@ -103,7 +121,12 @@ pub(super) fn serve(
             json!({"rank": rank, "address": node.address, "port": port, "name": name, "zone": "a"})
         })
         .collect();
-    let roster = json!({"procsPerNode": shape.procs, "nodes": members}).to_string();
+    let roster = json!({
+        "procsPerNode": shape.procs,
+        "onPeerLoss": on_peer_loss,
+        "nodes": members,
+    });
+    let roster = roster.to_string();
     let roster = conductor.folder.write("roster", &roster)?;
     let run_dir = |rank: usize| conductor.folder.path.join(format!("node-{rank}"));
     let run_dirs: Vec<_> = (0..shape.nodes).map(run_dir).collect();

@@ -13,7 +13,7 @@ A time is the slowest rank's, from a barrier that sleeps to the end of its own c
 to 1 MiB. Medians of barriers, then of rounds (of the quiet ones if any). alg = bytes / time, bus = alg * 2(ws-1)/ws with ws ranks. `+ copies`: private
 tensors are copied into the lent buffers and the results out; without, both lie in shared memory. cpu: processor time of
 a call, of all ranks and of all sidecars. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
-ddp: a training step, with the exchange of its gradients; its rates are the layers' bytes by the step's time. Exposed: less a step alone.
+shrink: in a job that goes on after losses. ddp: a training step, with the exchange of its gradients; its rates are the layers' bytes by the step's time. Exposed: less a step alone.
 Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each byte crosses once each way and is added
 once, by one node: two reads and a write. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
 
@@ -92,7 +92,34 @@ pub(super) fn print(results: &Results) {
             bar.seen()
         );
     }
+    println!(
+        "\ncosts of handing results over when no loss can take them back\n  {:<72} {:>10}  sides",
+        "what", "seen"
+    );
+    for cost in bars::costs(results) {
+        let noisy = if cost.noisy { " !" } else { "" };
+        match cost.value {
+            Ok(ratio) => {
+                let (about, sides) = (cost.about, cost.sides);
+                println!("  {about:<72} {ratio:>8.2} x  {sides}{noisy}");
+            }
+            Err(why) => println!("  {:<72} {:>10}  {why}", cost.about, "not run"),
+        }
+    }
     println!("{LEGEND}");
+}
+
+/// The costs, for the file.
+pub(super) fn costs_json(results: &Results) -> Value {
+    let costs = bars::costs(results).into_iter().map(|cost| {
+        json!({
+            "about": cost.about,
+            "value": cost.value.as_ref().ok(),
+            "noisy": cost.noisy,
+            "notRun": cost.value.as_ref().err(),
+        })
+    });
+    costs.collect()
 }
 
 /// The bars, for the file.
