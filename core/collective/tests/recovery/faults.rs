@@ -224,6 +224,37 @@ impl World {
         }
     }
 
+    /// The side of a partition that stays out: the one that does not reach the operator, else the smaller, else the one
+    /// without the lowest rank.
+    fn cut_off(&self, island: &BTreeSet<usize>, with_operator: usize) -> BTreeSet<usize> {
+        let all = 0..self.nodes();
+        let outside: BTreeSet<usize> = all.filter(|node| !island.contains(node)).collect();
+        let members = self.members();
+        let among = |side: &BTreeSet<usize>| -> BTreeSet<usize> {
+            members
+                .iter()
+                .copied()
+                .filter(|node| side.contains(node))
+                .collect()
+        };
+        let (inner, outer) = (among(island), among(&outside));
+        let safe = |side: &BTreeSet<usize>| side.difference(&self.struck).count();
+        let island_stays = match with_operator {
+            0 => true,
+            1 => false,
+            // Where those may be back that something has befallen, either side may be the larger one.
+            _ if safe(&inner) > outer.len() => true,
+            _ if safe(&outer) > inner.len() => false,
+            _ if safe(&inner) != safe(&outer) => safe(&inner) < safe(&outer),
+            _ => inner.first() < outer.first(),
+        };
+        if island_stays {
+            outside
+        } else {
+            island.clone()
+        }
+    }
+
     /// Lets a fault happen, mostly to one of these nodes. Returns when the last part of it does.
     pub(crate) fn befall(
         &mut self,
@@ -243,6 +274,12 @@ impl World {
         }
         let node = *rng.pick(&standing);
         self.note(("fault", fault, node));
+        match fault {
+            Fault::Trainer | Fault::Sidecar | Fault::Node | Fault::Freeze => {
+                self.struck.insert(node);
+            }
+            Fault::Partition | Fault::Leader | Fault::Double => {}
+        }
         match fault {
             Fault::Trainer => {
                 let ranks: Vec<u32> = self.setup.layout.ranks(node).collect();
@@ -271,6 +308,7 @@ impl World {
                 let operator = self.operator();
                 let with_operator = rng.below(3);
                 self.note(("partition", &island, with_operator));
+                self.struck.extend(self.cut_off(&island, with_operator));
                 for &inside in &island {
                     for outside in (0..all).filter(|node| !island.contains(node)) {
                         self.cut(inside, outside);
