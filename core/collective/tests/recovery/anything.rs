@@ -6,7 +6,7 @@ use std::time::Duration;
 use collective::machine::{GroupId, Handover, OnPeerLoss, Recovery, WORLD};
 use collective::membership::{Break, probes};
 use collective::{Call, DType, Layout, Numerics, OpKind, ReduceOp};
-use sim::{Rng, explore, print_count};
+use sim::{Conditions, Rng, explore, print_count};
 
 use crate::faults::{FAULTS, Fault, Phase, When};
 use crate::fixture::draw;
@@ -97,6 +97,10 @@ fn any_setup(rng: &mut Rng) -> Setup {
             replicated: rng.chance(7, 8),
         },
         least: 1 + u32::from(rng.chance(1, 4)),
+        conditions: Conditions {
+            slow_per_mille: if rng.chance(1, 4) { 10 } else { 0 },
+            ..Conditions::reliable()
+        },
     }
 }
 
@@ -171,7 +175,7 @@ fn check_run(rng: &mut Rng, cells: &mut Cells) {
         world.run_while(Duration::from_secs(20), |world| {
             !world.is_in(Phase::MidDown, id)
         });
-        let first = *rng.pick(&[Fault::Trainer, Fault::Sidecar, Fault::Node]);
+        let first = *rng.pick(&[Fault::Trainer, Fault::Sidecar, Fault::Node, Fault::Link]);
         last = world.befall(rng, first, &near).unwrap_or(last);
     }
     let id = any_operation(rng, &world, group);

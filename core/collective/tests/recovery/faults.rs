@@ -26,17 +26,20 @@ pub(crate) enum Fault {
     Leader,
     /// A sidecar stands still for a while.
     Freeze,
+    /// A link between two nodes that live ends, as when a frame was damaged or lost.
+    Link,
     /// Two of these, shortly after another.
     Double,
 }
 
-pub(crate) const FAULTS: [Fault; 7] = [
+pub(crate) const FAULTS: [Fault; 8] = [
     Fault::Trainer,
     Fault::Sidecar,
     Fault::Node,
     Fault::Partition,
     Fault::Leader,
     Fault::Freeze,
+    Fault::Link,
     Fault::Double,
 ];
 
@@ -278,7 +281,7 @@ impl World {
             Fault::Trainer | Fault::Sidecar | Fault::Node | Fault::Freeze => {
                 self.struck.insert(node);
             }
-            Fault::Partition | Fault::Leader | Fault::Double => {}
+            Fault::Partition | Fault::Leader | Fault::Link | Fault::Double => {}
         }
         match fault {
             Fault::Trainer => {
@@ -332,6 +335,11 @@ impl World {
                 let thaws = Duration::from_nanos(rng.range(1_000_000..18_000_000_000));
                 self.run_until(now + thaws);
                 self.thaw(node);
+            }
+            Fault::Link => {
+                let (peers, epoch) = self.neighbours(node)?;
+                let peer = *rng.pick(&peers);
+                self.break_link(node, peer, epoch, rng.chance(1, 2));
             }
             Fault::Double => {
                 let simple = &FAULTS[..FAULTS.len() - 1];

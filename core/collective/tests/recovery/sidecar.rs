@@ -63,6 +63,10 @@ pub(crate) struct Sidecar {
     pub(crate) early: Vec<(usize, u64, Item)>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
     pub(crate) reading: BTreeSet<usize>,
+    /// Links that have ended, with their epochs: what comes later on one is lost.
+    pub(crate) ended: BTreeSet<(usize, u64)>,
+    /// Links of which the next payload is damaged.
+    pub(crate) damaged: BTreeSet<(usize, u64)>,
     /// By group and local rank.
     pub(crate) seats: BTreeMap<(GroupId, usize), Seat>,
     /// Groups that are over, which a process was not told yet.

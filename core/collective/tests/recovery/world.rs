@@ -137,6 +137,7 @@ pub(crate) struct Setup {
     pub(crate) window: usize,
     pub(crate) recovery: Recovery,
     pub(crate) least: u32,
+    pub(crate) conditions: Conditions,
 }
 
 pub(crate) struct World {
@@ -188,7 +189,7 @@ impl World {
         let local = |node| setup.layout.local(node);
         let mut world = Self {
             queue: Queue::default(),
-            network: Network::new(rng.fork(), Conditions::reliable()),
+            network: Network::new(rng.fork(), setup.conditions.clone()),
             cut: BTreeSet::new(),
             rng: rng.fork(),
             sidecars: (0..nodes).map(|node| Sidecar::new(local(node))).collect(),
