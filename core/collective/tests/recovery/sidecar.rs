@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use collective::DoubleTree;
-use collective::machine::{GroupId, Input, Machine, WORLD};
+use collective::machine::{Buffer, GroupId, Input, Machine, WORLD};
 use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
 
@@ -59,6 +59,8 @@ pub(crate) struct Sidecar {
     pub(crate) joining: Option<Joining>,
     pub(crate) memory: Memory,
     pub(crate) released: BTreeSet<Id>,
+    /// Where ranks get something of their own.
+    pub(crate) own: BTreeSet<Buffer>,
     /// From peers that have joined before it has: with their epoch.
     pub(crate) early: Vec<(usize, u64, Item)>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
