@@ -23,7 +23,7 @@ const FLOATS: [DType; 5] = [
 ];
 
 /// Enough that each fault meets each phase several times.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 2500;
 /// After the last fault everything ends within this: two rounds of giving up who is silent, and of joining.
 const LIMIT: Duration = Duration::from_secs(60);
 
