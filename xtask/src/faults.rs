@@ -202,7 +202,7 @@ mod tests {
             variants(&source, "Fault").unwrap(),
             variants(&source, "Phase").unwrap(),
         );
-        assert!(faults.len() >= 7 && phases.len() >= 10);
+        assert!(faults.len() >= 8 && phases.len() >= 10);
         let lives = variants(&source, "Life").unwrap();
         let mut all = Vec::new();
         for (fault, _) in &faults {

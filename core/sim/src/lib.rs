@@ -25,7 +25,7 @@ mod runner;
 mod seeds;
 
 pub use crash::CrashPoint;
-pub use network::{Conditions, Network};
+pub use network::{Conditions, Network, TAIL_NS};
 pub use queue::Queue;
 pub use rng::Rng;
 pub use runner::run_tests;

@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use crate::rng::Rng;
 
+/// The longest way of a slow message: 200 ms, the least that TCP waits before it sends again.
+pub const TAIL_NS: u64 = 200_000_000;
+
 /// How the network treats messages.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Nanoseconds on the way, drawn anew for each message.
     pub delay_ns: Range<u64>,
+    /// Of 1000 messages, how many take longer: up to [`TAIL_NS`].
+    pub slow_per_mille: u64,
     /// Of 1000 messages, how many are lost.
     pub lost_per_mille: u64,
     /// Of 1000 messages, how many arrive twice.
@@ -26,6 +31,7 @@ impl Conditions {
     pub fn reliable() -> Self {
         Self {
             delay_ns: 1_000..1_000_000,
+            slow_per_mille: 0,
             lost_per_mille: 0,
             doubled_per_mille: 0,
             ordered: true,
@@ -72,7 +78,12 @@ impl Network {
     }
 
     fn arrival(&mut self, now: Duration, from: usize, to: usize) -> Duration {
-        let arrival = now + Duration::from_nanos(self.rng.range(self.conditions.delay_ns.clone()));
+        let mut delay_ns = self.conditions.delay_ns.clone();
+        let slow = self.conditions.slow_per_mille;
+        if slow > 0 && self.rng.chance(slow, 1000) {
+            delay_ns.end = delay_ns.end.max(TAIL_NS);
+        }
+        let arrival = now + Duration::from_nanos(self.rng.range(delay_ns));
         if !self.conditions.ordered {
             return arrival;
         }
@@ -128,6 +139,23 @@ mod tests {
         assert!(!arrives(&mut network, 1, 2) && !arrives(&mut network, 2, 1));
         network.heal();
         assert!(arrives(&mut network, 1, 2));
+    }
+
+    #[test]
+    fn slow_messages_are_as_many_as_asked_and_within_the_limit() {
+        let conditions = Conditions {
+            slow_per_mille: 100,
+            ordered: false,
+            ..Conditions::reliable()
+        };
+        let usual = Duration::from_nanos(conditions.delay_ns.end);
+        let mut network = Network::new(Rng::new(5), conditions);
+        let arrivals = (0..10_000).flat_map(|_| network.deliver(Duration::ZERO, 0, 1));
+        let slow: Vec<Duration> = arrivals.filter(|&arrival| arrival >= usual).collect();
+        assert!((900..1100).contains(&slow.len()), "{}", slow.len());
+        let longest = slow.into_iter().max().unwrap();
+        let limit = Duration::from_nanos(TAIL_NS);
+        assert!(limit * 9 / 10 < longest && longest < limit, "{longest:?}");
     }
 
     #[test]

@@ -188,7 +188,9 @@ impl Machine {
             return;
         };
         opening.unsaid.push(claim);
-        if is_local && same && refused.is_none() {
+        // Of those that it would need, some may have been told that it is none: the root knows.
+        let is_refused = self.openings.disputes.iter().any(|(of, _)| *of == id);
+        if is_local && same && refused.is_none() && !is_refused {
             opening.agreed = opening.begun;
             self.stand(id);
         } else {

@@ -342,6 +342,56 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
     );
 }
 
+/// Of a group of ranks on two nodes, of which one is lost, some on the other were told that it cannot be opened.
+#[test]
+fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_is_none() {
+    let opener = Opener {
+        rank: 0,
+        size: 3,
+        checksum: 7,
+    };
+    let reason = OpenReason::Gateway;
+    let dispute = Dispute::Refused { opener, reason };
+    let start = |group, refused| Start {
+        resume: GroupResume {
+            group,
+            base: 0,
+            served: Vec::new(),
+            refused,
+        },
+        told: if group == WORLD {
+            vec![0, 0]
+        } else {
+            Vec::new()
+        },
+        held: Vec::new(),
+    };
+    let config = Config {
+        layout: Layout::new(&[2, 1]).unwrap().of_members(&[0]).unwrap(),
+        recovery: Recovery {
+            on_peer_loss: OnPeerLoss::Hold,
+            ..Recovery::default()
+        },
+        ..config()
+    };
+    let starts = vec![start(WORLD, None), start(7, Some(dispute))];
+    let mut machine = Machine::resume(config, starts, Duration::ZERO);
+    let mut effects = Vec::new();
+    let open = Input::Open {
+        group: 7,
+        rank: 1,
+        ranks: vec![0, 1, 2],
+        replicated: true,
+    };
+    machine.handle(Duration::ZERO, open, &mut effects);
+    let told = Effect::Opened {
+        group: 7,
+        rank: 1,
+        outcome: Err(dispute.into()),
+    };
+    assert_eq!(effects, [told]);
+}
+
 #[test]
 fn a_neighbour_whose_frame_takes_long_to_come_in_is_no_suspect() {
     let config = Config {

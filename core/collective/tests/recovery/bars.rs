@@ -8,7 +8,7 @@ use collective::Layout;
 use collective::machine::{Handover, OnPeerLoss, Recovery, WORLD};
 use collective::membership::Phase as Leading;
 use collective::{DType, Numerics, OpKind, ReduceOp};
-use sim::{Rng, for_each_seed};
+use sim::{Conditions, Rng, for_each_seed};
 
 use crate::faults::Phase;
 use crate::world::{Event, MS, Setup, World};
@@ -37,6 +37,7 @@ fn gang(rng: &mut Rng, nodes: usize, least: u32) -> World {
             replicated: true,
         },
         least,
+        conditions: Conditions::reliable(),
     };
     let mut world = World::new(rng, setup, &[sum(300); 60]);
     let start = Duration::from_secs(10);

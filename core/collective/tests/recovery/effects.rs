@@ -84,7 +84,10 @@ impl World {
             Effect::Release { group, op } => {
                 let id = (group, op);
                 assert!(self.sidecars[node].released.insert(id), "released once");
-                self.sidecars[node].memory.release(id);
+                let sidecar = &mut self.sidecars[node];
+                sidecar.memory.release(id);
+                let is_its = |buffer: &Buffer| matches!(*buffer, Buffer::Own { group, op, .. } if (group, op) == id);
+                sidecar.own.retain(|buffer| !is_its(buffer));
                 self.pump_all(node);
             }
             Effect::Suspect { peer, .. } => self.suspect(node, peer, Reason::Frozen),
@@ -190,8 +193,15 @@ impl World {
 
     fn end(&mut self, node: usize, id: Id, local: usize, outcome: Result<u32, Cause>) {
         let rank = self.setup.layout.ranks(node).start + local as u32;
-        let outcome = outcome.map(|epoch| (self.sidecars[node].memory.tell(id), epoch));
         let (group, op) = id;
+        let member = self.member(group, rank);
+        let call = member
+            .and_then(|member| member.program.get(op as usize))
+            .copied();
+        let outcome = outcome.map(|epoch| match call.filter(|call| call.kind.exchanges()) {
+            Some(call) => (self.tell_own(node, id, rank, &call), epoch),
+            None => (self.sidecars[node].memory.tell(id), epoch),
+        });
         let client = &self.clients[rank as usize];
         let hears = client.alive && !client.out;
         if let Some(member) = self.member_mut(group, rank).filter(|_| hears) {

@@ -26,17 +26,20 @@ pub(crate) enum Fault {
     Leader,
     /// A sidecar stands still for a while.
     Freeze,
+    /// A link between two nodes that live ends, as when a frame was damaged or lost.
+    Link,
     /// Two of these, shortly after another.
     Double,
 }
 
-pub(crate) const FAULTS: [Fault; 7] = [
+pub(crate) const FAULTS: [Fault; 8] = [
     Fault::Trainer,
     Fault::Sidecar,
     Fault::Node,
     Fault::Partition,
     Fault::Leader,
     Fault::Freeze,
+    Fault::Link,
     Fault::Double,
 ];
 
@@ -224,6 +227,37 @@ impl World {
         }
     }
 
+    /// The side of a partition that stays out: the one that does not reach the operator, else the smaller, else the one
+    /// without the lowest rank.
+    fn cut_off(&self, island: &BTreeSet<usize>, with_operator: usize) -> BTreeSet<usize> {
+        let all = 0..self.nodes();
+        let outside: BTreeSet<usize> = all.filter(|node| !island.contains(node)).collect();
+        let members = self.members();
+        let among = |side: &BTreeSet<usize>| -> BTreeSet<usize> {
+            members
+                .iter()
+                .copied()
+                .filter(|node| side.contains(node))
+                .collect()
+        };
+        let (inner, outer) = (among(island), among(&outside));
+        let safe = |side: &BTreeSet<usize>| side.difference(&self.struck).count();
+        let island_stays = match with_operator {
+            0 => true,
+            1 => false,
+            // Where those may be back that something has befallen, either side may be the larger one.
+            _ if safe(&inner) > outer.len() => true,
+            _ if safe(&outer) > inner.len() => false,
+            _ if safe(&inner) != safe(&outer) => safe(&inner) < safe(&outer),
+            _ => inner.first() < outer.first(),
+        };
+        if island_stays {
+            outside
+        } else {
+            island.clone()
+        }
+    }
+
     /// Lets a fault happen, mostly to one of these nodes. Returns when the last part of it does.
     pub(crate) fn befall(
         &mut self,
@@ -243,6 +277,12 @@ impl World {
         }
         let node = *rng.pick(&standing);
         self.note(("fault", fault, node));
+        match fault {
+            Fault::Trainer | Fault::Sidecar | Fault::Node | Fault::Freeze => {
+                self.struck.insert(node);
+            }
+            Fault::Partition | Fault::Leader | Fault::Link | Fault::Double => {}
+        }
         match fault {
             Fault::Trainer => {
                 let ranks: Vec<u32> = self.setup.layout.ranks(node).collect();
@@ -271,6 +311,7 @@ impl World {
                 let operator = self.operator();
                 let with_operator = rng.below(3);
                 self.note(("partition", &island, with_operator));
+                self.struck.extend(self.cut_off(&island, with_operator));
                 for &inside in &island {
                     for outside in (0..all).filter(|node| !island.contains(node)) {
                         self.cut(inside, outside);
@@ -294,6 +335,11 @@ impl World {
                 let thaws = Duration::from_nanos(rng.range(1_000_000..18_000_000_000));
                 self.run_until(now + thaws);
                 self.thaw(node);
+            }
+            Fault::Link => {
+                let (peers, epoch) = self.neighbours(node)?;
+                let peer = *rng.pick(&peers);
+                self.break_link(node, peer, epoch, rng.chance(1, 2));
             }
             Fault::Double => {
                 let simple = &FAULTS[..FAULTS.len() - 1];

@@ -89,7 +89,7 @@ impl World {
         let now = self.now();
         self.close_links(node);
         let joining = self.sidecars[node].joining.take().unwrap();
-        let is_result = |buffer| matches!(buffer, Buffer::Result { .. });
+        let is_result = |buffer| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. });
         self.sidecars[node].memory.keep(is_result);
         self.forget_groups_that_are_over(node, &joining.resume);
         let report = self.sidecars[node].report.take().unwrap_or_default();

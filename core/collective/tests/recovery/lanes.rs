@@ -230,6 +230,7 @@ impl World {
             .collect();
         let sidecar = &mut self.sidecars[node];
         sidecar.memory.keep(|buffer| buffer.group() != group);
+        sidecar.own.retain(|buffer| buffer.group() != group);
         for local in closed {
             if sidecar.seats.remove(&(group, local)).is_some() {
                 sidecar.over.push((local, group));

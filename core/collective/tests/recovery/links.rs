@@ -11,6 +11,39 @@ use crate::world::{Event, MS, World};
 pub(crate) type Item = Option<(Fence, Frame, Option<Payload>)>;
 
 impl World {
+    /// The nodes that live at the other ends of a node's links, and the epoch of these: the one that it joins, or is in.
+    pub(crate) fn neighbours(&self, node: usize) -> Option<(Vec<usize>, u64)> {
+        let epoch_of = |node: usize| {
+            let sidecar = &self.sidecars[node];
+            let joins = sidecar.joining.as_ref().map(|joining| joining.epoch);
+            joins.or(sidecar.machine.as_ref().map(|_| sidecar.epoch))
+        };
+        let epoch = epoch_of(node)?;
+        let mut peers = match &self.sidecars[node].joining {
+            Some(joining) => {
+                let peers = joining.trees.neighbours(joining.me).into_iter();
+                peers.map(|peer| joining.members[peer]).collect()
+            }
+            None => self.peers(node),
+        };
+        peers.retain(|&peer| {
+            let lives = self.sidecars[peer].alive && !self.sidecars[peer].frozen;
+            lives && epoch_of(peer) == Some(epoch) && !self.is_cut(node, peer)
+        });
+        (!peers.is_empty()).then_some((peers, epoch))
+    }
+
+    /// A link between two that live ends: each sees that in its time, and one perhaps after it has written a damaged
+    /// payload where a sound one belongs.
+    pub(crate) fn break_link(&mut self, node: usize, peer: usize, epoch: u64, damages: bool) {
+        self.note(("link", node, peer, epoch, damages));
+        if damages {
+            self.sidecars[node].damaged.insert((peer, epoch));
+        }
+        self.lose_link(node, peer, epoch);
+        self.lose_link(peer, node, epoch);
+    }
+
     pub(crate) fn arrive(&mut self, to: usize, from: usize, epoch: u64, item: Item) {
         let sidecar = &mut self.sidecars[to];
         if sidecar.machine.is_none() || epoch > sidecar.epoch {
@@ -46,22 +79,27 @@ impl World {
             if sidecar.reading.contains(&from) || sidecar.machine.is_none() {
                 return;
             }
-            let Some(item) = sidecar.incoming.entry(from).or_default().pop_front() else {
+            let Some((epoch, item)) = sidecar.incoming.entry(from).or_default().pop_front() else {
                 return;
             };
-            let (fence, frame, payload) = match item {
-                (epoch, None) => {
-                    if epoch == sidecar.epoch {
-                        self.handle(to, Input::PeerLost { peer });
-                    }
-                    continue;
+            if sidecar.ended.contains(&(from, epoch)) {
+                continue;
+            }
+            let Some((fence, frame, payload)) = item else {
+                sidecar.ended.insert((from, epoch));
+                if epoch == sidecar.epoch {
+                    self.handle(to, Input::PeerLost { peer });
                 }
-                (_, Some(item)) => item,
+                continue;
             };
-            let Some(bytes) = payload else {
+            let Some(mut bytes) = payload else {
                 self.handle(to, Input::Frame { peer, fence, frame });
                 continue;
             };
+            let is_damaged = sidecar.damaged.contains(&(from, epoch));
+            if is_damaged {
+                bytes = bytes.iter().map(|byte| !byte).collect();
+            }
             if let Some(machine) = &sidecar.machine
                 && let Placement::Into(region) = machine.place(peer, fence, &frame)
             {
@@ -70,9 +108,10 @@ impl World {
             }
             let sidecar = &mut self.sidecars[to];
             sidecar.reading.insert(from);
-            let (epoch, life) = (u64::from(fence.epoch), sidecar.life);
+            let life = sidecar.life;
+            let sound = (!is_damaged).then_some((fence, frame, None));
             let incoming = sidecar.incoming.entry(from).or_default();
-            incoming.push_front((epoch, Some((fence, frame, None))));
+            incoming.push_front((epoch, sound));
             let delay = self.a_while(MS / 1000, MS / 5);
             self.queue.after(delay, Event::Handled { to, from, life });
         }

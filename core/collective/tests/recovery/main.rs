@@ -12,6 +12,7 @@
 mod anything;
 mod bars;
 mod effects;
+mod exchange;
 mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;

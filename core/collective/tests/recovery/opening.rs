@@ -49,8 +49,9 @@ impl World {
                 OpenError::Dispute(Dispute::Refused { reason: why, .. }) if why == reason
             );
             assert!(lies_apart, "group {group} of rank {rank}: {error}");
-            let memory = &mut self.sidecars[node].memory;
-            memory.keep(|buffer| buffer.group() != group);
+            let sidecar = &mut self.sidecars[node];
+            sidecar.memory.keep(|buffer| buffer.group() != group);
+            sidecar.own.retain(|buffer| buffer.group() != group);
         }
         let client = &self.clients[rank as usize];
         let hears = client.alive && !client.out;

@@ -26,10 +26,17 @@ impl World {
         let remembers = |node: &usize| of.contains(node) && self.sidecars[*node].life == 1;
         let stable = self.setup.recovery.handover == Handover::Stable;
         let binds = stable && members.iter().any(remembers);
+        // Of what each rank gets for itself nobody can tell the others.
+        let each = stable
+            && members
+                .iter()
+                .all(|node| remembers(node) || !of.contains(node));
         let longest = lane.members.iter().map(|one| one.program.len()).max();
         for op in 0..longest.unwrap_or(0) {
             let mut told: BTreeMap<u32, &Outcome> = BTreeMap::new();
             let mut results = BTreeMap::new();
+            let mut calls = lane.members.iter().filter_map(|one| one.program.get(op));
+            let exchanges = calls.any(|call| call.kind.exchanges());
             for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
                 let Some(outcome) = member.outcomes.get(op) else {
                     continue;
@@ -37,11 +44,14 @@ impl World {
                 if let Ok((bytes, epoch)) = outcome {
                     let made = results.entry(*epoch);
                     let made = made.or_insert_with(|| self.result(group, op, rank, *epoch));
+                    if made.call.kind.exchanges() {
+                        made.bytes = self.exchanged(group, rank, op, &made.call);
+                    }
                     made.check(op, rank, bytes, *epoch);
                 }
                 let node = self.setup.layout.node_of(rank);
                 let survives = members.contains(&node) && !self.gone_for_good.contains(&node);
-                if survives || binds {
+                if survives || binds && (each || !exchanges) {
                     told.insert(rank, outcome);
                 }
             }
@@ -87,8 +97,8 @@ impl World {
                 assert!(mismatch.one.call != mismatch.other.call);
                 assert!(lane.ranks.contains(&mismatch.one.rank));
                 assert!(lane.ranks.contains(&mismatch.other.rank));
-                assert!(calls().any(|call| *call == mismatch.one.call));
-                assert!(calls().any(|call| *call == mismatch.other.call));
+                assert!(calls().any(|call| *call == without_pair(mismatch.one.call)));
+                assert!(calls().any(|call| *call == without_pair(mismatch.other.call)));
             }
             Cause::Verdict(Verdict::Refusal(refusal)) => {
                 let kind = refusal.claim.call.kind;
@@ -98,9 +108,14 @@ impl World {
                         Reason::RootLost,
                         OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
                     ) => is_lost(&lane.ranks[root as usize]),
-                    (Reason::RanksLost, OpKind::AllGather | OpKind::ReduceScatter { .. }) => {
-                        any_lost
-                    }
+                    (
+                        Reason::RanksLost,
+                        OpKind::AllGather
+                        | OpKind::ReduceScatter { .. }
+                        | OpKind::Gather { .. }
+                        | OpKind::Scatter { .. }
+                        | OpKind::AllToAll { .. },
+                    ) => any_lost,
                     // A group that has no part in a loss goes on, and any can be closed.
                     (Reason::NotReplicated, kind) => {
                         !lane.replicated && any_lost && kind != OpKind::Close
@@ -133,8 +148,9 @@ impl World {
                 .copied()
         };
         let call = calls(rank).unwrap();
+        let goes_on = lane.replicated && !call.kind.exchanges();
         assert!(
-            whole || lane.replicated || call.kind == OpKind::Close,
+            whole || goes_on || call.kind == OpKind::Close,
             "operation {op} of group {group} in epoch {epoch}"
         );
         for &other in &ranks {
@@ -224,6 +240,29 @@ impl Made {
             bytes == self.bytes,
             "rank {rank} has other bytes for operation {op} of epoch {epoch}"
         );
+    }
+}
+
+/// Two ranks that disagree about what one has for the other name that alone.
+fn without_pair(call: Call) -> Call {
+    match call.kind {
+        OpKind::AllToAll { with: Some(_) } => Call {
+            kind: OpKind::AllToAll { with: None },
+            count: 0,
+            ..call
+        },
+        OpKind::AllToAll { with: None }
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::Send { .. }
+        | OpKind::Receive { .. }
+        | OpKind::AllReduce { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Broadcast { .. }
+        | OpKind::AllGather
+        | OpKind::ReduceScatter { .. }
+        | OpKind::Barrier
+        | OpKind::Close => call,
     }
 }
 

@@ -2,9 +2,7 @@
 //! window allows; after a restart or a new epoch the sidecar hands in again what they were not told the end of.
 
 use collective::machine::{GroupId, Input, OpId};
-use sim::Rng;
 
-use crate::fixture::draw;
 use crate::world::{Event, MS, World};
 
 impl World {
@@ -92,7 +90,12 @@ impl World {
             return;
         };
         let total = input.len() as u64;
-        let at_once = self.rng.range(0..total + 1);
+        let exchange = self.exchange(group, rank, local, id.1);
+        let at_once = match exchange {
+            Some(_) => total,
+            None => self.rng.range(0..total + 1),
+        };
+        self.add_own(node, id, rank, &call);
         let sidecar = &mut self.sidecars[node];
         sidecar.memory.add_input(id, local, input, at_once);
         sidecar.memory.add_result(id, call.result_bytes(world));
@@ -110,12 +113,12 @@ impl World {
             };
             self.queue.after(delay, event);
         }
-        let submit = Input::Submit {
+        let submit = exchange.unwrap_or(Input::Submit {
             group,
             rank: local,
             call,
             ready: at_once,
-        };
+        });
         self.handle(node, submit);
     }
 
@@ -159,7 +162,6 @@ impl World {
         let Some(member) = self.member(group, rank) else {
             return Vec::new();
         };
-        let salt = group << 48 | u64::from(rank) << 32 | op as u64;
-        draw::input(&mut Rng::new(self.inputs_seed ^ salt), &member.program[op])
+        self.brought(group, rank, op, &member.program[op])
     }
 }

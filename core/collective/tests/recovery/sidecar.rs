@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use collective::DoubleTree;
-use collective::machine::{GroupId, Input, Machine, WORLD};
+use collective::machine::{Buffer, GroupId, Input, Machine, WORLD};
 use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
 
@@ -59,10 +59,16 @@ pub(crate) struct Sidecar {
     pub(crate) joining: Option<Joining>,
     pub(crate) memory: Memory,
     pub(crate) released: BTreeSet<Id>,
+    /// Where ranks get something of their own.
+    pub(crate) own: BTreeSet<Buffer>,
     /// From peers that have joined before it has: with their epoch.
     pub(crate) early: Vec<(usize, u64, Item)>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
     pub(crate) reading: BTreeSet<usize>,
+    /// Links that have ended, with their epochs: what comes later on one is lost.
+    pub(crate) ended: BTreeSet<(usize, u64)>,
+    /// Links of which the next payload is damaged.
+    pub(crate) damaged: BTreeSet<(usize, u64)>,
     /// By group and local rank.
     pub(crate) seats: BTreeMap<(GroupId, usize), Seat>,
     /// Groups that are over, which a process was not told yet.

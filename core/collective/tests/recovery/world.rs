@@ -13,7 +13,7 @@ use collective::membership::{Break, Commit, Connection, Event as Heard, Message}
 use sim::{Conditions, Network, Queue, Rng};
 
 use crate::fixture::memory::{Id, Work};
-use crate::lanes::Lane;
+use crate::lanes::{Lane, Member};
 use crate::links::Item;
 use crate::operator::Leader;
 use crate::sidecar::Sidecar;
@@ -137,6 +137,7 @@ pub(crate) struct Setup {
     pub(crate) window: usize,
     pub(crate) recovery: Recovery,
     pub(crate) least: u32,
+    pub(crate) conditions: Conditions,
 }
 
 pub(crate) struct World {
@@ -159,6 +160,8 @@ pub(crate) struct World {
     pub(crate) ups: BTreeMap<Id, usize>,
     pub(crate) downs: BTreeMap<Id, usize>,
     pub(crate) gone_for_good: BTreeSet<usize>,
+    /// Nodes that a fault was about, or that it has cut off.
+    pub(crate) struck: BTreeSet<usize>,
     /// To be used again.
     pub(crate) effects: Vec<Effect>,
     story: RefCell<Vec<String>>,
@@ -186,7 +189,7 @@ impl World {
         let local = |node| setup.layout.local(node);
         let mut world = Self {
             queue: Queue::default(),
-            network: Network::new(rng.fork(), Conditions::reliable()),
+            network: Network::new(rng.fork(), setup.conditions.clone()),
             cut: BTreeSet::new(),
             rng: rng.fork(),
             sidecars: (0..nodes).map(|node| Sidecar::new(local(node))).collect(),
@@ -201,6 +204,7 @@ impl World {
             ups: BTreeMap::new(),
             downs: BTreeMap::new(),
             gone_for_good: BTreeSet::new(),
+            struck: BTreeSet::new(),
             effects: Vec::new(),
             story: RefCell::default(),
             setup,
@@ -395,9 +399,35 @@ impl World {
         }
     }
 
+    /// Ranks of members that wait for something: group, rank, whether it was answered, calls, and ends that it was told.
+    pub(crate) fn waiting(&self) -> Vec<(GroupId, u32, bool, usize, usize)> {
+        let members = self.members();
+        let lanes = self.lanes.iter();
+        let all = lanes.flat_map(|(&group, lane)| {
+            let each = lane.ranks.iter().zip(&lane.members);
+            each.map(move |(&rank, member)| (group, rank, member))
+        });
+        let waits = |&(_, rank, member): &(GroupId, u32, &Member)| {
+            let here = members.contains(&self.setup.layout.node_of(rank));
+            here && self.clients[rank as usize].alive && !member.has_ended()
+        };
+        let told = |(group, rank, member): (GroupId, u32, &Member)| {
+            let answered = member.opened.is_some();
+            (group, rank, answered, member.called, member.outcomes.len())
+        };
+        all.filter(waits).map(told).collect()
+    }
+
     /// Whether all ranks of all members know the end of all they were to call.
     pub(crate) fn all_ended(&self) -> bool {
         let members = self.members();
+        let ended = |lane: &Lane| self.has_ended(lane, &members);
+        let is_left = |node: &usize| !self.gone_for_good.contains(node);
+        self.lanes.values().all(ended) && members.iter().any(is_left)
+    }
+
+    /// Whether all ranks of a group on those members that are left know the end of all they were to call in it.
+    pub(crate) fn has_ended(&self, lane: &Lane, members: &[usize]) -> bool {
         let is_left = |node: usize| {
             members.binary_search(&node).is_ok() && !self.gone_for_good.contains(&node)
         };
@@ -405,10 +435,7 @@ impl World {
             let client = &self.clients[rank as usize];
             client.alive && !client.out && is_left(self.setup.layout.node_of(rank))
         };
-        let ended = self.lanes.values().all(|lane| {
-            let mut members = lane.ranks.iter().zip(&lane.members);
-            members.all(|(&rank, member)| member.has_ended() || !waits(rank))
-        });
-        ended && members.iter().any(|&node| is_left(node))
+        let mut members = lane.ranks.iter().zip(&lane.members);
+        members.all(|(&rank, member)| member.has_ended() || !waits(rank))
     }
 }
