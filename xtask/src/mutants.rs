@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::child;
 
@@ -24,6 +24,7 @@ const SUITES: &[&[&str]] = &[
     &["--lib", "--", "membership", "recovery", "machine", "layout"],
     &["--test", "recovery", "--", "bars"],
     &["--test", "simulation"],
+    &["--test", "groups"],
 ];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +48,13 @@ pub(crate) fn run(filter: Option<&str>) -> Result<ExitCode> {
     let mutants = parse(&text)?;
     let copy = Path::new(PLACE).join("tree");
     let (begin, mut tried, mut overlooked) = (Instant::now(), 0, 0);
+    // Tests that fail anyway notice nothing.
+    copy_tree(&copy)?;
+    match test(&copy)? {
+        End::Overlooked => println!("without a bug the tests pass"),
+        End::Noticed => bail!("the tests fail without a bug"),
+        End::DoesNotCompile => bail!("the tests do not compile without a bug"),
+    }
     for mutant in mutants {
         if filter.is_some_and(|filter| !mutant.breaks.contains(filter)) {
             continue;

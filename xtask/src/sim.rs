@@ -17,13 +17,15 @@ Usage: cargo xtask sim SUITE [--minutes M] [--seed SEED]
 Suites:
   scheduler   the operator's decisions over a simulated API, killed after each write
   collective  the rank machine over a simulated network with crashes and silence
+  groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
   store       the sidecars' key-value store: members lost, sidecars that forget, epochs cut short
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
                docs/measurements/runs.csv and its page, docs/protocol/faults.md
   --seed SEED  run this seed alone, as a failing run printed it
-  mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice
+  mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice,
+               and pass without one
   --only WORDS only the mutants whose first line contains WORDS",
     run,
 };
@@ -37,6 +39,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "all_jobs_end_whatever_goes_wrong",
     ),
     ("collective", "collective", "simulation", "misfortune"),
+    (
+        "groups",
+        "collective",
+        "groups",
+        "any_groups_end_alike_whatever_is_lost",
+    ),
     ("recovery", "collective", "recovery", "anything"),
     (
         "store",

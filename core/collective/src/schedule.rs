@@ -437,12 +437,16 @@ mod tests {
 
     #[test]
     fn an_operation_without_data_is_one_empty_chunk() {
-        let plan = plan(OpKind::Barrier, 0, &[1, 1]);
-        let chunk = plan.chunk(0);
-        assert_eq!(
-            (plan.chunks(), chunk.bytes, chunk.first, chunk.last),
-            (1, 0, true, true)
-        );
+        let op = ReduceOp::Sum;
+        for kind in [OpKind::Barrier, OpKind::AllReduce { op }] {
+            let plan = plan(kind, 0, &[1, 1]);
+            let chunk = plan.chunk(0);
+            assert_eq!(
+                (plan.chunks(), chunk.bytes, chunk.first, chunk.last),
+                (1, 0, true, true),
+                "{kind:?}"
+            );
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use collective::machine::{Dispute, Handover, OnPeerLoss, OpenError, OpenReason, 
 use collective::{Call, DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, explore};
 
+use crate::draw;
 use crate::world::{MS, World};
 
 pub(crate) fn any_call(rng: &mut Rng, ranks: u32) -> Call {
@@ -80,8 +81,9 @@ fn any_ranks(rng: &mut Rng, world: u32) -> Vec<u32> {
 }
 
 pub(crate) fn any_world(rng: &mut Rng) -> World {
-    let nodes = 1 + rng.below(8);
-    let ranks: Vec<u32> = (0..nodes).map(|_| rng.range(1..4) as u32).collect();
+    // What the ranks of more have for each other in an all-to-all is millions of parts.
+    let nodes = draw::nodes(rng).min(100);
+    let ranks = draw::ranks(rng, nodes);
     let split = if rng.chance(1, 2) {
         nodes
     } else {

@@ -10,6 +10,12 @@
 )]
 
 mod anything;
+#[path = "../fixture/draw.rs"]
+#[expect(
+    dead_code,
+    reason = "calls are other ones here: integers, and parts of each rank's own"
+)]
+mod draw;
 mod epochs;
 mod exchange;
 mod messages;

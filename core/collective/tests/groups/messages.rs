@@ -172,13 +172,14 @@ impl World {
         })
     }
 
-    /// Who got a message got its bytes, and both sides end alike unless the epoch ends between them.
+    /// COLL-1: who got a message got its bytes, and both sides end alike unless the epoch ends between them.
     pub(crate) fn check_messages(&self) {
         for (at, message) in self.messages.iter().enumerate() {
             let [sent, received] = &message.sides;
             if let Side::Ended(Ok(bytes)) = received {
                 assert!(*bytes == content(at, message.counts[0]), "message {at}");
             }
+            self.check_ends(message);
             for side in [sent, received] {
                 match side {
                     Side::Ended(Err(Cause::Verdict(Verdict::Mismatch(mismatch)))) => {
@@ -195,6 +196,31 @@ impl World {
                 }
             }
         }
+    }
+
+    fn check_ends(&self, message: &Message) {
+        let mut whole = Vec::new();
+        for (rank, side) in [message.from, message.to].iter().zip(&message.sides) {
+            match side {
+                Side::Ended(Err(Cause::Broken(broken))) => {
+                    assert!(self.ends_of(*broken), "{broken}: {message:?}");
+                }
+                Side::Ended(Err(Cause::Verdict(Verdict::Refusal(refusal))))
+                    if refusal.reason == Reason::Closed =>
+                {
+                    // The end of its group does not wait for it: who was told before was told something else.
+                    assert_eq!(refusal.claim.rank, *rank, "{message:?}");
+                    assert_ne!(message.group, WORLD, "{message:?}");
+                }
+                Side::Ended(end) => whole.push(end.as_ref().map(|_| ())),
+                Side::Uncalled | Side::Called | Side::GivenUp => {}
+            }
+        }
+        if let [sent, received] = whole[..] {
+            assert_eq!(sent, received, "{message:?}");
+        }
+        let is_uncalled = message.sides.contains(&Side::Uncalled);
+        assert!(!(is_uncalled && whole.contains(&Ok(()))), "{message:?}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! What has to hold whatever happens.
 
-use collective::machine::{Cause, GroupId, Reason, Verdict};
+use std::collections::BTreeMap;
+
+use collective::machine::{Broken, Cause, GroupId, OnPeerLoss, Reason, Verdict};
 use collective::{Call, OpKind, ReduceOp};
 
 use crate::trainer::{Lane, Outcome};
@@ -55,27 +57,46 @@ impl World {
                 .map(|(_, epoch)| *epoch)
                 .map_err(|why| *why)
         };
-        let mut first = None;
+        let (mut first, mut expected) = (None, BTreeMap::new());
         for (&rank, member) in lane.ranks.iter().zip(&lane.members) {
             let Some(outcome) = member.outcomes.get(&op) else {
                 continue;
             };
             if let Ok((bytes, epoch)) = outcome {
-                self.check_result(group, lane, op, rank, bytes, *epoch);
+                let combined = expected
+                    .entry(*epoch)
+                    .or_insert_with(|| self.combined(group, lane, op, rank, *epoch));
+                self.check_result(group, lane, op, rank, bytes, combined);
             }
-            if self.present().contains(&self.node_of(rank)) {
-                let kind = kind(outcome);
-                let broken = matches!(kind, Err(Cause::Broken(_)));
-                let first = *first.get_or_insert(kind);
-                let either = broken || matches!(first, Err(Cause::Broken(_)));
+            if let Err(Cause::Broken(broken)) = outcome {
+                // Whoever was told before the loss was told something else.
                 assert!(
-                    either || first == kind,
-                    "group {group}, operation {op}: {first:?}, {kind:?}"
+                    self.recovery.on_peer_loss == OnPeerLoss::Fail && self.ends_of(*broken),
+                    "group {group}, operation {op}, rank {rank}: {broken}"
                 );
+            } else if self.present().contains(&self.node_of(rank)) {
+                let kind = kind(outcome);
+                let first = *first.get_or_insert(kind);
+                assert_eq!(first, kind, "group {group}, operation {op}, rank {rank}");
             }
         }
         if let Some(Err(Cause::Verdict(verdict))) = first {
             self.check_error(lane, verdict);
+        }
+    }
+
+    /// Whether an epoch may have ended of this: a node was lost, or others said so first.
+    pub(crate) fn ends_of(&self, broken: Broken) -> bool {
+        let was_lost = |node: usize| self.nodes[node].life > 0;
+        match broken {
+            // In a later epoch the numbers are those of its members.
+            Broken::NodeLost { node, .. } if self.members.len() == 1 => was_lost(node),
+            Broken::NodeLost { .. } | Broken::Revoked => (0..self.nodes.len()).any(was_lost),
+            Broken::NodeSilent { .. }
+            | Broken::NodeLeft { .. }
+            | Broken::RankLost { .. }
+            | Broken::RankLeft { .. }
+            | Broken::Protocol { .. } => false,
         }
     }
 
@@ -114,16 +135,9 @@ impl World {
         }
     }
 
-    /// A result is what the ranks of a group that are members of one epoch make together.
-    fn check_result(
-        &self,
-        group: GroupId,
-        lane: &Lane,
-        op: usize,
-        rank: u32,
-        bytes: &[u8],
-        epoch: u32,
-    ) {
+    /// What the ranks of a group that are members of an epoch make together, in an operation of which a rank was told that
+    /// it has succeeded.
+    fn combined(&self, group: GroupId, lane: &Lane, op: usize, rank: u32, epoch: u32) -> Vec<u8> {
         let members = &self.members[epoch as usize - 1];
         let ranks: Vec<u32> = lane
             .ranks
@@ -138,6 +152,20 @@ impl World {
         let call = *of(rank).unwrap();
         assert!(ranks.iter().all(|&other| of(other) == Some(&call)));
         assert!(call.kind == OpKind::Close || lane.replicated || ranks.len() == lane.ranks.len());
+        self.reference(group, lane, &call, op, &ranks)
+    }
+
+    fn check_result(
+        &self,
+        group: GroupId,
+        lane: &Lane,
+        op: usize,
+        rank: u32,
+        bytes: &[u8],
+        combined: &[u8],
+    ) {
+        let at = lane.ranks.binary_search(&rank).unwrap();
+        let call = lane.members[at].program[op];
         if matches!(call.kind, OpKind::Reduce { root, .. } if lane.ranks[root as usize] != rank) {
             return;
         }
@@ -149,17 +177,15 @@ impl World {
             );
             return;
         }
-        let expected = self.reference(group, lane, &call, op, &ranks);
         let part = if let OpKind::ReduceScatter { .. } = call.kind {
-            let each = expected.len() / lane.ranks.len();
-            let at = lane.ranks.binary_search(&rank).unwrap();
+            let each = combined.len() / lane.ranks.len();
             at * each..(at + 1) * each
         } else {
-            0..expected.len()
+            0..combined.len()
         };
         assert!(
-            bytes.len() == expected.len() && bytes[part.clone()] == expected[part],
-            "rank {rank} has other bytes for operation {op} of group {group} in epoch {epoch}"
+            bytes.len() == combined.len() && bytes[part.clone()] == combined[part],
+            "rank {rank} has other bytes for operation {op} of group {group}"
         );
     }
 

@@ -162,6 +162,24 @@ fn any_calls_on_larger_groups_give_the_reference_result() {
     });
 }
 
+/// As many nodes as there may be, each with one rank or two.
+#[test]
+fn a_sum_over_1250_nodes_with_unequal_ranks_gives_the_reference_result() {
+    for_each_seed(1, |rng| {
+        let group = Group::random(rng, 1250);
+        let ranks: Vec<u32> = (0..1250)
+            .map(|node| group.layout.local(node) as u32)
+            .collect();
+        assert!(ranks.contains(&1) && ranks.contains(&2));
+        let mut cluster = Cluster::new(rng, group);
+        // Chunks in both trees.
+        cluster.program(&[sum(700)]);
+        cluster.start();
+        cluster.run(LIMIT);
+        all_ok(&cluster);
+    });
+}
+
 #[test]
 fn every_type_and_operator_gives_the_reference_result() {
     for_each_seed(1, |rng| {
@@ -234,13 +252,13 @@ fn delays_do_not_change_a_single_bit() {
     }
 }
 
-/// One rank differs in its second of three calls.
+/// One rank differs in its second of three calls: which, and what all were told.
 fn outcomes_of_a_mismatch(
     rng: &mut Rng,
     nodes: usize,
     odd: Call,
     others: Call,
-) -> Vec<BTreeMap<usize, Outcome>> {
+) -> (u32, Vec<BTreeMap<usize, Outcome>>) {
     let group = Group::random(rng, nodes);
     let mut cluster = Cluster::new(rng, group);
     cluster.program(&[sum(300), others, sum(200)]);
@@ -265,7 +283,7 @@ fn outcomes_of_a_mismatch(
         cluster.released.iter().all(|released| released.len() == 3),
         "the group goes on unharmed"
     );
-    cluster.outcomes
+    (rank as u32, cluster.outcomes)
 }
 
 // COLL-1: the same error naming the cause.
@@ -339,17 +357,18 @@ fn a_call_that_differs_in_any_field_is_one_error_naming_both_sides_on_every_rank
             .flat_map(|(one, other)| [(one, other), (other, one)])
         {
             let nodes = 2 + rng.below(12);
-            let outcomes = outcomes_of_a_mismatch(rng, nodes, one, other);
+            let (odd, outcomes) = outcomes_of_a_mismatch(rng, nodes, one, other);
             let first = outcomes[0][&1].clone();
-            let Err(Cause::Verdict(Verdict::Mismatch(Mismatch {
-                one: Claim { rank, call },
-                other: second,
-            }))) = first
-            else {
+            let Err(Cause::Verdict(Verdict::Mismatch(mismatch))) = first else {
                 panic!("{first:?} is no mismatch");
             };
-            assert_ne!(rank, second.rank);
-            assert!([call, second.call] == [one, other] || [call, second.call] == [other, one]);
+            let sides = [mismatch.one, mismatch.other];
+            let (at_odds, among) = match sides.map(|side| side.rank == odd) {
+                [true, false] => (sides[0], sides[1]),
+                [false, true] => (sides[1], sides[0]),
+                _ => panic!("rank {odd} is not one of the two sides: {mismatch}"),
+            };
+            assert_eq!((at_odds.call, among.call), (one, other), "{mismatch}");
             assert!(
                 outcomes.iter().all(|outcomes| outcomes[&1] == first),
                 "one error for all"
