@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -59,7 +60,9 @@ class Sidecars:
             raise
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: Any) -> None:
+        if kind is not None:
+            print(self.logs(), file=sys.stderr)
         for process in self.processes:
             process.kill()
             process.wait()

@@ -273,6 +273,7 @@ def accelerator_tensor():
 
     class Elsewhere:
         device = torch.device("cuda:0")
+        is_cpu = False
 
     return dist.group.WORLD._ready([Elsewhere()])
 

@@ -32,11 +32,11 @@ class Restarted(Sidecars):
         self._operator = None
         return super().__enter__()
 
-    def __exit__(self, *_):
+    def __exit__(self, *raised):
         if self._operator is not None:
             self._operator.kill()
             self._operator.wait()
-        super().__exit__()
+        super().__exit__(*raised)
 
     def command(self, rank):
         if self._operator is None:
