@@ -5,6 +5,7 @@ Owns the processes, their environment and a deadline. What a rank does is a func
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -96,7 +97,8 @@ def run(
             "FIREFLYER_RUN_DIR": "/nonexistent",
             **(variables[rank] if variables else {}),
         }
-        process = context.Process(target=_rank, args=(there, own, backend, function, arguments))
+        described = (there, own, backend, function, arguments, deadline_seconds)
+        process = context.Process(target=_rank, args=described)
         process.start()
         there.close()
         ranks.append((process, here))
@@ -142,8 +144,11 @@ def _rank(
     backend: str | None,
     function: Callable[..., Any],
     arguments: Any,
+    deadline_seconds: float,
 ) -> None:
     os.environ.update(variables)
+    # Where it stands, of one that hangs.
+    faulthandler.dump_traceback_later(0.9 * deadline_seconds)
     import torch
     import torch.distributed as dist
 
