@@ -142,7 +142,6 @@ impl OperatorArgs {
     }
 }
 
-/// A value that sidecars take: one that they refuse would end every gang.
 /// A variable of the sidecar's that it does not get from the operator, and its value.
 fn sidecar_variable(text: &str) -> Result<(String, String), String> {
     let known = |name: &str| {
@@ -160,6 +159,7 @@ fn sidecar_variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A value that sidecars take: one that they refuse would end every gang.
 fn numa(text: &str) -> Result<String, String> {
     let is_node = |text: &str| {
         let number = text.parse();

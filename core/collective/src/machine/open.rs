@@ -184,12 +184,12 @@ impl Machine {
             present,
             refused,
         };
+        // Of those that it would need, some may have been told that it is none: the root knows.
+        let is_refused = self.openings.dispute(id).is_some();
         let Some(opening) = self.openings.open.get_mut(&id) else {
             return;
         };
         opening.unsaid.push(claim);
-        // Of those that it would need, some may have been told that it is none: the root knows.
-        let is_refused = self.openings.disputes.iter().any(|(of, _)| *of == id);
         if is_local && same && refused.is_none() && !is_refused {
             opening.agreed = opening.begun;
             self.stand(id);

@@ -22,6 +22,8 @@ mod messages;
 mod opening;
 mod oracle;
 mod priority;
+#[path = "../fixture/refusal.rs"]
+mod refusal;
 mod shell;
 mod trainer;
 mod world;

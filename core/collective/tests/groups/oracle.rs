@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collective::machine::{Broken, Cause, GroupId, OnPeerLoss, Reason, Verdict};
+use collective::machine::{Broken, Cause, GroupId, OnPeerLoss, Verdict};
 use collective::{Call, OpKind, ReduceOp};
 
+use crate::refusal;
 use crate::trainer::{Lane, Outcome};
 use crate::world::World;
 
@@ -102,7 +103,6 @@ impl World {
 
     fn check_error(&self, lane: &Lane, verdict: Verdict) {
         let is_lost = |rank: u32| !self.present().contains(&self.node_of(rank));
-        let any_lost = lane.ranks.iter().any(|&rank| is_lost(rank));
         match verdict {
             Verdict::Mismatch(mismatch) => {
                 assert!(mismatch.one.call != mismatch.other.call);
@@ -110,27 +110,7 @@ impl World {
                 assert!(lane.ranks.contains(&mismatch.other.rank));
             }
             Verdict::Refusal(refusal) => {
-                assert!(lane.ranks.contains(&refusal.claim.rank));
-                let right = match (refusal.reason, refusal.claim.call.kind) {
-                    (
-                        Reason::RootLost,
-                        OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
-                    ) => is_lost(lane.ranks[root as usize]),
-                    (
-                        Reason::RanksLost,
-                        OpKind::AllGather
-                        | OpKind::ReduceScatter { .. }
-                        | OpKind::Gather { .. }
-                        | OpKind::Scatter { .. }
-                        | OpKind::AllToAll { .. },
-                    ) => any_lost,
-                    // A group that has no part in a loss goes on.
-                    (Reason::NotReplicated, kind) => {
-                        !lane.replicated && any_lost && kind != OpKind::Close
-                    }
-                    _ => false,
-                };
-                assert!(right, "{refusal}");
+                refusal::check(refusal, &lane.ranks, lane.replicated, is_lost);
             }
         }
     }

@@ -23,6 +23,8 @@ mod opening;
 mod operator;
 mod oracle;
 mod ranks;
+#[path = "../fixture/refusal.rs"]
+mod refusal;
 mod sidecar;
 mod stop;
 mod world;

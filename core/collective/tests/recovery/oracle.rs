@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use collective::machine::{Cause, GroupId, Handover, Reason, Verdict};
+use collective::machine::{Cause, GroupId, Handover, Verdict};
 use collective::{Call, DoubleTree, OpKind, ReduceOp};
 
 use crate::fixture::reference::Reference;
 use crate::lanes::{Lane, Outcome};
+use crate::refusal;
 use crate::world::World;
 
 impl World {
@@ -90,9 +91,8 @@ impl World {
     fn check_error(&self, lane: &Lane, op: usize, cause: &Cause) {
         let calls = || lane.members.iter().filter_map(|one| one.program.get(op));
         let members = self.members();
-        let is_lost = |rank: &u32| !members.contains(&self.setup.layout.node_of(*rank));
-        let any_lost = lane.ranks.iter().any(is_lost);
-        match cause {
+        let is_lost = |rank| !members.contains(&self.setup.layout.node_of(rank));
+        match *cause {
             Cause::Verdict(Verdict::Mismatch(mismatch)) => {
                 assert!(mismatch.one.call != mismatch.other.call);
                 assert!(lane.ranks.contains(&mismatch.one.rank));
@@ -101,28 +101,7 @@ impl World {
                 assert!(calls().any(|call| *call == without_pair(mismatch.other.call)));
             }
             Cause::Verdict(Verdict::Refusal(refusal)) => {
-                let kind = refusal.claim.call.kind;
-                assert!(lane.ranks.contains(&refusal.claim.rank));
-                let right = match (refusal.reason, kind) {
-                    (
-                        Reason::RootLost,
-                        OpKind::Reduce { root, .. } | OpKind::Broadcast { root },
-                    ) => is_lost(&lane.ranks[root as usize]),
-                    (
-                        Reason::RanksLost,
-                        OpKind::AllGather
-                        | OpKind::ReduceScatter { .. }
-                        | OpKind::Gather { .. }
-                        | OpKind::Scatter { .. }
-                        | OpKind::AllToAll { .. },
-                    ) => any_lost,
-                    // A group that has no part in a loss goes on, and any can be closed.
-                    (Reason::NotReplicated, kind) => {
-                        !lane.replicated && any_lost && kind != OpKind::Close
-                    }
-                    _ => false,
-                };
-                assert!(right, "operation {op}: {refusal}");
+                refusal::check(refusal, &lane.ranks, lane.replicated, is_lost);
             }
             Cause::Broken(broken) => panic!("operation {op} was told {broken}"),
         }
