@@ -21,8 +21,9 @@ use crate::store::Store;
 
 /// How long a member may take to answer whether it is reached.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a node that waits for the next epoch asks again whom it reaches.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// When a node that waits for the next epoch asks again whom it reaches: soon at first, because a sidecar that restarts
+/// is asked before it listens, and never later than this.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// A node that follows the operator's orders.
 pub(crate) struct Follower<'a> {
@@ -51,6 +52,7 @@ struct Waiting {
     epoch: u64,
     report: Progress,
     asked: Instant,
+    pause: Duration,
     said: Option<Reach>,
 }
 
@@ -178,6 +180,7 @@ impl<'a> Follower<'a> {
             // It was to go on, and has not.
             Some(waiting) if waiting.epoch < epoch => {
                 waiting.epoch = epoch;
+                waiting.pause = ASK_AGAIN.0;
                 waiting.said = None;
             }
             Some(_) => {}
@@ -293,6 +296,7 @@ impl<'a> Follower<'a> {
                         epoch: self.asked.max(epoch.into()),
                         report,
                         asked: Instant::now(),
+                        pause: ASK_AGAIN.0,
                         said: None,
                     });
                 }
@@ -305,12 +309,15 @@ impl<'a> Follower<'a> {
         let Some(waiting) = &mut self.waiting else {
             return;
         };
-        let is_due = waiting.said.is_none() || waiting.asked.elapsed() >= ASK_AGAIN;
+        let is_due = waiting.said.is_none() || waiting.asked.elapsed() >= waiting.pause;
         if !is_due || self.joined.is_some() {
             return;
         }
-        waiting.asked = Instant::now();
+        if waiting.said.is_some() {
+            waiting.pause = (waiting.pause * 2).min(ASK_AGAIN.1);
+        }
         let reach = reach(&self.members, self.node.member.rank);
+        waiting.asked = Instant::now();
         if waiting.said.as_ref() == Some(&reach) {
             return;
         }

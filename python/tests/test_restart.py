@@ -15,11 +15,15 @@ import torch.distributed as dist
 from sidecars import PROGRAM, Sidecars, needed
 from torch.nn.parallel import DistributedDataParallel
 
+#: What is left when all who had a result have forgotten it.
+LOST = "was lost with those who had it"
 #: Serves the rendezvous of one attempt without a cluster.
 OPERATOR = Path(PROGRAM).parent / "operator"
 #: Kills of a sidecar while the script trains.
 KILLS = 6
 STEPS = 60
+#: Calls in a row.
+CALLS = 3000
 
 
 class Restarted(Sidecars):
@@ -98,6 +102,17 @@ def train(folder):
     return losses, sorted(ranks), fireflyer.members().epoch
 
 
+def reduce_on(folder):
+    """Reduces without pause; how often until an error, and the error."""
+    for step in range(CALLS):
+        try:
+            dist.all_reduce(torch.ones(4096))
+        except fireflyer.HFReduceError as error:
+            return step, str(error)
+        Path(folder, f"at-{dist.get_rank()}").write_text(str(step))
+    return CALLS, None
+
+
 @needed
 @unittest.skipUnless(OPERATOR.exists(), "there is no operator beside the sidecar")
 class RestartTest(unittest.TestCase):
@@ -132,3 +147,34 @@ class RestartTest(unittest.TestCase):
             self.assertEqual(ranks, [4])
         self.assertEqual({epoch for _, _, epoch in quiet}, {1})
         self.assertTrue(all(epoch > 1 for _, _, epoch in disturbed), disturbed)
+
+    def test_all_sidecars_killed_at_once_end_in_results_or_in_an_error_that_says_why(self):
+        with Restarted(2, 2) as sidecars:
+            over = threading.Event()
+
+            def kill():
+                at = [sidecars.folder / f"at-{rank}" for rank in range(4)]
+                for _ in range(KILLS):
+                    for path in at:
+                        path.unlink(missing_ok=True)
+                    while not all(path.exists() for path in at):
+                        if over.wait(0.05):
+                            return
+                    for process in sidecars.processes:
+                        process.kill()
+                    for node, process in enumerate(sidecars.processes):
+                        process.wait()
+                        sidecars.start(node)
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            try:
+                ends = gang.successes(sidecars.run(reduce_on, sidecars.folder))
+            finally:
+                over.set()
+                killer.join()
+        if any(error for _, error in ends):
+            for _, error in ends:
+                self.assertIn(LOST, error or "")
+        else:
+            self.assertEqual({steps for steps, _ in ends}, {CALLS})

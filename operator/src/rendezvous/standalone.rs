@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use collective::membership::{OnPeerLoss, Policy};
@@ -43,6 +43,31 @@ pub enum Error {
         address: std::net::SocketAddr,
         source: io::Error,
     },
+}
+
+/// Ends the attempt when its gang cannot go on, as the planner does in a cluster.
+#[derive(Debug)]
+struct Alone {
+    one: OneGang,
+    reports: watch::Receiver<Reports>,
+    /// Why it is over: reports forget a gang that was told.
+    over: OnceLock<String>,
+}
+
+impl Directory for Alone {
+    fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
+        self.one.key(job, attempt)
+    }
+
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal> {
+        if let Some(stuck) = self.reports.borrow().stuck.first() {
+            self.over.get_or_init(|| stuck.message.clone());
+        }
+        match self.over.get() {
+            Some(reason) => Err(Refusal::void(reason.clone())),
+            None => self.one.gang(job, attempt),
+        }
+    }
 }
 
 /// One attempt, known beforehand.
@@ -121,16 +146,33 @@ pub async fn serve(
     metrics: Metrics,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let directory = Arc::new(OneGang::read(args)?);
+    let one = OneGang::read(args)?;
     let address = args.listen;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })?;
+    serve_one(listener, one, metrics, shutdown).await;
+    Ok(())
+}
+
+pub(super) async fn serve_one(
+    listener: TcpListener,
+    one: OneGang,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) {
     let (_leading, role) = watch::channel(Role::Leading);
-    let (reports, _nobody_plans) = watch::channel(Reports::default());
+    let (sender, reports) = watch::channel(Reports::default());
     let (_nobody_looks, gone) = watch::channel(Vec::new());
-    let planner = Planner { reports, gone };
+    let planner = Planner {
+        reports: sender,
+        gone,
+    };
+    let directory = Arc::new(Alone {
+        one,
+        reports,
+        over: OnceLock::new(),
+    });
     let store = Arc::new(InMemory::default());
     super::serve(listener, directory, store, role, planner, metrics, shutdown).await;
-    Ok(())
 }

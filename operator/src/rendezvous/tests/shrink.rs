@@ -1,6 +1,8 @@
 //! Gangs that go on without lost nodes, led over loopback.
 
+use collective::machine::WORLD;
 use collective::membership::OnPeerLoss;
+use collective::recovery::{GroupReport, Report};
 use scheduler::Gone;
 
 use super::*;
@@ -21,9 +23,13 @@ fn gone(ranks: &[u32]) -> Vec<Gone> {
 }
 
 async fn begun(running: &Running) -> Vec<Sidecar> {
+    begun_at(running.address).await
+}
+
+async fn begun_at(address: SocketAddr) -> Vec<Sidecar> {
     let mut sidecars = Vec::new();
     for rank in 0..3 {
-        sidecars.push(Sidecar::hello(running.address, rank, None).await);
+        sidecars.push(Sidecar::hello(address, rank, None).await);
     }
     for sidecar in &mut sidecars {
         let roster = sidecar.hear().await;
@@ -47,9 +53,14 @@ impl Sidecar {
 
     /// It has stopped in the first epoch, has done nothing, and reaches these.
     async fn stopped(&mut self, reached: &[u32]) {
+        self.stopped_with(&Report::new(), reached).await;
+    }
+
+    /// It has stopped in the first epoch so far, and reaches these.
+    async fn stopped_with(&mut self, report: &Report, reached: &[u32]) {
         self.say(&ToOperator::Stopped {
             epoch: 1,
-            report: serde_json::json!([]),
+            report: serde_json::to_value(report).unwrap(),
             reached: reached.to_vec(),
             unreached: Vec::new(),
         })
@@ -133,4 +144,39 @@ async fn the_planner_hears_that_too_few_are_left() {
         (stuck.attempt, &*stuck.message),
         (1, "1 nodes are left, fewer than 2")
     );
+}
+
+/// In a cluster the planner ends such an attempt and the kubelets its pods.
+#[tokio::test]
+async fn without_a_cluster_all_are_told_that_nobody_has_a_result_any_more_also_who_comes_later() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let shutdown = CancellationToken::new();
+    let served = standalone::serve_one(listener, shrinking(), metrics, shutdown.clone());
+    let task = tokio::spawn(served);
+    begun_at(address).await;
+    // All three sidecars are killed after one process was told an end, and have no memory when they come back.
+    let mut sidecars = Vec::new();
+    for (rank, told, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
+        let mut sidecar = Sidecar::hello(address, rank, None).await;
+        sidecar.is_told_to_stop().await;
+        let report = vec![GroupReport::of_told(WORLD, &[told])];
+        sidecar.stopped_with(&report, &reached).await;
+        sidecars.push(sidecar);
+    }
+    let lost = "the result of operation 0 was lost with those who had it";
+    let is_lost = |heard: &Option<ToSidecar>| matches!(heard, Some(ToSidecar::Refused { reason, void: true }) if reason == lost);
+    for sidecar in &mut sidecars {
+        let mut heard = sidecar.hear().await;
+        // Said again for each of them that had forgotten.
+        while matches!(heard, Some(ToSidecar::Revoke { epoch: 1, .. })) {
+            heard = sidecar.hear().await;
+        }
+        assert!(is_lost(&heard), "{heard:?}");
+    }
+    let mut late = Sidecar::hello(address, 1, None).await;
+    assert!(is_lost(&late.hear().await));
+    shutdown.cancel();
+    task.await.unwrap();
 }
