@@ -102,3 +102,35 @@ fn what_led_to_a_failure_is_written_down() {
     assert!(history.contains("the link to node 1 ended"), "{history}");
     assert_eq!(ops(&sidecars, 0)["broken"], broken);
 }
+
+#[test]
+fn what_led_to_calls_that_differ_is_written_down() {
+    let sidecars = Sidecars::start(loopback(2), 1);
+    let clients = [0, 1].map(|node| sidecars.client(node, 0));
+    let call = |(client, count): (&_, usize)| {
+        let input = filled(client, &f32s(&vec![1.0; count]));
+        client.submit(sum(count as u64), Some(input), PATIENCE)
+    };
+    let tickets = clients
+        .iter()
+        .zip([100, 101])
+        .map(|called| call(called).unwrap());
+    let tickets: Vec<_> = tickets.collect();
+    for (client, ticket) in clients.iter().zip(tickets) {
+        failure(client.wait(ticket, PATIENCE));
+    }
+    for (node, count) in [(0, 100), (1, 101)] {
+        let file = sidecars.run_dir(node).join(wire::run_dir::FLIGHT);
+        let written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!(written["broken"], Value::Null, "{written}");
+        let history = written["history"].to_string();
+        let called = format!("local rank 0 called allreduce(sum, {count} x f32)");
+        assert!(history.contains(&called), "{history}");
+        let failed = "operation 0 failed for local rank 0: ";
+        assert!(history.contains(failed), "{history}");
+        assert!(
+            history.contains("100 x f32") && history.contains("101 x f32"),
+            "{history}"
+        );
+    }
+}

@@ -380,6 +380,9 @@ impl Engine {
     fn end(&mut self, (group, op): (GroupId, OpId), rank: usize, outcome: Result<u32, Cause>) {
         // Others have farther to go.
         self.flush_pushed();
+        if let Err(Cause::Verdict(_)) = outcome {
+            self.record_verdict();
+        }
         let told = match outcome {
             Ok(epoch) => Ok(epoch),
             Err(cause) => Err((

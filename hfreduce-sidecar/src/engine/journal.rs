@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use collective::Call;
-use collective::machine::{Effect, Frame, GroupId, Input, OpId, WORLD};
+use collective::machine::{Cause, Effect, Frame, GroupId, Input, OpId, WORLD};
 
 /// Events that are kept: some seconds of a busy trainer, and what led to the end of one that hangs.
 const LENGTH: usize = 512;
@@ -35,7 +35,7 @@ enum Event {
         group: GroupId,
         op: OpId,
         rank: usize,
-        fine: bool,
+        outcome: Result<(), String>,
     },
     Late {
         group: GroupId,
@@ -164,7 +164,11 @@ impl Journal {
                 group: *group,
                 op: *op,
                 rank: *rank,
-                fine: outcome.is_ok(),
+                outcome: match outcome {
+                    Ok(_) => Ok(()),
+                    Err(Cause::Verdict(verdict)) => Err(verdict.to_string()),
+                    Err(Cause::Broken(broken)) => Err(broken.renumbered(node).to_string()),
+                },
             },
             Effect::Opened {
                 group,
@@ -254,10 +258,13 @@ impl fmt::Display for Event {
                 group,
                 op,
                 rank,
-                fine,
+                outcome,
             } => {
-                let (of, how) = (Of(*group), if *fine { "succeeded" } else { "failed" });
-                write!(f, "operation {op}{of} {how} for local rank {rank}")
+                let of = Of(*group);
+                match outcome {
+                    Ok(()) => write!(f, "operation {op}{of} succeeded for local rank {rank}"),
+                    Err(why) => write!(f, "operation {op}{of} failed for local rank {rank}: {why}"),
+                }
             }
             Self::Late { group, op, ranks } => {
                 let of = Of(*group);
@@ -331,7 +338,7 @@ mod tests {
             "{lines:?}"
         );
         assert!(
-            lines[1].ends_with("operation 7 failed for local rank 1"),
+            lines[1].ends_with("operation 7 failed for local rank 1: the epoch was revoked"),
             "{lines:?}"
         );
     }

@@ -177,6 +177,8 @@ pub struct Engine {
     reporter: Reporter,
     questions: Receiver<Question>,
     flight: PathBuf,
+    /// When a call that failed was last written there.
+    recorded: Option<Duration>,
     journal: Journal,
     waits: Waits,
 }
@@ -268,6 +270,7 @@ impl Engine {
             reporter,
             questions,
             flight,
+            recorded: None,
             journal: Journal::default(),
             waits: Waits::default(),
             config,

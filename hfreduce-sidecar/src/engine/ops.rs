@@ -1,5 +1,7 @@
 //! The engine tells what it is doing: to who asks, and into a file when something has failed.
 
+use std::time::Duration;
+
 use collective::machine::{Frame, OpId, WORLD};
 use tracing::{info, warn};
 use wire::run_dir;
@@ -10,6 +12,8 @@ use crate::inspect::{Neighbour, Operation, Ops, Waiting};
 
 /// The tree in which every part of an operation meets the others.
 const MEETING: u8 = 0;
+/// Calls that fail one after the other are written down once in this time.
+const RECORD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Answers whoever has asked meanwhile.
@@ -60,6 +64,16 @@ impl Engine {
             waiting: waiting.filter(|one| one.calls > 0).collect(),
             placement: self.places.report.clone(),
             history: self.journal.lines(self.now()),
+        }
+    }
+
+    /// Ranks have called what cannot be: all of them are told, one after the other, and which of them call on is up to
+    /// them.
+    pub(super) fn record_verdict(&mut self) {
+        let now = self.now();
+        if self.recorded.is_none_or(|last| last + RECORD_PAUSE <= now) {
+            self.recorded = Some(now);
+            self.record_flight();
         }
     }
 

@@ -12,16 +12,27 @@ pub struct Reach {
     pub unreached: BTreeSet<u32>,
 }
 
+/// So few members all ask each other, which is no more each than ten thousand ask: of larger rings two parts that are
+/// joined by lost members only are too rare to care.
+const ALL_ASK: usize = 29;
+
 /// Whom a node asks whether it is reached: those at distance 1, 2, 4, ... in either direction in the ring of members.
 /// Everybody is asked by those it asks, each part of the members that is cut off notices, and ten thousand nodes ask
-/// 28 each.
+/// 28 each. Up to 29 members ask all.
 #[must_use]
 pub fn probes(members: &[u32], rank: u32) -> BTreeSet<u32> {
     let count = members.len();
     let Ok(at) = members.binary_search(&rank) else {
         return BTreeSet::new();
     };
-    let distances = std::iter::successors(Some(1usize), |distance| distance.checked_mul(2));
+    let next = |&distance: &usize| {
+        if count <= ALL_ASK {
+            Some(distance + 1)
+        } else {
+            distance.checked_mul(2)
+        }
+    };
+    let distances = std::iter::successors(Some(1), next);
     let around = distances
         .take_while(|&distance| distance < count)
         .flat_map(|distance| [(at + distance) % count, (at + count - distance) % count]);
@@ -136,11 +147,11 @@ mod tests {
 
     #[test]
     fn asking_is_mutual_and_logarithmic() {
-        for count in [1, 2, 3, 5, 8, 100] {
+        for count in [1, 2, 3, 5, 8, 29, 30, 100, 10_000] {
             let members: Vec<u32> = (0..count).map(|rank| rank * 3).collect();
             for &rank in &members {
                 let asked = probes(&members, rank);
-                assert!(asked.len() <= 14 && (count == 1 || !asked.is_empty()));
+                assert!(asked.len() <= 28 && (count == 1 || !asked.is_empty()));
                 for other in asked {
                     assert!(probes(&members, other).contains(&rank));
                 }
@@ -159,6 +170,17 @@ mod tests {
                     (border..count).collect()
                 };
                 assert_eq!(survive(&reach, |_| true), expected, "{border} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_of_any_small_gang_stay_when_all_others_are_lost() {
+        for count in 2..=ALL_ASK as u32 {
+            let reach = reach(count, |_, _| false);
+            for other in 1..count {
+                let reported = |rank| rank == 0 || rank == other;
+                assert_eq!(survive(&reach, reported), [0, other], "of {count}");
             }
         }
     }

@@ -261,8 +261,7 @@ fn waits_for_a_forgotten_refusal(world: &World) -> bool {
     forgot && lanes.all(|lane| refused(lane) || world.has_ended(lane, &members))
 }
 
-/// Of those whom nothing has befallen all stay that hang together by the pairs that ask each other: in a ring of six those
-/// at distance three do not.
+/// Of those whom nothing has befallen all stay that hang together by the pairs that ask each other.
 fn check_that_nobody_was_given_up(world: &World) {
     let safe = |node: &u32| !world.struck.contains(&(*node as usize));
     let rings = world.store.iter().map(|commit| &commit.members[..]);
