@@ -4,7 +4,7 @@ use std::panic::{UnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// Runs tests by name, one after the other, and tells of them as cargo's own runner does. In the place of a test that
-/// cannot run here stands why. The first argument of the process that is no flag picks those whose names contain it.
+/// cannot run here stands why. The first argument of the process that is no flag nor the value of one picks those whose names contain it.
 #[expect(
     clippy::disallowed_methods,
     reason = "a runner is told what to run by its arguments"
@@ -14,7 +14,7 @@ pub fn run_tests<T>(tests: impl IntoIterator<Item = (String, Result<T, String>)>
 where
     T: FnOnce() + UnwindSafe,
 {
-    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let filter = filter(std::env::args().skip(1));
     let wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
     let tests: Vec<_> = tests.into_iter().filter(|(name, _)| wanted(name)).collect();
     println!("\nrunning {} tests", tests.len());
@@ -34,5 +34,44 @@ where
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Flags of cargo's own runner whose value is the next word.
+const WITH_VALUES: [&str; 6] = [
+    "--color",
+    "--format",
+    "--logfile",
+    "--shuffle-seed",
+    "--skip",
+    "--test-threads",
+];
+
+fn filter(mut words: impl Iterator<Item = String>) -> Option<String> {
+    loop {
+        let word = words.next()?;
+        if WITH_VALUES.contains(&word.as_str()) {
+            words.next();
+        } else if !word.starts_with('-') {
+            return Some(word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_of_a_flag_picks_no_tests() {
+        for (line, picked) in [
+            ("", None),
+            ("--nocapture --test-threads 1", None),
+            ("--test-threads=1 one_pair --nocapture", Some("one_pair")),
+            ("--test-threads 1 one_pair", Some("one_pair")),
+        ] {
+            let words = line.split_whitespace().map(str::to_owned);
+            assert_eq!(filter(words).as_deref(), picked, "{line}");
+        }
     }
 }
