@@ -212,9 +212,8 @@ fn check_that_groups_end(world: &mut World) {
         }
     }
     for node in &world.nodes {
-        let left = node.memory.keys().map(crate::shell::group_of);
-        let left: Vec<_> = left.filter(|group| *group != WORLD).collect();
-        assert_eq!(left, [], "memory of closed groups");
+        let left = node.memory.groups();
+        assert!(left.iter().all(|&group| group == WORLD), "left: {left:?}");
     }
 }
 

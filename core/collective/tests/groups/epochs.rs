@@ -7,7 +7,7 @@ use collective::recovery::{
     self, Forgotten, GroupReport, GroupResume, Report, Resume, Told, is_over, told_each,
 };
 
-use crate::shell::group_of;
+use crate::memory::Memory;
 use crate::world::{Event, MS, World};
 
 impl World {
@@ -46,8 +46,8 @@ impl World {
             let of = report.iter().flatten().find(|of| of.group == group);
             of.map_or_else(Vec::new, |of| of.held.clone())
         };
-        let memory = &mut self.nodes[node].memory;
-        memory.retain(|buffer, _| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. }));
+        let stays = |buffer| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. });
+        self.nodes[node].memory.keep(stays);
         let mut starts = Vec::new();
         for resume in resume.into_iter().flatten() {
             if let Some(start) = Start::of_refused(resume) {
@@ -59,12 +59,9 @@ impl World {
             };
             let resume = resume.within(&members);
             for served in &resume.served {
-                let result = Buffer::Result {
-                    group: resume.group,
-                    op: served.held.op,
-                };
-                let bytes = || vec![0xdd; served.held.bytes as usize];
-                self.nodes[node].memory.entry(result).or_insert_with(bytes);
+                let id = (resume.group, served.held.op);
+                let memory = &mut self.nodes[node].memory;
+                memory.add_result(id, served.held.bytes);
             }
             starts.push(Start {
                 held: held(resume.group),
@@ -110,8 +107,7 @@ impl World {
                 base.and_then(GroupResume::needed_from),
             ) {
                 self.closed(node, group);
-                let memory = &mut self.nodes[node].memory;
-                memory.retain(|buffer, _| group_of(buffer) != group);
+                self.forget_group(node, group);
             }
         }
     }
@@ -121,7 +117,8 @@ impl World {
         self.note(format!("{node} is lost, comes back: {comes_back}"));
         let lost = &mut self.nodes[node];
         lost.machine = None;
-        lost.memory.clear();
+        lost.memory = Memory::default();
+        lost.own.clear();
         lost.life += 1;
         lost.report = None;
         self.give_up_messages_of(node);

@@ -2,11 +2,12 @@
 //! ways that it takes.
 
 use collective::machine::{
-    Buffer, Cause, GroupId, Handover, Input, OnPeerLoss, Recovery, Splits, Verdict, WORLD,
+    Buffer, Cause, GroupId, Handover, Input, OnPeerLoss, Recovery, Region, Splits, Verdict, WORLD,
 };
 use collective::{Call, DType, Numerics, OpKind};
 use sim::{Rng, explore};
 
+use crate::memory::Id;
 use crate::world::{MS, World};
 
 const WORD: usize = 8;
@@ -41,6 +42,37 @@ impl World {
         }
     }
 
+    /// Bytes of what a rank gets that nobody else gets.
+    pub(crate) fn own_bytes(&self, group: GroupId, rank: u32, op: usize) -> u64 {
+        let call = self.has(group, rank).unwrap().program[op];
+        if let OpKind::AllToAll { .. } = call.kind {
+            let receive = self.splits(group, rank, op).receive;
+            return receive.iter().sum::<u64>() * WORD as u64;
+        }
+        let ranks = &self.lanes[&group].ranks;
+        let at = ranks.binary_search(&rank).unwrap();
+        call.own_bytes(at as u32, ranks.len() as u32)
+    }
+
+    /// A place for what a rank gets. What an epoch before has left there may be told.
+    pub(crate) fn add_own(&mut self, node: usize, (group, op): Id, rank: usize, bytes: u64) {
+        let buffer = Buffer::Own { group, op, rank };
+        let node = &mut self.nodes[node];
+        if node.own.insert(buffer) {
+            node.memory.add_slot(buffer, bytes as u32);
+        }
+    }
+
+    /// What a rank finds there.
+    pub(crate) fn own(&self, node: usize, (group, op): Id, rank: usize, bytes: u64) -> Vec<u8> {
+        let region = Region {
+            buffer: Buffer::Own { group, op, rank },
+            offset: 0,
+            bytes,
+        };
+        self.nodes[node].memory.read(region).to_vec()
+    }
+
     /// A rank calls an operation of this kind.
     pub(crate) fn exchange(
         &mut self,
@@ -51,29 +83,14 @@ impl World {
         op: usize,
     ) {
         let call = self.has(group, rank).unwrap().program[op];
-        let lane = &self.lanes[&group];
-        let at = lane.ranks.binary_search(&rank).unwrap() as u32;
-        let is_all_to_all = matches!(call.kind, OpKind::AllToAll { .. });
-        let splits = self.splits(group, rank, op);
-        let bytes = if is_all_to_all {
-            splits.receive.iter().sum::<u64>() * WORD as u64
-        } else {
-            call.own_bytes(at, lane.ranks.len() as u32)
-        };
-        let own = Buffer::Own {
-            group,
-            op: op as u64,
-            rank: local,
-        };
-        let place = self.nodes[node].memory.entry(own).or_default();
-        // What an epoch before has left there may be told.
-        place.resize(bytes as usize, 0xdd);
-        let input = if is_all_to_all {
+        let bytes = self.own_bytes(group, rank, op);
+        self.add_own(node, (group, op as u64), local, bytes);
+        let input = if let OpKind::AllToAll { .. } = call.kind {
             Input::Exchange {
                 group,
                 rank: local,
                 call,
-                splits,
+                splits: self.splits(group, rank, op),
             }
         } else {
             Input::Submit {

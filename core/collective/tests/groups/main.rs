@@ -18,6 +18,10 @@ mod anything;
 mod draw;
 mod epochs;
 mod exchange;
+#[path = "../fixture/integers.rs"]
+mod integers;
+#[path = "../fixture/memory.rs"]
+mod memory;
 mod messages;
 mod opening;
 mod oracle;

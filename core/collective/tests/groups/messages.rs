@@ -1,7 +1,7 @@
 //! Messages between two ranks: in any order, beside everything else that the ranks do.
 
 use collective::machine::{
-    Broken, Buffer, Cause, FIRST_POST, GroupId, Input, Reason, Recovery, Verdict, WORLD,
+    Broken, Cause, FIRST_POST, GroupId, Input, Reason, Recovery, Verdict, WORLD,
 };
 use collective::{Call, DType, Numerics, OpKind};
 use sim::{Rng, explore};
@@ -109,14 +109,14 @@ impl World {
             numerics: Numerics::Fast,
         };
         let op = FIRST_POST + 2 * at as u64 + side as u64;
-        let memory = &mut self.nodes[node].memory;
         let rank = local;
         if side == 0 {
             let bytes = content(at, counts[0]);
-            memory.insert(Buffer::Input { group, op, rank }, bytes);
+            let ready = bytes.len() as u64;
+            let memory = &mut self.nodes[node].memory;
+            memory.add_input((group, op), rank, bytes, ready);
         } else {
-            let bytes = vec![0xdd; 8 * counts[1] as usize];
-            memory.insert(Buffer::Own { group, op, rank }, bytes);
+            self.add_own(node, (group, op), rank, 8 * counts[1]);
         }
         let refused = None;
         let post = Input::Post {
@@ -130,9 +130,22 @@ impl World {
         true
     }
 
-    pub(crate) fn message_ended(&mut self, op: u64, outcome: Result<Vec<u8>, Cause>) {
+    pub(crate) fn message_ended(
+        &mut self,
+        node: usize,
+        op: u64,
+        rank: usize,
+        outcome: Result<u32, Cause>,
+    ) {
         let at = (op - FIRST_POST) as usize;
-        let side = &mut self.messages[at / 2].sides[at % 2];
+        let (message, side) = (&self.messages[at / 2], at % 2);
+        let outcome = outcome.map(|_| {
+            if side == 0 {
+                return Vec::new();
+            }
+            self.own(node, (message.group, op), rank, 8 * message.counts[1])
+        });
+        let side = &mut self.messages[at / 2].sides[side];
         assert_eq!(*side, Side::Called, "told once");
         *side = Side::Ended(outcome);
     }

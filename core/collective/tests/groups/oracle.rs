@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{Broken, Cause, GroupId, OnPeerLoss, Verdict};
-use collective::{Call, OpKind, ReduceOp};
+use collective::{Call, OpKind};
 
+use crate::integers::{combine, words};
 use crate::refusal;
 use crate::trainer::{Lane, Outcome};
 use crate::world::World;
@@ -197,23 +198,5 @@ impl World {
                 combined.collect()
             }
         }
-    }
-}
-
-fn words(bytes: &[u8]) -> Vec<i64> {
-    let words = bytes.as_chunks().0.iter();
-    words.map(|word| i64::from_ne_bytes(*word)).collect()
-}
-
-fn combine(op: ReduceOp, column: impl Iterator<Item = i64>, ranks: i64) -> i64 {
-    let combined = match op {
-        ReduceOp::Sum | ReduceOp::Avg => column.reduce(i64::wrapping_add),
-        ReduceOp::Max => column.max(),
-        ReduceOp::Min => column.min(),
-        ReduceOp::PremulSum(_) => unreachable!("integers have no factor"),
-    };
-    match (op, combined.unwrap_or(0)) {
-        (ReduceOp::Avg, sum) => sum / ranks,
-        (_, whole) => whole,
     }
 }

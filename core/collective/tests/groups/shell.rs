@@ -1,25 +1,11 @@
-//! What a machine asks of its node: memory with real bytes, work that takes time, frames, links. Checks that buffers do
-//! not change while somebody reads them and that nobody touches what is released.
+//! What a machine asks of its node: work that takes time, frames, links.
 
-use collective::kernels::{self, Store};
 use collective::machine::{
     Broken, Buffer, Effect, Frame, GroupId, Input, OnPeerLoss, Region, Ticket,
 };
 
+use crate::memory::Work;
 use crate::world::{CHUNK, Event, MS, World};
-
-/// Local work or a transmission, until its ticket is reported.
-#[derive(Debug)]
-pub(crate) struct Work {
-    ticket: Ticket,
-    reads: Vec<(Region, Vec<u8>)>,
-    writes: Option<(Region, Vec<u8>)>,
-}
-
-/// The group that a buffer belongs to.
-pub(crate) fn group_of(buffer: &Buffer) -> GroupId {
-    buffer.group()
-}
 
 impl World {
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
@@ -36,26 +22,19 @@ impl World {
                 partials,
                 destination,
             } => {
-                let reads: Vec<_> = sources
-                    .iter()
-                    .chain(&partials)
-                    .map(|&region| (region, self.read(node, region)))
-                    .collect();
-                let slices: Vec<&[u8]> = reads.iter().map(|(_, bytes)| bytes.as_slice()).collect();
-                let mut result = vec![0; destination.bytes as usize];
-                let (elements, partials) = slices.split_at(sources.len());
-                let into = &mut [result.as_mut_slice()];
-                kernels::combine(arithmetic, into, elements, partials, Store::Cached);
-                self.work(node, ticket, reads, Some((destination, result)));
+                self.check_unread(node, destination);
+                let memory = &mut self.nodes[node].memory;
+                let work = memory.reduce(ticket, arithmetic, [sources, partials], destination);
+                self.work(node, work, true);
             }
             Effect::Copy {
                 ticket,
                 source,
                 destination,
             } => {
-                let bytes = self.read(node, source);
-                let reads = vec![(source, bytes.clone())];
-                self.work(node, ticket, reads, Some((destination, bytes)));
+                self.check_unread(node, destination);
+                let work = self.nodes[node].memory.copy(ticket, source, destination);
+                self.work(node, work, true);
             }
             Effect::End {
                 group,
@@ -64,19 +43,14 @@ impl World {
                 outcome,
             } => self.end(node, group, op, rank, outcome),
             Effect::FreeInputs { group, op } => {
-                self.nodes[node].memory.retain(|buffer, _| {
-                    !matches!(*buffer, Buffer::Input { group: g, op: o, .. } if (g, o) == (group, op))
-                });
+                self.nodes[node].memory.free_inputs((group, op));
             }
             Effect::Release { group, op } => {
-                let is_its = |buffer: &Buffer| match *buffer {
-                    Buffer::Result { group: g, op: o }
-                    | Buffer::Own {
-                        group: g, op: o, ..
-                    } => (g, o) == (group, op),
-                    Buffer::Input { .. } | Buffer::Receive { .. } | Buffer::Send { .. } => false,
-                };
-                self.nodes[node].memory.retain(|buffer, _| !is_its(buffer));
+                let id = (group, op);
+                let node = &mut self.nodes[node];
+                node.memory.release(id);
+                let is_its = |buffer: &Buffer| matches!(*buffer, Buffer::Own { group, op, .. } if (group, op) == id);
+                node.own.retain(|buffer| !is_its(buffer));
             }
             Effect::Begin { group } => self.allocate(node, group),
             Effect::Connect { peer } => {
@@ -95,18 +69,7 @@ impl World {
                 outcome,
             } => self.opened(node, group, rank, outcome),
             Effect::Closed { group } => {
-                let begun = self.nodes[node].memory.keys();
-                let left = begun
-                    .filter(|buffer| group_of(buffer) == group)
-                    .find(|buffer| {
-                        matches!(
-                            buffer,
-                            Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Own { .. }
-                        )
-                    });
-                assert_eq!(left, None, "released before the end of the group");
-                let memory = &mut self.nodes[node].memory;
-                memory.retain(|buffer, _| group_of(buffer) != group);
+                self.nodes[node].memory.close(group);
                 self.closed(node, group);
             }
             Effect::Late { group, op, ranks } => self.late.push((node, group, op, ranks)),
@@ -154,10 +117,9 @@ impl World {
                 .map(move |slot| Buffer::Send { group, tree, slot })
         });
         let all: Vec<Buffer> = receives.chain(sends).collect();
-        let all = all
-            .into_iter()
-            .map(|buffer| (buffer, vec![0xee; CHUNK as usize]));
-        self.nodes[node].memory.extend(all);
+        for buffer in all {
+            self.nodes[node].memory.add_slot(buffer, CHUNK);
+        }
     }
 
     fn send(&mut self, node: usize, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
@@ -169,12 +131,12 @@ impl World {
         );
         self.check_crossing(node, to);
         let payload = payload.map(|(ticket, region)| {
-            let bytes = self.read(node, region);
+            let (work, bytes) = self.nodes[node].memory.send(ticket, region);
             assert!(!bytes.is_empty() && bytes.len() <= CHUNK as usize);
             if let Frame::Data { .. } = frame {
                 *self.parts.entry((node, to)).or_default() += bytes.len() as u64;
             }
-            self.work(node, ticket, vec![(region, bytes.clone())], None);
+            self.work(node, work, false);
             bytes
         });
         let fence = self.fence();
@@ -200,58 +162,38 @@ impl World {
         assert!(pair.contains(&node) && pair.contains(&to), "{node} to {to}");
     }
 
-    fn work(
-        &mut self,
-        node: usize,
-        ticket: Ticket,
-        reads: Vec<(Region, Vec<u8>)>,
-        writes: Option<(Region, Vec<u8>)>,
-    ) {
-        if let Some((region, bytes)) = &writes {
-            // Until the work is done nobody may rely on the destination.
-            self.write(node, *region, &vec![0xcc; bytes.len()]);
-        }
+    fn work(&mut self, node: usize, work: Work, computes: bool) {
         let delay = self.a_while(MS / 2);
         let (life, epoch) = (self.nodes[node].life, self.epoch);
-        let work = Work {
-            ticket,
-            reads,
-            writes,
-        };
         let event = Event::Work {
             node,
             life,
             epoch,
             work,
+            computes,
         };
         self.queue.after(delay, event);
     }
 
-    pub(crate) fn finish(&mut self, node: usize, work: &Work) {
+    pub(crate) fn finish(&mut self, node: usize, work: &Work, computes: bool) {
         if self.nodes[node].machine.is_none() {
             return;
         }
-        for (region, bytes) in &work.reads {
-            let same = self.read(node, *region) == *bytes;
-            assert!(same, "{region:?} changed while node {node} read it");
-        }
-        if let Some((region, bytes)) = &work.writes {
-            self.nodes[node].computes = false;
-            self.write(node, *region, bytes);
-        }
+        self.nodes[node].computes &= !computes;
+        self.nodes[node].memory.finish(work);
         let ticket = work.ticket;
         self.handle(node, Input::Done { ticket });
     }
 
-    fn read(&self, node: usize, region: Region) -> Vec<u8> {
-        let buffer = self.nodes[node].memory.get(&region.buffer);
-        let buffer = buffer.unwrap_or_else(|| panic!("node {node} reads {region:?}: released"));
-        let from = region.offset as usize;
-        buffer[from..from + region.bytes as usize].to_vec()
+    /// A group has no part in what follows on a node.
+    pub(crate) fn forget_group(&mut self, node: usize, group: GroupId) {
+        let node = &mut self.nodes[node];
+        node.memory.forget(group);
+        node.own.retain(|buffer| buffer.group() != group);
     }
 
     /// What is final may be being read by ranks: nothing is written to it.
-    pub(crate) fn write(&mut self, node: usize, region: Region, bytes: &[u8]) {
+    pub(crate) fn check_unread(&self, node: usize, region: Region) {
         if let Buffer::Result { group, op } = region.buffer
             && self.recovery.on_peer_loss == OnPeerLoss::Hold
         {
@@ -262,9 +204,5 @@ impl World {
                 held.any(|held| held.op == op && held.complete && held.verdict.is_none());
             assert!(!is_final, "{region:?} is final");
         }
-        let buffer = self.nodes[node].memory.get_mut(&region.buffer);
-        let buffer = buffer.unwrap_or_else(|| panic!("node {node} writes {region:?}: released"));
-        let from = region.offset as usize;
-        buffer[from..from + bytes.len()].copy_from_slice(bytes);
     }
 }

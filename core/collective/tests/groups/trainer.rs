@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{
-    Buffer, Cause, Dispute, FIRST_POST, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
+    Cause, Dispute, FIRST_POST, GroupId, Input, OpId, OpenError, OpenReason, WORLD,
 };
 use collective::recovery::Told;
 use collective::{Call, DType, OpKind};
 use sim::Rng;
 
-use crate::shell::group_of;
 use crate::world::{Event, MS, World};
 
 /// The end of an operation as a rank was told it: the bytes it may read and the epoch, or why there are none.
@@ -193,23 +192,18 @@ impl World {
         call.check(size).unwrap();
         let input = self.input(group, rank, op);
         let total = input.len() as u64;
-        let bytes = call.result_bytes(size) as usize;
-        let memory = &mut self.nodes[node].memory;
-        let brought = Buffer::Input {
-            group,
-            op: id,
-            rank: local,
+        let ready = if call.kind.exchanges() {
+            total
+        } else {
+            self.rng.range(0..total + 1)
         };
-        memory.insert(brought, input);
-        let result = memory.entry(Buffer::Result { group, op: id }).or_default();
-        if bytes > result.len() {
-            result.resize(bytes, 0xdd);
-        }
+        let memory = &mut self.nodes[node].memory;
+        memory.add_input((group, id), local, input, ready);
+        memory.add_result((group, id), call.result_bytes(size));
         if call.kind.exchanges() {
             self.exchange(node, group, rank, local, op);
             return;
         }
-        let ready = self.rng.range(0..total + 1);
         if ready < total {
             let more = Input::Ready {
                 group,
@@ -244,8 +238,7 @@ impl World {
         };
         if !stays {
             // It may have stood in an epoch before.
-            let memory = &mut self.nodes[node].memory;
-            memory.retain(|buffer, _| group_of(buffer) != group);
+            self.forget_group(node, group);
         }
         let member = self.member(group, rank).unwrap();
         assert!(!member.stands, "answered once");
@@ -281,29 +274,31 @@ impl World {
         outcome: Result<u32, Cause>,
     ) {
         let rank = self.layout.ranks(node).start + local as u32;
-        let memory = &self.nodes[node].memory;
-        let own = Buffer::Own {
-            group,
-            op,
-            rank: local,
-        };
-        let result = memory.get(&own);
-        let result = result.or_else(|| memory.get(&Buffer::Result { group, op }));
-        let bytes = result.cloned().unwrap_or_default();
         self.note(format!(
             "{node}: operation {op} of group {group} for rank {rank}: {outcome:?}"
         ));
         if op >= FIRST_POST {
-            self.message_ended(op, outcome.map(|_| bytes));
+            self.message_ended(node, op, local, outcome);
             self.act_soon(rank);
             return;
         }
+        let exchanges = self.has(group, rank).unwrap().program[op as usize]
+            .kind
+            .exchanges();
+        let bytes = outcome.map(|_| {
+            if exchanges {
+                let bytes = self.own_bytes(group, rank, op as usize);
+                self.own(node, (group, op), local, bytes)
+            } else {
+                self.nodes[node].memory.tell((group, op)).to_vec()
+            }
+        });
         let member = self.member(group, rank).unwrap();
         if outcome.is_err_and(|cause| matches!(cause, Cause::Broken(_))) {
             // The trainer gives up.
             member.program.truncate(member.called);
         }
-        let outcome = outcome.map(|epoch| (bytes, epoch));
+        let outcome = outcome.and_then(|epoch| Ok((bytes?, epoch)));
         let earlier = member.outcomes.insert(op as usize, outcome);
         assert_eq!(earlier, None, "told once");
         self.act_soon(rank);

@@ -11,9 +11,9 @@ use collective::recovery::Report;
 use collective::{DoubleTree, Layout};
 use sim::{Conditions, Network, Queue, Rng};
 
+use crate::memory::{Memory, Payload, Work};
 use crate::messages::Message;
 use crate::priority::Urgency;
-use crate::shell::Work;
 use crate::trainer::Lane;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -26,13 +26,14 @@ pub(crate) enum Event {
         from: usize,
         fence: Fence,
         frame: Frame,
-        payload: Option<Vec<u8>>,
+        payload: Option<Payload>,
     },
     Work {
         node: usize,
         life: u64,
         epoch: u32,
         work: Work,
+        computes: bool,
     },
     /// A rank opens a group or calls an operation, as far as it may.
     Act { rank: u32 },
@@ -47,7 +48,9 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) machine: Option<Machine>,
-    pub(crate) memory: BTreeMap<Buffer, Vec<u8>>,
+    pub(crate) memory: Memory,
+    /// Places for what ranks get that nobody else gets.
+    pub(crate) own: BTreeSet<Buffer>,
     /// Counts its restarts.
     pub(crate) life: u64,
     pub(crate) report: Option<Report>,
@@ -226,9 +229,10 @@ impl World {
                 life,
                 epoch,
                 work,
+                computes,
             } => {
                 if (self.nodes[node].life, self.epoch) == (life, epoch) {
-                    self.finish(node, &work);
+                    self.finish(node, &work, computes);
                 }
             }
             Event::Act { rank } => self.act(rank),
@@ -243,6 +247,16 @@ impl World {
                 }
                 if input == Input::Tick {
                     self.nodes[node].tick = None;
+                }
+                if let Input::Ready {
+                    group,
+                    rank,
+                    op,
+                    ready,
+                } = input
+                {
+                    let memory = &mut self.nodes[node].memory;
+                    memory.ready((group, op), rank, ready);
                 }
                 if let Input::Linked { peer } = input {
                     let peer = self.present()[peer];
@@ -260,7 +274,7 @@ impl World {
         from: usize,
         fence: Fence,
         frame: Frame,
-        payload: Option<Vec<u8>>,
+        payload: Option<Payload>,
     ) {
         let members = &self.members[fence.epoch as usize - 1];
         let Ok(peer) = members.binary_search(&from) else {
@@ -276,8 +290,10 @@ impl World {
                 .unwrap()
                 .place(peer, fence, &frame)
         {
-            assert_eq!(region.bytes, bytes.len() as u64);
-            self.write(to, region, &bytes);
+            self.check_unread(to, region);
+            let memory = &mut self.nodes[to].memory;
+            memory.read_in(from, region, &bytes);
+            memory.has_read_in(from);
         }
         self.handle(to, Input::Frame { peer, fence, frame });
     }

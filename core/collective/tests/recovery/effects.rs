@@ -103,6 +103,7 @@ impl World {
             } => self.opened(node, group, rank, outcome),
             Effect::Closed { group } => {
                 self.note(("closed", node, group));
+                self.sidecars[node].memory.close(group);
                 self.forget_group(node, group);
             }
         }

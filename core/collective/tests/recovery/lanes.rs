@@ -202,9 +202,11 @@ impl World {
             members.all(has_closed)
         });
         let pairs = closed.flat_map(|(&group, _)| members.iter().map(move |&node| (group, node)));
-        pairs
-            .filter(|(group, node)| self.groups_at(*node).contains(group))
-            .collect()
+        let has_left = |&(group, node): &(GroupId, usize)| {
+            let left = self.sidecars[node].memory.groups();
+            self.groups_at(node).contains(&group) || group != WORLD && left.contains(&group)
+        };
+        pairs.filter(has_left).collect()
     }
 
     /// Groups whose end all were told need nobody any more.
@@ -229,7 +231,7 @@ impl World {
             .map(|rank| (rank - own.start) as usize)
             .collect();
         let sidecar = &mut self.sidecars[node];
-        sidecar.memory.keep(|buffer| buffer.group() != group);
+        sidecar.memory.forget(group);
         sidecar.own.retain(|buffer| buffer.group() != group);
         for local in closed {
             if sidecar.seats.remove(&(group, local)).is_some() {

@@ -16,6 +16,8 @@ mod exchange;
 mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+#[path = "../fixture/integers.rs"]
+mod integers;
 mod join;
 mod lanes;
 mod links;

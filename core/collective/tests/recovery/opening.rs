@@ -50,7 +50,7 @@ impl World {
             );
             assert!(lies_apart, "group {group} of rank {rank}: {error}");
             let sidecar = &mut self.sidecars[node];
-            sidecar.memory.keep(|buffer| buffer.group() != group);
+            sidecar.memory.forget(group);
             sidecar.own.retain(|buffer| buffer.group() != group);
         }
         let client = &self.clients[rank as usize];

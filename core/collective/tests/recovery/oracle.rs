@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{Cause, GroupId, Handover, Verdict};
-use collective::{Call, DoubleTree, OpKind, ReduceOp};
+use collective::{Call, DoubleTree, OpKind};
 
 use crate::fixture::reference::Reference;
+use crate::integers::{combine, words};
 use crate::lanes::{Lane, Outcome};
 use crate::refusal;
 use crate::world::World;
@@ -242,23 +243,5 @@ fn without_pair(call: Call) -> Call {
         | OpKind::ReduceScatter { .. }
         | OpKind::Barrier
         | OpKind::Close => call,
-    }
-}
-
-fn words(bytes: &[u8]) -> Vec<i64> {
-    let words = bytes.as_chunks().0.iter();
-    words.map(|word| i64::from_ne_bytes(*word)).collect()
-}
-
-fn combine(op: ReduceOp, column: impl Iterator<Item = i64>, ranks: i64) -> i64 {
-    let combined = match op {
-        ReduceOp::Sum | ReduceOp::Avg => column.reduce(i64::wrapping_add),
-        ReduceOp::Max => column.max(),
-        ReduceOp::Min => column.min(),
-        ReduceOp::PremulSum(_) => unreachable!("integers have no factor"),
-    };
-    match (op, combined.unwrap_or(0)) {
-        (ReduceOp::Avg, sum) => sum / ranks,
-        (_, whole) => whole,
     }
 }

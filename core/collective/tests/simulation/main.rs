@@ -6,6 +6,7 @@
 mod cluster;
 mod failure;
 #[path = "../fixture/mod.rs"]
+#[expect(dead_code, reason = "nobody closes a group here")]
 mod fixture;
 mod group;
 mod misfortune;
