@@ -316,3 +316,16 @@ fn a_report_that_cannot_be_true_is_not_believed() {
     });
     assert_eq!(gang.phase(), Phase::Running);
 }
+
+#[test]
+fn what_a_sidecar_has_reported_counts_no_more_when_it_has_restarted() {
+    let mut gang = Gang::new(3);
+    gang.stopped(1, 1, &[]);
+    gang.hello(1, None);
+    gang.stopped(0, 1, &[]);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), None);
+    assert_eq!(gang.phase(), Phase::Stopping { missing: vec![1] });
+    let effects = gang.stopped(1, 1, &[]);
+    assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
+}
