@@ -329,3 +329,18 @@ fn what_a_sidecar_has_reported_counts_no_more_when_it_has_restarted() {
     let effects = gang.stopped(1, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
 }
+
+#[test]
+fn what_a_sidecar_has_reported_counts_only_while_it_is_connected() {
+    let mut gang = Gang::new(3);
+    gang.stopped(1, 1, &[]);
+    let connection = connection(1);
+    gang.handle(Event::Disconnected { connection });
+    gang.stopped(0, 1, &[]);
+    let effects = gang.stopped(2, 1, &[]);
+    assert_eq!(proposed(&effects), None);
+    assert_eq!(gang.phase(), Phase::Stopping { missing: vec![1] });
+    // Only its way to the operator was lost: what it has said holds.
+    let effects = gang.hello(1, Some(1));
+    assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
+}
