@@ -344,3 +344,18 @@ fn what_a_sidecar_has_reported_counts_only_while_it_is_connected() {
     let effects = gang.hello(1, Some(1));
     assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
 }
+
+#[test]
+fn what_is_said_of_an_epoch_before_ends_no_later_one() {
+    let mut gang = Gang::new(2);
+    gang.stopped(0, 1, &[]);
+    gang.stopped(1, 1, &[]);
+    gang.handle(Event::Committed { epoch: 2 });
+    let late = gang.stopped(0, 1, &[]);
+    assert_eq!(told(&late), []);
+    gang.joined(0, 2);
+    gang.joined(1, 2);
+    let late = gang.stopped(1, 1, &[]);
+    assert_eq!(told(&late), []);
+    assert_eq!(gang.phase(), Phase::Running);
+}
