@@ -17,6 +17,16 @@ struct Gang {
 
 impl Gang {
     fn new(nodes: u32) -> Self {
+        let mut gang = Self::proposing(nodes);
+        let effects = gang.handle(Event::Committed { epoch: 1 });
+        let go = Message::Go { epoch: 1 };
+        assert_eq!(told(&effects).len(), nodes as usize);
+        assert!(told(&effects).iter().all(|(_, message)| **message == go));
+        gang
+    }
+
+    /// All have joined, and that is not written down yet.
+    fn proposing(nodes: u32) -> Self {
         let policy = Policy {
             on_peer_loss: OnPeerLoss::Shrink,
             least: 1,
@@ -29,10 +39,7 @@ impl Gang {
         };
         (0..nodes).for_each(|rank| drop(gang.hello(rank, None)));
         (0..nodes).for_each(|rank| drop(gang.joined(rank, 1)));
-        let effects = gang.handle(Event::Committed { epoch: 1 });
-        let go = Message::Go { epoch: 1 };
-        assert_eq!(told(&effects).len(), nodes as usize);
-        assert!(told(&effects).iter().all(|(_, message)| **message == go));
+        assert_eq!(gang.phase(), Phase::Proposing);
         gang
     }
 
@@ -358,4 +365,18 @@ fn what_is_said_of_an_epoch_before_ends_no_later_one() {
     let late = gang.stopped(1, 1, &[]);
     assert_eq!(told(&late), []);
     assert_eq!(gang.phase(), Phase::Running);
+}
+
+#[test]
+fn a_sidecar_that_restarts_while_the_start_is_written_down_has_lost_its_memory() {
+    let mut gang = Gang::proposing(2);
+    let effects = gang.hello(1, None);
+    assert_eq!(told(&effects), []);
+    gang.handle(Event::Committed { epoch: 1 });
+    assert_eq!(
+        gang.phase(),
+        Phase::Stopping {
+            missing: vec![0, 1]
+        }
+    );
 }

@@ -192,6 +192,17 @@ mod tests {
     }
 
     #[test]
+    fn who_is_reached_and_has_reached_nobody_is_not_with_the_others() {
+        let reached = |reached: &[u32]| Reach {
+            reached: reached.iter().copied().collect(),
+            unreached: BTreeSet::new(),
+        };
+        // It has lost its memory, and was told of fewer members than there are.
+        let reach = [reached(&[1, 2]), reached(&[0, 2]), reached(&[])];
+        assert_eq!(survive(&reach, |_| true), [0, 1]);
+    }
+
+    #[test]
     fn who_reaches_nobody_stays_out_and_who_is_silent_leaves_the_others_together() {
         let lonely = reach(9, |one, other| one == 4 || other == 4);
         assert_eq!(survive(&lonely, |_| true), [0, 1, 2, 3, 5, 6, 7, 8]);
