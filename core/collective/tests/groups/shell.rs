@@ -69,7 +69,15 @@ impl World {
                 outcome,
             } => self.opened(node, group, rank, outcome),
             Effect::Closed { group } => {
-                self.nodes[node].memory.close(group);
+                self.nodes[node].memory.keep(|buffer| {
+                    let is_slot = matches!(buffer, Buffer::Receive { .. } | Buffer::Send { .. });
+                    assert!(
+                        is_slot || buffer.group() != group,
+                        "{buffer:?} is there after the end of its group"
+                    );
+                    true
+                });
+                self.forget_group(node, group);
                 self.closed(node, group);
             }
             Effect::Late { group, op, ranks } => self.late.push((node, group, op, ranks)),

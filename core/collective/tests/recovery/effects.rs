@@ -103,7 +103,6 @@ impl World {
             } => self.opened(node, group, rank, outcome),
             Effect::Closed { group } => {
                 self.note(("closed", node, group));
-                self.sidecars[node].memory.close(group);
                 self.forget_group(node, group);
             }
         }

@@ -389,17 +389,6 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
             },
             Violation::Operation,
         ),
-        (
-            Frame::Down {
-                group: 1,
-                tree: 0,
-                op: 0,
-                chunk: 0,
-                bytes: 0,
-                mark: Mark::default(),
-            },
-            Violation::Group,
-        ),
     ];
     for (frame, violation) in cases {
         // In a pair, node 0 is the root of tree 0 and node 1 its child.
@@ -414,6 +403,25 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
         let broken: Vec<Broken> = cluster.broken.values().map(|&(_, broken)| broken).collect();
         assert_eq!(broken, [expected, expected], "{frame:?}");
     }
+}
+
+// Of two that call different things the one that hears of it first may be done with the group while the other's parts are
+// on their way.
+#[test]
+fn what_is_said_of_a_group_that_is_closed_is_dropped_and_counted() {
+    let mut cluster = Cluster::new(&mut Rng::new(0), Group::uniform(2, 1));
+    let late = Frame::Down {
+        group: 1,
+        tree: 0,
+        op: 0,
+        chunk: 0,
+        bytes: 0,
+        mark: Mark::default(),
+    };
+    cluster.inject(1, 0, FENCE, late);
+    cluster.run_until(100 * MS);
+    assert!(cluster.broken.is_empty());
+    assert_eq!(cluster.machine(1).counters().late_frames, 1);
 }
 
 #[test]
