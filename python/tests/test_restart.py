@@ -113,6 +113,18 @@ def reduce_on(folder):
     return CALLS, None
 
 
+def disturbed(sidecars, disturb, function):
+    """What the ranks give, while `disturb` is at work until they are over or it is done."""
+    over = threading.Event()
+    disturber = threading.Thread(target=disturb, args=[over])
+    disturber.start()
+    try:
+        return gang.successes(sidecars.run(function, sidecars.folder))
+    finally:
+        over.set()
+        disturber.join()
+
+
 @needed
 @unittest.skipUnless(OPERATOR.exists(), "there is no operator beside the sidecar")
 class RestartTest(unittest.TestCase):
@@ -121,11 +133,10 @@ class RestartTest(unittest.TestCase):
             quiet = gang.successes(sidecars.run(train, sidecars.folder))
         with Restarted(2, 2) as sidecars:
             killed = []
-            trained = threading.Event()
 
-            def kill():
+            def kill(over):
                 step, after = sidecars.folder / "step", 0
-                while len(killed) < KILLS and not trained.wait(0.3):
+                while len(killed) < KILLS and not over.wait(0.3):
                     # Two without their memory are more than can be survived: the one before must be at work again, and
                     # what it takes part in. A step or two may end without.
                     at = int(step.read_text() or 0) if step.exists() else 0
@@ -134,25 +145,18 @@ class RestartTest(unittest.TestCase):
                         killed.append(time.monotonic())
                         after = at + 3
 
-            killer = threading.Thread(target=kill)
-            killer.start()
-            try:
-                disturbed = gang.successes(sidecars.run(train, sidecars.folder))
-            finally:
-                trained.set()
-                killer.join()
+            trained = disturbed(sidecars, kill, train)
         self.assertGreater(len(killed), 1, "it was over before it was disturbed")
-        for (losses, ranks, _), (wanted, _, _) in zip(disturbed, quiet):
+        for (losses, ranks, _), (wanted, _, _) in zip(trained, quiet):
             self.assertEqual(losses, wanted)
             self.assertEqual(ranks, [4])
         self.assertEqual({epoch for _, _, epoch in quiet}, {1})
-        self.assertTrue(all(epoch > 1 for _, _, epoch in disturbed), disturbed)
+        self.assertTrue(all(epoch > 1 for _, _, epoch in trained), trained)
 
     def test_all_sidecars_killed_at_once_end_in_results_or_in_an_error_that_says_why(self):
         with Restarted(2, 2) as sidecars:
-            over = threading.Event()
 
-            def kill():
+            def kill(over):
                 at = [sidecars.folder / f"at-{rank}" for rank in range(4)]
                 for _ in range(KILLS):
                     for path in at:
@@ -166,13 +170,7 @@ class RestartTest(unittest.TestCase):
                         process.wait()
                         sidecars.start(node)
 
-            killer = threading.Thread(target=kill)
-            killer.start()
-            try:
-                ends = gang.successes(sidecars.run(reduce_on, sidecars.folder))
-            finally:
-                over.set()
-                killer.join()
+            ends = disturbed(sidecars, kill, reduce_on)
         if any(error for _, error in ends):
             for _, error in ends:
                 self.assertIn(LOST, error or "")

@@ -69,12 +69,16 @@ impl World {
                 outcome,
             } => self.opened(node, group, rank, outcome),
             Effect::Closed { group } => {
-                // In a later epoch it may be one that stood before and is refused since a loss.
-                let stood_before = self.epoch > 1;
+                // It may be one that stood before and is refused since a loss: then nobody was told its end.
+                let mut here = self.layout.ranks(node);
+                let was_ended = here.all(|rank| {
+                    let member = self.has(group, rank);
+                    member.is_none_or(|one| one.outcomes.len() >= one.program.len())
+                });
                 self.nodes[node].memory.keep(|buffer| {
                     let is_slot = matches!(buffer, Buffer::Receive { .. } | Buffer::Send { .. });
                     assert!(
-                        is_slot || stood_before || buffer.group() != group,
+                        is_slot || !was_ended || buffer.group() != group,
                         "{buffer:?} is there after the end of its group"
                     );
                     true
