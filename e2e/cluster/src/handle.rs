@@ -79,6 +79,16 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Restarts containerd as an upgrade of it does; containers run on.
+    pub fn restart_runtime(&self) -> Result<()> {
+        match self.cluster.engine {
+            Engine::Native => self.native().signal("containerd", "TERM"),
+            Engine::Kind => {
+                kind::inside(self.name(), &["systemctl", "restart", "containerd"]).map(|_| ())
+            }
+        }
+    }
+
     /// Runs a program inside the node, with its file systems and its network, and returns what it
     /// prints.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {

@@ -11,6 +11,7 @@ pub mod faults;
 pub mod lifecycle;
 pub mod scale;
 pub mod shrink;
+pub mod survival;
 pub mod training;
 pub mod upgrade;
 
@@ -87,6 +88,18 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Everything,
         faults::killed_leader_is_followed_without_a_restart
+    ),
+    scenario!(
+        Needs::Everything,
+        survival::restarted_runtime_and_patched_readiness_end_no_gang
+    ),
+    scenario!(
+        Needs::Everything,
+        survival::leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_up
+    ),
+    scenario!(
+        Needs::Everything,
+        survival::deleted_node_with_a_finalizer_is_left_by_the_contract
     ),
     scenario!(
         Needs::Everything,

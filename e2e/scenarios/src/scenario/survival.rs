@@ -1,0 +1,195 @@
+//! What must not end a healthy gang: a runtime that restarts, a node that is called not ready, a
+//! leader that was stopped in mid-write. And how a gang leaves a Node that is being deleted.
+
+use anyhow::{Context as _, Result, ensure};
+use crds::training_job::Phase;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::context::{Context, leader, leader_node};
+use crate::jobs::{Job, RUNS_UNTIL_ASKED};
+use crate::scenario::{NODE_LOSS, START};
+
+/// Keeps a Node object after its deletion, as node provisioners do while they drain it.
+const HOLD: &str = "example.com/hold";
+
+pub async fn restarted_runtime_and_patched_readiness_end_no_gang(context: Context) -> Result<()> {
+    context
+        .start(&Job::shell("blinking", 2, RUNS_UNTIL_ASKED))
+        .await?;
+    let before = context.pod_uids("blinking").await?;
+    let node = context.node_of("blinking", 1).await?;
+
+    context.cluster.node(&node)?.restart_runtime()?;
+    let renewed = context.lease_renewed(&node).await?;
+    context
+        .eventually(
+            "the kubelet goes on with its new runtime",
+            NODE_LOSS,
+            || async { Ok((context.lease_renewed(&node).await? > renewed).then_some(())) },
+        )
+        .await?;
+    context.node_ready(&node, true, NODE_LOSS).await?;
+    // The kubelet writes the truth again within ten seconds.
+    call_not_ready(&context, &node).await?;
+    context.node_ready(&node, true, NODE_LOSS).await?;
+
+    unharmed(&context, "blinking", &before).await?;
+    suspends(&context, "blinking").await
+}
+
+/// What somebody with the right to write a Node's status can say of it.
+async fn call_not_ready(context: &Context, node: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let patch = json!({"status": {"conditions": [{
+        "type": "Ready",
+        "status": "False",
+        "reason": "KubeletNotReady",
+        "message": "container runtime is down",
+    }]}});
+    nodes
+        .patch_status(node, &PatchParams::default(), &Patch::Strategic(&patch))
+        .await
+        .with_context(|| format!("failed to call {node} not ready"))?;
+    Ok(())
+}
+
+pub async fn leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_up(
+    context: Context,
+) -> Result<()> {
+    let stopped = leader_node(&context).await?;
+    let (pod, _) = leader(&context.client).await?;
+    context
+        .start(&Job::shell("steady", 1, RUNS_UNTIL_ASKED))
+        .await?;
+    let before = context.pod_uids("steady").await?;
+    // It has begun to write when the first of these jobs has an attempt.
+    context
+        .submit(&Job::shell("renewed", 1, RUNS_UNTIL_ASKED))
+        .await?;
+    context
+        .submit(&Job::shell("written", 1, RUNS_UNTIL_ASKED))
+        .await?;
+    context
+        .eventually("the leader writes", START, || async {
+            let job = context.job("renewed").await?;
+            Ok(job.status.filter(|status| status.attempt == 1).map(|_| ()))
+        })
+        .await?;
+    let node = context.cluster.node(&stopped)?;
+    node.run(&["pkill", "-STOP", "-x", "operator"])?;
+    let followed = follows(&context, &pod).await;
+    node.run(&["pkill", "-CONT", "-x", "operator"])?;
+    let renewed = followed?;
+
+    // The next leader carries a whole interruption out while the first one is awake again.
+    suspends(&context, "written").await?;
+    unharmed(&context, "steady", &before).await?;
+    unharmed(&context, "renewed", &renewed).await?;
+    for job in ["steady", "renewed"] {
+        context.delete(job).await?;
+        context.is_gone(job, START * 2).await?;
+    }
+    Ok(())
+}
+
+/// Another replica leads and finishes what was begun; a job that is made again under its old name has
+/// the pods that are returned.
+async fn follows(context: &Context, stopped: &str) -> Result<Vec<String>> {
+    context
+        .eventually("another operator leads", NODE_LOSS, || async {
+            let (now, _) = leader(&context.client).await?;
+            Ok((now != stopped).then_some(()))
+        })
+        .await?;
+    for job in ["renewed", "written"] {
+        context.reaches(job, Phase::Running, START * 2).await?;
+    }
+    context.delete("renewed").await?;
+    context.is_gone("renewed", START * 2).await?;
+    context
+        .start(&Job::shell("renewed", 1, RUNS_UNTIL_ASKED))
+        .await?;
+    context.pod_uids("renewed").await
+}
+
+pub async fn deleted_node_with_a_finalizer_is_left_by_the_contract(context: Context) -> Result<()> {
+    context
+        .start(&Job::shell("drained", 2, RUNS_UNTIL_ASKED))
+        .await?;
+    let node = context.node_of("drained", 1).await?;
+    finalizers(&context, &node, json!([HOLD])).await?;
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    nodes.delete(&node, &DeleteParams::default()).await?;
+    // A minute passes before a gang leaves: another Node may follow, and it should move once.
+    let moved = context
+        .eventually(
+            "the job runs without the deleted node",
+            START * 4,
+            || async {
+                let status = context.job("drained").await?.status.unwrap_or_default();
+                if status.phase != Phase::Running || status.attempt != 2 {
+                    return Ok(None);
+                }
+                let nodes = [
+                    context.node_of("drained", 0).await?,
+                    context.node_of("drained", 1).await?,
+                ];
+                Ok((!nodes.contains(&node)).then_some(status))
+            },
+        )
+        .await;
+    finalizers(&context, &node, Value::Null).await?;
+    // A kubelet registers its Node when it starts.
+    context.cluster.node(&node)?.restart()?;
+    context.node_ready(&node, true, NODE_LOSS).await?;
+    let status = moved?;
+    ensure!(status.restarts == 0, "leaving was charged as a failure");
+    let saved = status
+        .last_checkpoint
+        .context("the job was not asked to save before it left")?;
+    ensure!(saved.step == 7, "recorded step {}, saved 7", saved.step);
+    context.delete("drained").await?;
+    context.is_gone("drained", START * 2).await
+}
+
+async fn finalizers(context: &Context, node: &str, list: Value) -> Result<()> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let patch = json!({"metadata": {"finalizers": list}});
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .with_context(|| format!("failed to set the finalizers of {node}"))?;
+    Ok(())
+}
+
+/// The job still trains in its first attempt, with the pods that it had.
+async fn unharmed(context: &Context, job: &str, before: &[String]) -> Result<()> {
+    let status = context.job(job).await?.status.unwrap_or_default();
+    ensure!(
+        status.phase == Phase::Running && status.attempt == 1,
+        "{job} is {:?} in attempt {}",
+        status.phase,
+        status.attempt
+    );
+    ensure!(
+        before == context.pod_uids(job).await?,
+        "the pods of {job} changed"
+    );
+    Ok(())
+}
+
+/// The job still leaves by the contract when it is asked to, and then goes.
+async fn suspends(context: &Context, job: &str) -> Result<()> {
+    context.change(job, json!({"suspend": true})).await?;
+    let left = context.reaches(job, Phase::Suspended, START).await?;
+    let saved = left.status.and_then(|status| status.last_checkpoint);
+    ensure!(
+        saved.is_some_and(|saved| saved.step == 7),
+        "{job} left without its save"
+    );
+    context.delete(job).await?;
+    context.is_gone(job, START).await
+}
