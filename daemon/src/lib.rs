@@ -5,6 +5,7 @@ pub mod args;
 pub mod endpoints;
 pub mod logs;
 pub mod metrics;
+pub mod pending;
 pub mod ready;
 pub mod shutdown;
 
