@@ -31,7 +31,7 @@ Checks every file that git tracks or would track:
   - manifests carry the licence and take the workspace's lints; the chart's version is ours
   - dependencies have a licence of deny.toml's list, and none is banned there
   - each invariant of ARCHITECTURE.md has a test that names it, each folder a row of its map
-  - each trap of docs/protocol/traps.md names tests that exist, or says why it is not run
+  - each row of docs/protocol/traps.md and reliability.md names tests that exist, or says why not
 Files over 600 lines are listed; that alone is no error.",
     run,
 };

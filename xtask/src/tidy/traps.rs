@@ -1,58 +1,95 @@
-//! Each trap of `docs/protocol/traps.md` names tests that exist, or says that it is not run. A test is a link whose text is its
-//! name and whose target is its file.
+//! Each trap of `docs/protocol/traps.md` and each fault of `docs/protocol/reliability.md` names tests that exist, or says
+//! why there is none. A test is a link whose text is its name and whose target is its file.
 
 use super::{File, Findings};
 use std::path::{Component, Path, PathBuf};
 
-const PAGE: &str = "docs/protocol/traps.md";
-/// Traps are numbered from 1.
-const TRAPS: usize = 30;
+/// A page with a table of numbered rows.
+struct Page {
+    path: &'static str,
+    /// What a row's number begins with; rows count from 1.
+    letter: char,
+    /// How a row begins its last cell when no test holds it.
+    without: &'static str,
+    /// Where a list from elsewhere is answered, its length: no row may be left out.
+    rows: Option<usize>,
+}
+
+const PAGES: [Page; 2] = [
+    Page {
+        path: "docs/protocol/traps.md",
+        letter: 'T',
+        without: "Not run: ",
+        rows: Some(30),
+    },
+    Page {
+        path: "docs/protocol/reliability.md",
+        letter: 'R',
+        without: "Open: ",
+        rows: None,
+    },
+];
 
 pub(super) fn check(files: &[File], findings: &mut Findings) {
-    let Some(page) = files.iter().find(|file| file.path == PAGE) else {
-        findings.errors.push(format!("{PAGE} is missing"));
-        return;
-    };
-    let mut next = 1;
-    for row in page.text.lines().filter(|line| line.starts_with("| T")) {
-        let mut cells = row.split('|').map(str::trim).skip(1);
-        let id = cells.next().unwrap_or_default();
-        if !id[1..].starts_with(|c: char| c.is_ascii_digit()) {
-            continue; // The head.
-        }
-        let held_by = cells.nth(1).unwrap_or_default();
-        if id != format!("T{next}") {
-            findings
-                .errors
-                .push(format!("{PAGE}: {id} stands where T{next} belongs"));
-        }
-        next += 1;
-        let tests: Vec<(&str, &str)> = links(held_by).filter(|(name, _)| is_name(name)).collect();
-        if tests.is_empty() && !held_by.starts_with("Not run: ") {
-            findings.errors.push(format!(
-                "{PAGE}: {id} names no test and does not begin with \"Not run: \""
-            ));
-        }
-        for (name, target) in tests {
-            let path = resolve(target);
-            let has_it = files.iter().any(|file| {
-                Path::new(&file.path) == path
-                    && ["fn", "def"]
-                        .iter()
-                        .any(|word| file.text.contains(&format!("{word} {name}(")))
-            });
-            if !has_it {
+    for page in &PAGES {
+        page.check(files, findings);
+    }
+}
+
+impl Page {
+    fn check(&self, files: &[File], findings: &mut Findings) {
+        let Self {
+            path,
+            letter,
+            without,
+            rows,
+        } = self;
+        let Some(page) = files.iter().find(|file| file.path == *path) else {
+            findings.errors.push(format!("{path} is missing"));
+            return;
+        };
+        let mut next = 1;
+        let head = format!("| {letter}");
+        for row in page.text.lines().filter(|line| line.starts_with(&head)) {
+            let mut cells = row.split('|').map(str::trim).skip(1);
+            let id = cells.next().unwrap_or_default();
+            if !id[1..].starts_with(|c: char| c.is_ascii_digit()) {
+                continue; // The head.
+            }
+            let held_by = cells.nth(1).unwrap_or_default();
+            if id != format!("{letter}{next}") {
+                findings
+                    .errors
+                    .push(format!("{path}: {id} stands where {letter}{next} belongs"));
+            }
+            next += 1;
+            let tests: Vec<_> = links(held_by).filter(|(name, _)| is_name(name)).collect();
+            if tests.is_empty() && !held_by.starts_with(without) {
                 findings.errors.push(format!(
-                    "{PAGE}: {id} names {name}, which is not in {}",
-                    path.display()
+                    "{path}: {id} names no test and does not begin with {without:?}"
                 ));
             }
+            for (name, target) in tests {
+                let file = resolve(target);
+                let has_it = files.iter().any(|other| {
+                    Path::new(&other.path) == file
+                        && ["fn", "def"]
+                            .iter()
+                            .any(|word| other.text.contains(&format!("{word} {name}(")))
+                });
+                if !has_it {
+                    findings.errors.push(format!(
+                        "{path}: {id} names {name}, which is not in {}",
+                        file.display()
+                    ));
+                }
+            }
         }
-    }
-    if next != TRAPS + 1 {
-        findings
-            .errors
-            .push(format!("{PAGE} has {} traps, not {TRAPS}", next - 1));
+        if rows.is_some_and(|rows| next != rows + 1) {
+            findings
+                .errors
+                .push(format!("{path} has {} rows, not {rows:?}", next - 1));
+        }
     }
 }
 
@@ -89,12 +126,14 @@ fn resolve(target: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Findings, PAGE, TRAPS, check};
+    use super::{File, Findings, PAGES, Page};
+
+    const PAGE: &Page = &PAGES[0];
 
     /// Traps that are not run, but for the first, which is held as it says.
     fn errors(held_by: &str) -> Vec<String> {
         let mut text = format!("| T1 | It quacks. | {held_by} |\n");
-        for trap in 2..=TRAPS {
+        for trap in 2..=PAGE.rows.unwrap() {
             text += &format!("| T{trap} | It swims. | Not run: no duck |\n");
         }
         let file = |path: &str, text: &str| File {
@@ -102,9 +141,9 @@ mod tests {
             text: text.to_owned(),
         };
         let test = "#[test]\nfn a_duck_quacks() {}\n";
-        let files = [file(PAGE, &text), file("wire/src/duck.rs", test)];
+        let files = [file(PAGE.path, &text), file("wire/src/duck.rs", test)];
         let mut findings = Findings::default();
-        check(&files, &mut findings);
+        PAGE.check(&files, &mut findings);
         findings.errors
     }
 
