@@ -8,7 +8,7 @@ use crds::{Fabric, TrainingJob};
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
-use crate::mirror::{Key, Mirror};
+use crate::mirror::{Kept, Key, Mirror};
 use crate::training_job::translate::{Attempt, Claim, Node, Pod};
 
 /// All mirrors. Shared by the watches, the planner's loop and the rendezvous service.
@@ -34,6 +34,9 @@ pub struct Mirrors {
     /// The Fabric.
     pub fabrics: Mirror<Fabric>,
 }
+
+impl Kept for Arc<TrainingJob> {}
+impl Kept for Fabric {}
 
 impl Mirrors {
     /// Whether every kind was listed once.

@@ -13,6 +13,14 @@ const UNCONFIRMED: Duration = Duration::from_secs(30);
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type Key = (String, String);
 
+/// What a mirror keeps of an object.
+pub trait Kept: PartialEq {
+    /// Notes when states were first seen, by our own clock: durations count from there, because the
+    /// API server's clock and the kubelets' are not ours. `before` is what was kept of the name so
+    /// far, possibly of another object.
+    fn sighted(&mut self, _before: Option<&Self>, _now: Instant) {}
+}
+
 #[derive(Clone, Debug)]
 struct Entry<T> {
     value: T,
@@ -43,7 +51,7 @@ impl<T> Default for Mirror<T> {
     }
 }
 
-impl<T: PartialEq> Mirror<T> {
+impl<T: Kept> Mirror<T> {
     /// Whether the first listing is complete.
     pub fn is_synced(&self) -> bool {
         self.synced
@@ -114,7 +122,13 @@ impl<T: PartialEq> Mirror<T> {
         let Some((mut listed, began)) = self.listing.take() else {
             return;
         };
-        for (key, entry) in std::mem::take(&mut self.entries) {
+        let now = Instant::now();
+        let mut before = std::mem::take(&mut self.entries);
+        for (key, known) in &mut listed {
+            let old = before.get(key).map(|entry| &entry.value);
+            known.value.sighted(old, now);
+        }
+        while let Some((key, entry)) = before.pop_first() {
             let newer = match listed.get(&key) {
                 Some(known) => known.version < entry.version,
                 None => entry.unconfirmed.is_some_and(|at| at >= began),
@@ -148,6 +162,7 @@ impl<T: PartialEq> Mirror<T> {
             .get_mut(&(namespace.to_owned(), name.to_owned()))
         {
             change(&mut entry.value);
+            entry.value.sighted(None, Instant::now());
         }
     }
 
@@ -167,10 +182,12 @@ impl<T: PartialEq> Mirror<T> {
         });
     }
 
-    fn set(&mut self, key: Key, version: u64, value: T, unconfirmed: Option<Instant>) -> bool {
+    fn set(&mut self, key: Key, version: u64, mut value: T, unconfirmed: Option<Instant>) -> bool {
+        let now = Instant::now();
         match self.entries.get_mut(&key) {
             Some(entry) if entry.version > version => false,
             Some(entry) => {
+                value.sighted(Some(&entry.value), now);
                 let news = entry.value != value;
                 let unconfirmed = entry.unconfirmed.and(unconfirmed);
                 *entry = Entry {
@@ -181,6 +198,7 @@ impl<T: PartialEq> Mirror<T> {
                 news
             }
             None => {
+                value.sighted(None, now);
                 self.entries.insert(
                     key,
                     Entry {
@@ -198,6 +216,8 @@ impl<T: PartialEq> Mirror<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Kept for u64 {}
 
     fn key(name: &str) -> Key {
         ("team".to_owned(), name.to_owned())

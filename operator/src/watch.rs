@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cluster::{Cluster, Mirrors, key_of, version_of};
-use crate::mirror::Mirror;
+use crate::mirror::{Kept, Mirror};
 use crate::training_job::translate;
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
 
@@ -117,7 +117,7 @@ async fn watch<K, T>(
     translate: impl Fn(K) -> Option<T> + Send,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    T: PartialEq + Send,
+    T: Kept + Send,
 {
     let kind = K::kind(&());
     let mut events = watcher(api, config).default_backoff().boxed();

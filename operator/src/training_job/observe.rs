@@ -183,9 +183,9 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::mirror::Mirror;
+    use crate::mirror::{Kept, Mirror};
 
-    fn mirror<T: PartialEq>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
+    fn mirror<T: Kept>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
         let mut mirror = Mirror::default();
         mirror.listing(Instant::now());
         for (namespace, name, value) in objects {

@@ -1,6 +1,7 @@
 //! From what Kubernetes says to what the planner reasons about. Pure: one object in, one value out.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -10,6 +11,7 @@ use wire::assignment::{Assignment, LIMIT_BYTES};
 use wire::run_dir::CheckpointRef;
 use wire::termination::{Outcome, TerminationMessage};
 
+use crate::mirror::Kept;
 use crate::views::{
     AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TerminatedView,
 };
@@ -67,6 +69,8 @@ pub struct Attempt {
     pub attempt: scheduler::Attempt,
     /// Where the attempt resumes, when that is pinned.
     pub resume: Option<CheckpointRef>,
+    /// Since when it is known, by our own clock.
+    pub seen: Option<Instant>,
 }
 
 /// What is kept of a Pod.
@@ -76,6 +80,42 @@ pub struct Pod {
     pub pod: scheduler::Pod,
     /// Its uid: a later pod may have the same name.
     pub uid: Arc<str>,
+    /// Since when it is known to be as it is.
+    pub sight: Sight,
+}
+
+/// Since when a pod's states are known, by our own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The pod itself.
+    pub first: Option<Instant>,
+    /// That it is being deleted.
+    pub leaving: Option<Instant>,
+    /// That its trainer ended.
+    pub ended: Option<Instant>,
+}
+
+impl Kept for Pod {
+    fn sighted(&mut self, before: Option<&Self>, now: Instant) {
+        let before = before.filter(|before| before.uid == self.uid);
+        let known = before.map_or(self.sight, |before| before.sight);
+        let since = |holds: bool, known: Option<Instant>| holds.then(|| known.unwrap_or(now));
+        self.sight = Sight {
+            first: since(true, known.first),
+            leaving: since(self.pod.delete_by.is_some(), known.leaving),
+            ended: since(self.pod.has_ended(), known.ended),
+        };
+    }
+}
+
+impl Kept for Node {}
+impl Kept for Claim {}
+impl Kept for Attempt {
+    fn sighted(&mut self, before: Option<&Self>, now: Instant) {
+        let before = before.filter(|before| before.attempt.job == self.attempt.job);
+        let known = before.map_or(self.seen, |before| before.seen);
+        self.seen = Some(known.unwrap_or(now));
+    }
 }
 
 /// A point in time as the planner counts it.
@@ -170,6 +210,7 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
     Ok(Some(Attempt {
         attempt,
         resume: assignment.resume,
+        seen: None,
     }))
 }
 
@@ -195,6 +236,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
     Some(Pod {
         pod,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
+        sight: Sight::default(),
     })
 }
 

@@ -1,5 +1,7 @@
 //! Tests of `translate`: each starts from the JSON that an API server sends.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -218,4 +220,25 @@ fn a_node_is_ready_only_when_its_kubelet_says_so() {
         (ready("True"), ready("False"), ready("Unknown")),
         (true, false, false)
     );
+}
+
+#[test]
+fn durations_count_from_our_own_first_sight_and_of_another_pod_of_the_name_anew() {
+    let start = Instant::now();
+    let since = |seconds: u64| start + Duration::from_secs(seconds);
+    let at = |seconds: u64, uid: &str, deleting: bool, before: Option<&Pod>| {
+        let mut pod = pod(view(bound(), json!({"phase": "Pending"}), deleting)).unwrap();
+        pod.uid = uid.into();
+        pod.sighted(before, since(seconds));
+        pod
+    };
+    let first = at(0, "one", false, None);
+    let leaves = at(5, "one", true, Some(&first));
+    let later = at(9, "one", true, Some(&leaves)).sight;
+    assert_eq!(
+        (later.first, later.leaving),
+        (Some(since(0)), Some(since(5)))
+    );
+    let other = at(12, "two", false, Some(&leaves)).sight;
+    assert_eq!((other.first, other.leaving), (Some(since(12)), None));
 }

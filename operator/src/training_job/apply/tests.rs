@@ -141,6 +141,7 @@ impl World {
         let attempt = translate::Attempt {
             attempt,
             resume: None,
+            seen: None,
         };
         let at = ("team".to_owned(), "digits-1".to_owned());
         self.applier

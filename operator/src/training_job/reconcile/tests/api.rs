@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use wire::termination::TerminationMessage;
 
 use crate::cluster::{Cluster, key_of, version_of};
-use crate::mirror::Mirror;
+use crate::mirror::{Kept, Mirror};
 use crate::testing::{failure, response};
 use crate::training_job::translate;
 use crate::watch as watches;
@@ -291,7 +291,7 @@ fn list<K, T>(
     translate: impl Fn(K) -> Option<T>,
 ) where
     K: kube::ResourceExt + DeserializeOwned,
-    T: PartialEq,
+    T: Kept,
 {
     mirror.listing(Instant::now());
     for object in state.of(plural) {
