@@ -148,7 +148,7 @@ fn calls() -> Result<ExitCode> {
 }
 
 /// Model of the processor: figures of different ones cannot be compared.
-fn processor() -> Result<String> {
+pub(crate) fn processor() -> Result<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").context("failed to read /proc/cpuinfo")?;
     let model = text
         .lines()

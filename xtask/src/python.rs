@@ -61,7 +61,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     tests.args(["-m", "unittest"]);
     match &test {
         Some(test) => tests.args(["--verbose", test]),
-        None => tests.args(["discover", "--verbose"]),
+        None => tests.args(["discover", "--verbose", "--durations", "0"]),
     };
     let mut child = tests
         .stdin(Stdio::null())

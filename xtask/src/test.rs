@@ -2,8 +2,10 @@
 //! tests at the end. What takes long and needs nothing of the others begins at once, beside them. What the stages do is in the verbs and crates that they call.
 
 mod counts;
+mod ledger;
 mod made;
 mod stage;
+mod times;
 mod watchdog;
 
 use std::collections::HashMap;
@@ -20,6 +22,7 @@ use anyhow::{Context as _, Result};
 use crate::args::{Args, Usage};
 use crate::{Verb, cluster, packages, rdma, report};
 use counts::Counts;
+use ledger::Row;
 use stage::Stage;
 use watchdog::Watchdog;
 
@@ -27,7 +30,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "test",
     about: "runs all tests, cheapest first: rules, units, simulations, wire, images, real cluster",
     usage: "
-Usage: cargo xtask test [--only STAGE] [--filter NAME]
+Usage: cargo xtask test [--only STAGE] [--filter NAME] [--record]
        cargo xtask test --rdma [--filter NAME]
        cargo xtask test --packages
 
@@ -45,6 +48,9 @@ Stages, in order; `tools` begins with `tidy` and is waited for in its place:
   --rdma         run just the stage rdma
   --filter NAME  of the cluster's scenarios or the guest's tests, run those whose name contains NAME
   --packages     install what the machine lacks, run no test
+  --record       add the times of the stages and of what took longest to docs/measurements/times.csv
+
+At the end stand the programs and scenarios that took longest; target/test-times.csv has all of them.
 
 All stages together need root and Go. The run ends itself after 80 minutes, with the counts so far; the logs of a cluster
 that it took down are kept. Exit status 0 when every stage ran and no test failed.",
@@ -53,6 +59,9 @@ that it took down are kept. Exit status 0 when every stage ran and no test faile
 
 /// The whole run ends itself after this long, so that whoever started it still gets the counts.
 const TIME_LIMIT: Duration = Duration::from_secs(80 * 60);
+
+/// So many of what took longest are shown at the end.
+const SHOWN: usize = 15;
 
 /// The cluster of the scenarios.
 const SCENARIOS: &str = "e2e";
@@ -115,6 +124,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let filter = args.option("--filter")?.unwrap_or_default();
     let packages = args.switch("--packages");
     let in_guest = args.switch("--rdma");
+    let record = args.switch("--record");
     args.finish()?;
     if in_guest {
         return rdma::run(&filter);
@@ -140,12 +150,19 @@ fn run(mut args: Args) -> Result<ExitCode> {
     }
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
-    let (lines, counts) = run_all(&stages, &watchdog);
+    let (lines, counts, times) = run_all(&stages, &watchdog);
+    println!("== what took longest");
+    for row in ledger::slowest(&times, SHOWN) {
+        report::line(&row.name(), "", row.elapsed());
+    }
     println!("== stages");
     for (name, how, elapsed) in lines {
         report::line(name, how, elapsed);
     }
     report::line("all", "", started.elapsed());
+    if let Err(error) = ledger::keep(&times, record) {
+        println!("xtask test: the times are not kept: {error:#}");
+    }
     println!(
         "{} passed, {} failed, {} skipped",
         counts.passed, counts.failed, counts.not_run
@@ -170,8 +187,8 @@ fn install_packages() -> Result<()> {
 type Line = (&'static str, &'static str, Duration);
 
 /// Runs the stages in order until one fails; the early ones begin as soon as the packages are there.
-fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
-    let mut lines = Vec::new();
+fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts, Vec<Row>) {
+    let (mut lines, mut times) = (Vec::new(), Vec::new());
     let mut counts = Counts::default();
     let mut broken = false;
     thread::scope(|scope| {
@@ -196,6 +213,9 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
                 None => stage.run(watchdog),
             };
             counts += ended.counts;
+            times.push(Row::whole(stage.name, ended.elapsed));
+            let parts = ended.times.into_iter();
+            times.extend(parts.map(|(program, seconds)| Row::part(stage.name, program, seconds)));
             let Err(error) = ended.result else {
                 lines.push((stage.name, ended.made.ok(), ended.elapsed));
                 continue;
@@ -211,5 +231,5 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts) {
     });
     // A stage may fail without a test that failed: formatting, a build, the time limit.
     counts.failed = counts.failed.max(u64::from(broken));
-    (lines, counts)
+    (lines, counts, times)
 }

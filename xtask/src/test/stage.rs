@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::counts::{Counter, Counts};
 use super::made::Made;
+use super::times::Times;
 use super::watchdog::Watchdog;
 use crate::child;
 
@@ -28,6 +29,8 @@ pub(super) struct Ended {
     pub(super) counts: Counts,
     pub(super) made: Made,
     pub(super) elapsed: Duration,
+    /// What in it took how many seconds.
+    pub(super) times: Vec<(String, f64)>,
 }
 
 impl Stage {
@@ -35,9 +38,11 @@ impl Stage {
     pub(super) fn run(&self, watchdog: &Watchdog) -> Ended {
         let started = Instant::now();
         let (mut counter, mut made) = (Counter::default(), Made::default());
+        let mut times = Times::default();
         let result = self.show(watchdog, |line| {
             counter.read(line);
             made.read(line);
+            times.read(line);
             println!("{line}");
         });
         Ended {
@@ -45,6 +50,7 @@ impl Stage {
             counts: counter.counts(),
             made,
             elapsed: started.elapsed(),
+            times: times.rows(),
         }
     }
 
