@@ -317,6 +317,22 @@ impl Gangs {
         for key in due {
             self.handle(&key, Event::Tick);
         }
+        self.publish_who_is_heard();
+    }
+
+    /// Only at ticks: while a large gang joins, each hello is a change.
+    fn publish_who_is_heard(&mut self) {
+        let mut news = Vec::new();
+        for (key, meeting) in &mut self.gangs {
+            if meeting.is_news && meeting.look_who_is_heard() {
+                news.push((key.clone(), Arc::clone(&meeting.heard)));
+            }
+        }
+        if !news.is_empty() {
+            self.planner
+                .reports
+                .send_modify(|known| known.gangs.extend(news));
+        }
     }
 
     fn handle(&mut self, key: &(JobKey, u32), event: Event) {
@@ -325,6 +341,7 @@ impl Gangs {
             return;
         };
         let mut effects = Vec::new();
+        let is_hello = matches!(event, Event::Hello { .. });
         let before = matches!(event, Event::Committed { .. }).then(|| meeting.members());
         meeting.membership.handle(now, event, &mut effects);
         if let Some(before) = before {
@@ -349,6 +366,7 @@ impl Gangs {
                 }
             }
         }
+        meeting.is_news |= changed || is_hello;
         if changed {
             let view = meeting.membership.view().clone();
             debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
@@ -424,7 +442,10 @@ impl Gangs {
             .gangs
             .values()
             .filter_map(|meeting| meeting.stuck.clone());
+        let known =
+            |(key, meeting): (&_, &Meeting)| (Clone::clone(key), Arc::clone(&meeting.heard));
         let reports = Reports {
+            gangs: self.gangs.iter().map(known).collect(),
             checkpoints: checkpoints.collect(),
             suspects: self.suspects.clone(),
             stuck: stuck.collect(),

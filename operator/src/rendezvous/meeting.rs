@@ -1,6 +1,7 @@
 //! One gang as this leader knows it: its membership machine, the way to each sidecar, and since when it is at its end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Membership, Message, OnPeerLoss, View};
@@ -10,6 +11,7 @@ use tracing::error;
 use wire::rendezvous::ToSidecar;
 
 use crate::rendezvous::directory::Gang;
+use crate::training_job::observe::Heard;
 
 pub(super) struct Meeting {
     pub(super) gang: Gang,
@@ -17,6 +19,10 @@ pub(super) struct Meeting {
     pub(super) outboxes: BTreeMap<Connection, mpsc::Sender<ToSidecar>>,
     /// Why it cannot go on, where it should have.
     pub(super) stuck: Option<Stuck>,
+    /// Which nodes are heard, as published last.
+    pub(super) heard: Arc<Heard>,
+    /// Whether that may have changed since.
+    pub(super) is_news: bool,
 }
 
 impl Meeting {
@@ -27,7 +33,27 @@ impl Meeting {
             outboxes: BTreeMap::new(),
             gang: gang.clone(),
             stuck: None,
+            heard: Arc::default(),
+            is_news: true,
         }
+    }
+
+    /// Looks again which nodes are heard. True when that has changed.
+    pub(super) fn look_who_is_heard(&mut self) -> bool {
+        self.is_news = false;
+        let node = |rank: u32| self.gang.nodes.get(usize::try_from(rank).ok()?).cloned();
+        let view = self.membership.view();
+        let suspects = view.suspects.iter().map(|suspicion| suspicion.rank);
+        let heard = Heard {
+            heard: self.membership.heard().filter_map(node).collect(),
+            quiet: view.quiet.iter().copied().filter_map(node).collect(),
+            suspected: suspects.filter_map(node).collect(),
+        };
+        let news = heard != *self.heard;
+        if news {
+            self.heard = Arc::new(heard);
+        }
+        news
     }
 
     /// How many take part.

@@ -1,7 +1,8 @@
 //! Makes the planner's snapshot from the mirrors and from what the gangs reported. Pure but for the
 //! lock that the caller holds: one moment, plain values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
@@ -21,6 +22,20 @@ pub struct Reports {
     pub suspects: BTreeMap<NodeName, Timestamp>,
     /// Gangs that were to go on without lost nodes and cannot.
     pub stuck: Vec<Stuck>,
+    /// Which nodes are heard, for each attempt whose sidecars have dialled this leader.
+    pub gangs: BTreeMap<(JobKey, u32), Arc<Heard>>,
+}
+
+/// Which nodes of an attempt its rendezvous hears. A node in neither `heard` nor `quiet` has not dialled this leader,
+/// or has left in good order. Changes only when one of the sets does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Their sidecars sent something within `collective::membership::QUIET`, 3.5 s.
+    pub heard: BTreeSet<NodeName>,
+    /// Their sidecars were heard by this leader, but not for so long.
+    pub quiet: BTreeSet<NodeName>,
+    /// Members of the attempt say of them now that they are dead, silent or frozen.
+    pub suspected: BTreeSet<NodeName>,
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being

@@ -208,6 +208,12 @@ impl Membership {
         &self.announced
     }
 
+    /// Ranks that this leader hears: they have dialled, have not left, and are not quiet.
+    pub fn heard(&self) -> impl Iterator<Item = u32> {
+        let heard = |&(rank, member): &(&u32, &Member)| !member.left && !self.is_quiet(*rank);
+        self.members.iter().filter(heard).map(|(&rank, _)| rank)
+    }
+
     fn look(&self) -> View {
         let unknown = self.ranks_where(|member| member.is_none());
         let apart = self.ranks_where(|member| member.is_none_or(|member| !self.has_joined(member)));

@@ -474,3 +474,48 @@ async fn a_sidecar_that_talks_nonsense_is_cut_off() {
         Some(ToSidecar::Refused { .. })
     ));
 }
+
+#[tokio::test]
+async fn the_planner_learns_which_nodes_are_heard() {
+    let names = |nodes: &std::collections::BTreeSet<topology::NodeName>| -> Vec<String> {
+        nodes.iter().map(ToString::to_string).collect()
+    };
+    let mut running = start(Role::Leading, None).await;
+    let [mut first, second] = going(running.address).await;
+    let key = (gang(1, 2).gang.job, 1);
+    until(&mut running.reports, |reports| {
+        let gang = reports.gangs.get(&key);
+        gang.is_some_and(|gang| names(&gang.heard) == ["n0", "n1"] && gang.quiet.is_empty())
+    })
+    .await;
+
+    first
+        .say(&ToOperator::Suspect {
+            epoch: 1,
+            rank: 1,
+            reason: SuspectReason::Frozen,
+            detail: "silent for 2 s".to_owned(),
+        })
+        .await;
+    let suspected = |reports: &Reports| names(&reports.gangs[&key].suspected);
+    until(&mut running.reports, |reports| suspected(reports) == ["n1"]).await;
+
+    // It is quiet a while after its last word, and no longer heard.
+    drop(second);
+    let beating = tokio::spawn(async move {
+        loop {
+            first.say(&ToOperator::Heartbeat { progress: None }).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    });
+    let quiet = until(&mut running.reports, |reports| {
+        names(&reports.gangs[&key].quiet) == ["n1"]
+    })
+    .await;
+    assert_eq!(names(&quiet.gangs[&key].heard), ["n0"]);
+    beating.abort();
+
+    // An attempt that is over is forgotten.
+    *running.directory.0.lock().unwrap() = self::gang(2, 2);
+    until(&mut running.reports, |reports| reports.gangs.is_empty()).await;
+}
