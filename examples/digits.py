@@ -39,14 +39,18 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 
     # (2) Everything that a restart needs.
-    checkpoint = fireflyer.Checkpoint(model=model, optimizer=optimizer)
+    checkpoint = fireflyer.Checkpoint({"model": model, "optimizer": optimizer})
     # (3) 0, or where the last attempt left off.
     start = checkpoint.resume()
     shown = checkpoint.last
     if shown:
         say(f"resumed={shown.name}")
+    if start >= options.steps:
+        say(f"nothing to train: {start} of {options.steps} steps are done")
     trace = Trace(options.trace)
-    for step in range(start, options.steps):
+    # (4) Saves when it is time, when the job has to make room, and at the end.
+    for step in checkpoint.steps(options.steps):
+        shown = say_if_new(checkpoint.last, shown)
         began = time.monotonic()
         batch = batch_of(step, len(images), options.seed)
         loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
@@ -58,21 +62,13 @@ def main() -> None:
         trace.add(loss)
         if step % options.print_every == 0:
             say(f"step={step} loss={loss:.4f} allreduce={allreduce_rate(model):.2f}GB/s")
-        # (4) Saves when it is time, and when the job has to make room.
-        stop = checkpoint.step(step, loss)
-        if checkpoint.last != shown:
-            shown = checkpoint.last
-            say(f"checkpoint={shown.name}")
-        if stop:
-            say(f"stopped=step-{step}")
-            break
+        checkpoint.report(loss)
         time.sleep(max(0.0, began + options.pace - time.monotonic()))
+    say_if_new(checkpoint.last, shown)
+    if checkpoint.stopped:
+        # (5) The rest is the next attempt's.
+        say(f"stopped=step-{step}")
     else:
-        if start >= options.steps:
-            say(f"nothing to train: {start} of {options.steps} steps are done")
-        elif checkpoint.enabled:
-            # (5) The trained model.
-            say(f"checkpoint={checkpoint.save(options.steps - 1).name}")
         say(f"accuracy={accuracy(model.module, test_images, test_labels):.4f}")
     dist.destroy_process_group()
 
@@ -124,8 +120,10 @@ def batch_of(step: int, images: int, seed: int) -> torch.Tensor:
 
 
 def mean_over_ranks(loss: torch.Tensor) -> float:
-    dist.all_reduce(loss)
-    return loss.item() / dist.get_world_size()
+    """The mean of those who take part: a job may go on without ranks that were lost."""
+    total = torch.stack([loss, torch.ones_like(loss)])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
 
 
 def allreduce_rate(model: torch.nn.Module) -> float:
@@ -141,9 +139,10 @@ def allreduce_rate(model: torch.nn.Module) -> float:
 def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     """The share of images that is read right; each rank reads a part of them."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())
-    right = (model(images[mine]).argmax(1) == labels[mine]).sum()
-    dist.all_reduce(right)
-    return right.item() / len(labels)
+    right = model(images[mine]).argmax(1) == labels[mine]
+    total = torch.tensor([right.sum(), right.numel()])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
 
 
 class Trace:
@@ -155,6 +154,13 @@ class Trace:
     def add(self, loss: float) -> None:
         if self._file is not None:
             self._file.write(f"{loss!r}\n")
+
+
+def say_if_new(last: object, shown: object) -> object:
+    """Prints the newest checkpoint, if it is another than was shown last."""
+    if last is not None and last != shown:
+        say(f"checkpoint={last.name}")
+    return last
 
 
 def say(line: str) -> None:

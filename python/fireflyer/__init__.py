@@ -3,14 +3,12 @@
 A training script changes one word for the backend, ``init_process_group("hfreduce")``, and three
 lines for checkpoints::
 
-    checkpoint = fireflyer.Checkpoint(model=model, optimizer=optimizer)
-    for step in range(checkpoint.resume(), total_steps):
-        loss = train_one(step)
-        if checkpoint.step(step, loss):
-            break
+    checkpoint = fireflyer.Checkpoint({"model": model, "optimizer": optimizer})
+    for step in checkpoint.steps(total_steps):
+        checkpoint.report(train_one(step))
 
 Importing this package is cheap and has no effect: PyTorch and the native module are imported, and
-the signal handler is installed, when a name that needs them is first used.
+in a job the signal handler is installed, when a name that needs them is first used.
 """
 
 from __future__ import annotations
@@ -18,9 +16,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from .errors import CheckpointError, HFReduceError
+from .errors import (
+    CheckpointError,
+    CheckpointUnavailable,
+    HFReduceError,
+    NoUsableCheckpoint,
+    StateError,
+)
 
 if TYPE_CHECKING:
+    from . import hooks, store
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
     from .membership import Members, members
@@ -29,10 +34,15 @@ __all__ = [
     "Arena",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointUnavailable",
     "HFReduceError",
     "Members",
+    "NoUsableCheckpoint",
+    "StateError",
+    "hooks",
     "members",
     "should_stop",
+    "store",
 ]
 
 _HOMES = {
@@ -43,8 +53,13 @@ _HOMES = {
     "should_stop": ".checkpoint",
 }
 
+#: Modules that are imported when they are first used.
+_MODULES = ("hooks", "store")
+
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""Tells the platform how far training is: ``progress.json`` and ``ack.json`` in the run directory.
+"""Tells the platform how far training is: ``progress.json``, ``ack.json`` and ``cause.json`` in the run directory.
 
-Owns the two files and the rate at which they change. The node's sidecar reads them and forwards them
-to the operator. Only the lowest rank that is left writes; telling never fails the training.
+Owns the three files and the rate at which they change. The node's sidecar reads them and forwards them
+to the operator; the launcher reads the cause of a failure. Only the lowest rank that is left writes, but a cause, which
+is the same on all ranks; telling never fails the training.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 #: At most one write of the progress in this time, in seconds; the sidecar reads it as often.
 PERIOD_SECONDS = 1.0
+#: Longest text that is told, in characters.
+TEXT_LIMIT = 500
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Progress:
         self._written_at = -math.inf
         self._failed = False
         self._checkpoint: CheckpointRef | None = None
+        self._passed_over: str | None = None
 
     def step(self, step: int, loss: SupportsFloat | None) -> None:
         """Step `step` is done. Written at most once in `PERIOD_SECONDS`; `loss` is read only then."""
@@ -62,6 +66,22 @@ class Progress:
         self._checkpoint = checkpoint
         self._write_progress({"step": checkpoint.step})
 
+    def passed_over(self, text: str) -> None:
+        """Another checkpoint was loaded than should have been. Written with the next `durable`."""
+        self._passed_over = _cut(text)
+
+    def ending(self, cause: str, text: str) -> None:
+        """This run ends, and not by a fault of its program. Written by every rank: any may be the first that ends."""
+        self._write("cause.json", {"kind": cause, "message": _cut(text)})
+
+    def goes_on(self) -> None:
+        """Takes back what `ending` told: the program goes on without."""
+        if self._run_dir is not None:
+            try:
+                (self._run_dir / "cause.json").unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("failed to remove cause.json: %s", error)
+
     def acknowledge(self, checkpoint: CheckpointRef) -> None:
         """`checkpoint` was saved because the gang was asked to stop."""
         self._write("ack.json", asdict(checkpoint))
@@ -69,13 +89,16 @@ class Progress:
     def _write_progress(self, content: dict) -> None:
         if self._checkpoint is not None:
             content["checkpoint"] = asdict(self._checkpoint)
+        if self._passed_over is not None:
+            content["passedOver"] = self._passed_over
         self._write("progress.json", content)
 
     def _write(self, name: str, content: dict) -> None:
         if self._run_dir is None:
             return
         path = self._run_dir / name
-        new = path.with_suffix(".new")
+        # The ranks of a node may write the same file at once.
+        new = path.with_suffix(f".{os.getpid()}.new")
         try:
             new.write_text(json.dumps(content))
             os.replace(new, path)
@@ -85,3 +108,9 @@ class Progress:
                     "failed to write %s: %s; the platform does not see progress", path, error
                 )
             self._failed = True
+
+
+def _cut(text: str) -> str:
+    """The text as the platform takes it: short, on one line, in printable characters."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 1] + "…"

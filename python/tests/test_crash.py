@@ -91,7 +91,7 @@ class ForgetfulDisk(Disk):
 def checkpoint(root, attempt, state, disk=None):
     told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
     told = replace(told, attempt=attempt, checkpoint_dir=root, keep_last=1)
-    return Checkpoint(environment=told, disk=disk, counting=state)
+    return Checkpoint({"counting": state}, environment=told, disk=disk)
 
 
 def save(root, disk):

@@ -21,6 +21,8 @@ from fireflyer.checkpoint import agreement, stop
 from fireflyer.environment import Environment
 
 TRIALS = 200
+#: What is no state among the arguments of `checkpoint`.
+OPTIONS = ("sharded", "interval_seconds", "clock")
 
 
 class Own:
@@ -38,7 +40,8 @@ class Own:
 
 def checkpoint(root, attempt=1, **given):
     told = replace(Environment.read(), attempt=attempt, checkpoint_dir=Path(root))
-    return Checkpoint(environment=told, **given)
+    options = {name: given.pop(name) for name in OPTIONS if name in given}
+    return Checkpoint(given, environment=told, **options)
 
 
 def stop_at_random(root, seed):
@@ -133,8 +136,8 @@ def periodic(root):
 
     writer = checkpoint(root, own=Own(rank), sharded=["own"], interval_seconds=20, clock=clock)
     saved = []
-    real = writer.save
-    writer.save = lambda step: saved.append(step) or real(step)
+    real = writer._save
+    writer._save = lambda step, proof: saved.append(step) or real(step, proof)
     for step in range(60):
         writer.step(step)
     return saved
@@ -217,11 +220,17 @@ class GangTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = directory.name
 
+    def job(self, ranks):
+        """Variables of ranks that run in a job: SIGTERM is taken for a request there."""
+        run = Path(self.root, "run")
+        run.mkdir()
+        return [{"FIREFLYER_RUN_DIR": str(run)}] * ranks
+
     def test_all_ranks_save_the_same_step_whenever_any_is_asked_to_stop(self):
         # SAVE-1: an interruption saves one step, the same on all ranks, wherever it strikes.
         seed = os.environ.get("SEED", str(time.time_ns()))
         print(f"SEED={seed}", flush=True)
-        ends = gang.successes(gang.run(stop_at_random, 4, self.root, seed))
+        ends = gang.successes(gang.run(stop_at_random, 4, self.root, seed, variables=self.job(4)))
         self.assertEqual(len(ends[0]), TRIALS)
         for trial, by_rank in enumerate(zip(*ends)):
             steps = {step for step, _ in by_rank}
@@ -231,12 +240,12 @@ class GangTest(unittest.TestCase):
         self.assertGreater(len({step for step, _ in ends[0]}), 5)
 
     def test_one_rank_asked_stops_all_and_the_others_were_not_asked(self):
-        first, second = gang.successes(gang.run(stop_alone, 2, None))
+        first, second = gang.successes(gang.run(stop_alone, 2, None, variables=self.job(2)))
         self.assertEqual(first, [(False, True)] * 3)
         self.assertEqual(second, [(True, True)] * 3)
 
     def test_a_signal_in_the_middle_of_a_request_does_not_block(self):
-        lines, asked = gang.successes(gang.run(stop_at_every_line, 1, backend=None))[0]
+        lines, asked = gang.successes(gang.run(stop_at_every_line, 1, backend=None, variables=self.job(1)))[0]
         self.assertGreater(lines, 0)
         self.assertTrue(asked)
 

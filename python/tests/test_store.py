@@ -87,7 +87,7 @@ def lose_the_first(folder, sidecar):
     """Rank 0 and its sidecar are killed; the others go on with the store, and with collectives."""
     store = dist.distributed_c10d._get_default_store()
     rank = dist.get_rank()
-    checkpoint = fireflyer.Checkpoint(directory=folder / "saved", model=torch.nn.Linear(2, 2))
+    checkpoint = fireflyer.Checkpoint({"model": torch.nn.Linear(2, 2)}, directory=folder / "saved")
     checkpoint.save(1)
     store.set(f"of {rank}", "before")
     store.wait([f"of {other}" for other in range(3)], timedelta(seconds=30))

@@ -1,9 +1,9 @@
 """Checkpoints that survive interruption, node loss and a kill at any moment.
 
 A checkpoint is a directory ``attempt-N/step-S`` of shard files and a manifest that is written last. The
-manifest lists, for every tensor, its file, offset, length, type, shape and SHA-256. Importing this
+manifest lists, for every tensor, its file, offset, length, type, shape and SHA-256. In a job, importing this
 installs a SIGTERM handler: the process is asked to stop, not ended (see `Checkpoint.step`). In a process
-of multiprocessing only `Checkpoint` and `should_stop` do that.
+of multiprocessing only `Checkpoint` and `should_stop` do that. Outside a job no handler is installed.
 """
 
 import multiprocessing

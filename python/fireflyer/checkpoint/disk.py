@@ -1,7 +1,7 @@
-"""The effects of saving on the file system, each of which may be the last one before a crash.
+"""The file system as checkpoints use it. Each effect of saving may be the last one before a crash, and each read may fail.
 
-Owns the order of write, fsync and rename, and what a person can do about a missing right. What is written, and what a directory full of leftovers means,
-is decided elsewhere.
+Owns the order of write, fsync and rename, and what a person can do about a missing right. What is written, and what a
+directory full of leftovers means, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -9,16 +9,45 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Union
+from typing import IO, Union
 
 Bytes = Union[bytes, memoryview]
 
+#: Errors that say that a file is not there. Any other one says nothing about what is there.
+MISSING = (FileNotFoundError, NotADirectoryError)
+
 
 class Disk:
-    """The file system. Tests override `before` to crash at any effect."""
+    """The file system. Tests override `before` to crash at any effect, and `reading` to fail at any read."""
 
     def before(self, effect: str, path: Path) -> None:
         """Called before every effect."""
+
+    def reading(self, path: Path) -> None:
+        """Called before `path` is looked at."""
+
+    def open(self, path: Path) -> IO[bytes]:
+        """Opens a file to be read, without a buffer."""
+        self.reading(path)
+        return open(path, "rb", buffering=0)
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is such a file; an `OSError` if that cannot be seen."""
+        self.reading(path)
+        try:
+            os.stat(path)
+        except MISSING:
+            return False
+        return True
+
+    def folders(self, path: Path) -> list[Path]:
+        """The folders in a folder, in order; none if it is not there. An `OSError` if it cannot be listed."""
+        self.reading(path)
+        try:
+            with os.scandir(path) as entries:
+                return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+        except MISSING:
+            return []
 
     def make_directory(self, path: Path) -> None:
         """Makes `path` and its parents, durably."""

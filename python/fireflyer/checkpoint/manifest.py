@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..environment import parse_checkpoint_name
-from ..errors import CheckpointError
+from ..errors import CheckpointError, CheckpointUnavailable
+from .disk import MISSING, Disk
 from .state import DTYPES
 
 NAME = "manifest.json"
@@ -50,20 +50,30 @@ class Manifest:
         return f"attempt-{self.attempt}/step-{self.step}"
 
     def encode(self) -> tuple[bytes, str]:
-        """Its bytes, and their SHA-256 in hex."""
+        """Its bytes, and their SHA-256 in hex. A `CheckpointError` if it would be too large to be read."""
         value = {"format": FORMAT, **asdict(self)}
         content = _json({**value, "sha256": _digest(_json(value))})
+        if len(content) > LIMIT_BYTES:
+            raise CheckpointError(
+                f"the manifest has {len(content)} bytes, at most {LIMIT_BYTES} can be read: {len(self.tensors)} "
+                f"tensors of {self.world_size} ranks are too many; save fewer, larger ones"
+            )
         return content, _digest(content)
 
 
-def read(directory: Path) -> tuple[Manifest, str]:
-    """The manifest of a checkpoint and its digest; a `CheckpointError` says why it cannot be used."""
+def read(directory: Path, disk: Disk | None = None) -> tuple[Manifest, str]:
+    """The manifest of a checkpoint and its digest.
+
+    A `CheckpointError` says why it cannot be used, a `CheckpointUnavailable` why it cannot be read now.
+    """
     path = directory / NAME
     try:
-        with open(path, "rb") as file:
+        with (disk or Disk()).open(path) as file:
             content = file.read(LIMIT_BYTES + 1)
-    except OSError as error:
+    except MISSING as error:
         raise CheckpointError(f"failed to read {path}: {error.strerror}") from error
+    except (OSError, MemoryError) as error:
+        raise CheckpointUnavailable(f"failed to read {path}: {error or 'out of memory'}") from error
     if len(content) > LIMIT_BYTES:
         raise CheckpointError(f"failed to read {path}: it is larger than {LIMIT_BYTES} bytes")
     try:
@@ -76,66 +86,73 @@ def read(directory: Path) -> tuple[Manifest, str]:
         del value["format"]
         manifest = Manifest(**value)
         _check(manifest)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"failed to parse {path}: {error}") from error
-    if _numbers(directory) != (manifest.attempt, manifest.step):
+    except MemoryError as error:
+        raise CheckpointUnavailable(f"failed to parse {path}: out of memory") from error
+    if numbers(directory) != (manifest.attempt, manifest.step):
         raise CheckpointError(f"failed to use {path}: it describes {manifest.name}")
     return manifest, _digest(content)
 
 
-def durable(root: Path) -> tuple[list[tuple[Manifest, str]], list[str]]:
-    """The checkpoints below `root`, newest first, and why others that have a manifest are not among them.
+@dataclass
+class Found:
+    """What lies below a directory of checkpoints."""
 
-    An `OSError` if `root` cannot be read.
-    """
-    found, unusable = [], []
-    for directory in step_directories(root):
-        if (directory / NAME).exists():
-            try:
-                found.append(read(directory))
-            except CheckpointError as error:
-                unusable.append(str(error))
-    found.sort(key=lambda one: (one[0].sequence, one[0].attempt, one[0].step), reverse=True)
-    return found, unusable
+    #: The checkpoints whose manifests are whole, with their digests, newest first.
+    durable: list[tuple[Manifest, str]] = field(default_factory=list)
+    #: Names of those whose manifests are damaged, and why.
+    damaged: dict[str, str] = field(default_factory=dict)
+    #: Names of those whose manifests cannot be read now, and why.
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
-def leftovers(root: Path, attempt: int) -> list[Path]:
+def find(root: Path, disk: Disk | None = None) -> Found:
+    """The checkpoints below `root`. An `OSError` if it cannot be listed."""
+    disk = disk or Disk()
+    found = Found()
+    for directory in step_directories(root, disk):
+        name = "/".join(directory.parts[-2:])
+        try:
+            if disk.exists(directory / NAME):
+                found.durable.append(read(directory, disk))
+        except (CheckpointUnavailable, OSError, MemoryError) as error:
+            found.unavailable[name] = str(error) or "out of memory"
+        except CheckpointError as error:
+            found.damaged[name] = str(error)
+    found.durable.sort(key=lambda one: (one[0].sequence, one[0].attempt, one[0].step), reverse=True)
+    return found
+
+
+def leftovers(root: Path, attempt: int, disk: Disk) -> list[Path]:
     """What saves of `attempt` or of an earlier one left when they were interrupted.
 
     A later attempt may be saving: then `attempt` is void and was not told.
     """
     return [
         directory
-        for directory in step_directories(root)
-        if _numbers(directory)[0] <= attempt and not (directory / NAME).exists()
+        for directory in step_directories(root, disk)
+        if numbers(directory)[0] <= attempt and not disk.exists(directory / NAME)
     ]
 
 
-def step_directories(root: Path) -> list[Path]:
+def step_directories(root: Path, disk: Disk) -> list[Path]:
     """All directories below `root` that are named like a checkpoint; none if there is no `root`.
 
     An `OSError` if they cannot be listed: what cannot be seen must not look like nothing.
     """
     return [
         step
-        for attempt in _folders(root)
+        for attempt in disk.folders(root)
         if attempt.name.startswith("attempt-")
-        for step in _folders(attempt)
+        for step in disk.folders(attempt)
         if parse_checkpoint_name(f"{attempt.name}/{step.name}") is not None
     ]
 
 
-def _numbers(directory: Path) -> tuple[int, int]:
+def numbers(directory: Path) -> tuple[int, int]:
     """Attempt and step in the name of a directory; (-1, -1) if it is named otherwise."""
     return parse_checkpoint_name("/".join(directory.parts[-2:])) or (-1, -1)
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from ..errors import CheckpointError
-from .disk import Disk
+from ..errors import CheckpointError, CheckpointUnavailable
+from .disk import MISSING, Disk
 from .state import DTYPES, dtype_name
 
 #: Offsets are multiples of this, in bytes: a page, so that a shard can be mapped or read directly.
@@ -55,24 +55,64 @@ def write(
     return end, index
 
 
-def read(directory: Path, index: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Reads and verifies the tensors of `index`; a `CheckpointError` names the one that is damaged."""
-    by_file: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for name, entry in index.items():
-        by_file.setdefault(entry["file"], []).append((name, entry))
+def read(
+    disk: Disk, directory: Path, index: dict[str, dict[str, Any]]
+) -> dict[str, torch.Tensor]:
+    """Reads and verifies the tensors of `index`.
+
+    A `CheckpointError` names the one that is damaged, a `CheckpointUnavailable` the file that cannot be read now.
+    """
     tensors = {}
-    for file_name, entries in sorted(by_file.items()):
-        path = directory / file_name
+
+    def place(name: str, entry: dict[str, Any]) -> memoryview:
         try:
-            with open(path, "rb", buffering=0) as file:
-                for name, entry in sorted(entries, key=lambda one: one[1]["offset"]):
-                    tensors[name] = _read_one(file, path, name, entry)
-        except OSError as error:
-            raise CheckpointError(f"failed to read {path}: {error.strerror}") from error
+            tensors[name] = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
+        except (RuntimeError, MemoryError) as error:  # Its size was compared with the file's.
+            raise CheckpointUnavailable(f"failed to take memory for {name}: {error}") from error
+        return _bytes(tensors[name])
+
+    _read(disk, directory, index, place)
     return tensors
 
 
-def _read_one(file: Any, path: Path, name: str, entry: dict[str, Any]) -> torch.Tensor:
+def verify(disk: Disk, directory: Path, index: dict[str, dict[str, Any]]) -> None:
+    """Reads the tensors of `index` back and forgets them; raises what `read` does."""
+    for file in {entry["file"] for entry in index.values()}:
+        _forget_pages(disk, directory / file)
+    _read(disk, directory, index, lambda name, entry: None)
+
+
+def _read(
+    disk: Disk,
+    directory: Path,
+    index: dict[str, dict[str, Any]],
+    place: Callable[[str, dict[str, Any]], memoryview | None],
+) -> None:
+    """Reads and verifies the tensors of `index`, into the memory that `place` gives for each."""
+    by_file: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for name, entry in index.items():
+        by_file.setdefault(entry["file"], []).append((name, entry))
+    for file_name, entries in sorted(by_file.items()):
+        path = directory / file_name
+        try:
+            with disk.open(path) as file:
+                for name, entry in sorted(entries, key=lambda one: one[1]["offset"]):
+                    _read_one(file, path, name, entry, place)
+        except MISSING as error:
+            raise CheckpointError(f"failed to read {path}: {error.strerror}") from error
+        except (OSError, MemoryError) as error:
+            raise CheckpointUnavailable(
+                f"failed to read {path}: {error or 'out of memory'}"
+            ) from error
+
+
+def _read_one(
+    file: IO[bytes],
+    path: Path,
+    name: str,
+    entry: dict[str, Any],
+    place: Callable[[str, dict[str, Any]], memoryview | None],
+) -> None:
     dtype, length = DTYPES[entry["dtype"]], entry["length"]
     if math.prod(entry["shape"]) * dtype.itemsize != length:
         raise CheckpointError(
@@ -81,20 +121,30 @@ def _read_one(file: Any, path: Path, name: str, entry: dict[str, Any]) -> torch.
     # Before memory is taken for it.
     if os.fstat(file.fileno()).st_size < entry["offset"] + length:
         raise CheckpointError(f"failed to read {path}: it ends inside {name}")
-    tensor = torch.empty(entry["shape"], dtype=dtype)
-    data = _bytes(tensor)
+    data = place(name, entry)
+    window = memoryview(bytearray(min(length, READ_BYTES))) if data is None else None
     file.seek(entry["offset"])
     digest = hashlib.sha256()
     done = 0
-    while done < len(data):
-        count = file.readinto(data[done : done + READ_BYTES])
+    while done < length:
+        size = min(READ_BYTES, length - done)
+        part = data[done : done + size] if data is not None else window[:size]
+        count = file.readinto(part)
         if not count:
             raise CheckpointError(f"failed to read {path}: it ends inside {name}")
-        digest.update(data[done : done + count])
+        digest.update(part[:count])
         done += count
     if digest.hexdigest() != entry["sha256"]:
         raise CheckpointError(f"failed to verify {path}: the bytes of {name} have another SHA-256")
-    return tensor
+
+
+def _forget_pages(disk: Disk, path: Path) -> None:
+    """Makes the next read of a file ask the disk, where the system lets it."""
+    try:
+        with disk.open(path) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        pass  # The read itself says what is wrong.
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, StateError
 
 #: Tensor types that can be saved, by the name in the manifest.
 DTYPES: dict[str, torch.dtype] = {
@@ -28,6 +28,10 @@ DTYPES: dict[str, torch.dtype] = {
     if hasattr(torch, name)
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+#: Levels of nesting, and bits of a whole number, that can be stored. Python's JSON reads no longer number back.
+_DEPTH = 64
+_BITS = 8192
 
 
 def encode(state: Any, prefix: str) -> tuple[Any, list[tuple[str, torch.Tensor]]]:
@@ -58,7 +62,7 @@ def decode(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
             state._metadata = decode(metadata, tensor)
             return state
         if kind == "counter":
-            return Counter({decode(key, tensor): count for key, count in content})
+            return Counter({decode(key, tensor): decode(count, tensor) for key, count in content})
         if kind == "tuple":
             return tuple(decode(item, tensor) for item in content)
         if kind == "float":
@@ -96,22 +100,30 @@ def restore_random(state: Mapping[str, Any]) -> None:
         numpy.random.set_state(tuple(state["numpy"]))
 
 
-def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
+    if depth > _DEPTH:
+        raise StateError(f"failed to save {path}: it is nested more than {_DEPTH} levels deep")
+    value = _plain(value)
     if value is None or isinstance(value, (bool, str)):
         return value
+    if type(value) is int and value.bit_length() > _BITS:
+        raise StateError(f"failed to save {path}: a number of more than {_BITS} bits")
     if type(value) in (int, float):
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, torch.Tensor):
         return {"tensor": _place(value, path, tensors)}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": base64.b64encode(value).decode()}
+    depth += 1
     if type(value) in (list, tuple, torch.Size):
-        items = [_encode(item, f"{path}.{index}", tensors) for index, item in enumerate(value)]
+        items = [
+            _encode(item, f"{path}.{index}", tensors, depth) for index, item in enumerate(value)
+        ]
         return items if type(value) is list else {"tuple": items}
     if isinstance(value, dict):
         # Tensors are named by str(key); the key itself keeps its type.
         pairs = [
-            [_encode(key, f"{path}.key", tensors), _encode(item, f"{path}.{key}", tensors)]
+            [_encode(key, f"{path}.key", tensors, depth), _encode(item, f"{path}.{key}", tensors, depth)]
             for key, item in value.items()
         ]
         if isinstance(value, Counter):
@@ -120,15 +132,24 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
             # A module's state: the versions of its parts, without which some refuse what they wrote.
             metadata = getattr(value, "_metadata", None)
             if metadata is not None:
-                return {"module": [pairs, _encode(metadata, f"{path}._metadata", tensors)]}
+                return {"module": [pairs, _encode(metadata, f"{path}._metadata", tensors, depth)]}
             return {"ordered": pairs}
         if all(isinstance(key, str) for key in value):
             return {"dict": dict(pairs)}
         return {"items": pairs}
-    raise CheckpointError(
+    raise StateError(
         f"failed to save {path}: a {type(value).__name__} cannot be stored; "
         "use tensors, numbers, strings, bytes, lists, tuples and dicts"
     )
+
+
+def _plain(value: Any) -> Any:
+    """The Python number that a scalar of NumPy is; anything else as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    number = value.item()
+    return value if isinstance(number, numpy.generic) else number
 
 
 def _place(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> str:
@@ -136,7 +157,7 @@ def _place(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) ->
         tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
     )
     if not plain or tensor.dtype not in _NAMES or hasattr(tensor, "to_local"):
-        raise CheckpointError(
+        raise StateError(
             f"failed to save {path}: a {type(tensor).__name__} of type {tensor.dtype}, layout "
             f"{tensor.layout} on device {tensor.device} cannot be stored; make it a dense local tensor"
         )

@@ -23,9 +23,12 @@ _installed_by: int | None = None
 
 
 def install() -> None:
-    """Makes SIGTERM ask for a stop instead of ending the process. A handler that the script set before
-    is still called. Only the main thread can do this; elsewhere the launcher's file must do."""
+    """In a job, makes SIGTERM ask for a stop instead of ending the process. Elsewhere nobody waits for a save, and
+    SIGTERM does what it did before. A handler that the script set before is still called. Only the main thread can do
+    this; elsewhere the launcher's file must do."""
     global _previous, _installed_by
+    if not _run_dir().is_dir():
+        return
     if _installed_by == os.getpid() or threading.current_thread() is not threading.main_thread():
         return
     _previous = signal.signal(signal.SIGTERM, _on_signal)
@@ -41,8 +44,7 @@ def request() -> None:
 def requested() -> bool:
     """Whether this process was asked to stop; stays true once it was."""
     if not _asked:
-        run_dir = os.environ.get("FIREFLYER_RUN_DIR") or RUN_DIR
-        if Path(run_dir, "stop").exists():
+        if (_run_dir() / "stop").exists():
             request()
     return _asked
 
@@ -51,6 +53,10 @@ def forget() -> None:
     """Forgets a request, for a process that goes on."""
     global _asked
     _asked = False
+
+
+def _run_dir() -> Path:
+    return Path(os.environ.get("FIREFLYER_RUN_DIR") or RUN_DIR)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
