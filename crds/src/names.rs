@@ -15,6 +15,9 @@ pub const FINALIZER: &str = "fireflyer.dev/release-nodes";
 pub const LABEL_NODE_CLASS: &str = "fireflyer.dev/node-class";
 /// Label on pods and ConfigMaps: the TrainingJob they belong to.
 pub const LABEL_JOB: &str = "fireflyer.dev/job";
+/// Label on pods, ConfigMaps and Secrets: the uid of the TrainingJob they belong to, which no later job
+/// of its name has.
+pub const LABEL_JOB_UID: &str = "fireflyer.dev/job-uid";
 /// Label on pods and ConfigMaps: the attempt they belong to.
 pub const LABEL_ATTEMPT: &str = "fireflyer.dev/attempt";
 /// Label on pods: the node rank inside the attempt.

@@ -2,20 +2,27 @@
 //! its own writes, and one signal that something changed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crds::{Fabric, TrainingJob};
 use kube::ResourceExt;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::mirror::{Kept, Key, Mirror};
+use crate::training_job::kept::KeptJob;
 use crate::training_job::translate::{Attempt, Claim, Node, Pod};
+
+/// A mirror of which the API server has not shown for so long that it is complete is stale: whoever
+/// has a fresher one should lead, and nothing is decided by what it does not show.
+pub const STALE: Duration = Duration::from_secs(60);
 
 /// All mirrors. Shared by the watches, the planner's loop and the rendezvous service.
 #[derive(Debug, Default)]
 pub struct Cluster {
     mirrors: Mutex<Mirrors>,
     changed: Notify,
+    /// Counts requests for new listings.
+    listings: watch::Sender<u64>,
 }
 
 /// The mirrors, under one lock: a snapshot is of one moment.
@@ -23,8 +30,8 @@ pub struct Cluster {
 pub struct Mirrors {
     /// Nodes.
     pub nodes: Mirror<Node>,
-    /// TrainingJobs, whole: their templates are needed to build pods.
-    pub jobs: Mirror<Arc<TrainingJob>>,
+    /// TrainingJobs; those that are not over whole, because pods are built from their templates.
+    pub jobs: Mirror<KeptJob>,
     /// ConfigMaps of attempts.
     pub attempts: Mirror<Attempt>,
     /// Pods of ours.
@@ -35,7 +42,6 @@ pub struct Mirrors {
     pub fabrics: Mirror<Fabric>,
 }
 
-impl Kept for Arc<TrainingJob> {}
 impl Kept for Fabric {}
 
 impl Mirrors {
@@ -49,16 +55,41 @@ impl Mirrors {
             && self.fabrics.is_synced()
     }
 
-    /// Drops what was created and never confirmed.
-    pub fn expire(&mut self, now: Instant) {
-        self.jobs.expire(now);
-        self.attempts.expire(now);
-        self.pods.expire(now);
+    /// Whether every kind was listed since a request for it. One that is stale by now is not waited
+    /// for: what it does not show decides nothing.
+    pub fn is_listed(&self, request: u64, now: Instant) -> bool {
+        let listed = [
+            self.nodes.is_listed(request),
+            self.jobs.is_listed(request),
+            self.attempts.is_listed(request),
+            self.pods.is_listed(request),
+            self.claims.is_listed(request),
+            self.fabrics.is_listed(request),
+        ];
+        let stale = |age: Option<Duration>| age.is_some_and(|age| age > STALE);
+        let ages = self.ages(now);
+        listed
+            .into_iter()
+            .zip(ages)
+            .all(|(listed, (_, age))| listed || stale(age))
     }
 
-    /// The job of this name, if it is still the one with this uid.
+    /// How long ago each mirror was known to be complete; none before its first listing.
+    pub fn ages(&self, now: Instant) -> [(&'static str, Option<Duration>); 6] {
+        let age = |heard: Option<Instant>| heard.map(|at| now.saturating_duration_since(at));
+        [
+            ("Node", age(self.nodes.heard())),
+            ("TrainingJob", age(self.jobs.heard())),
+            ("ConfigMap", age(self.attempts.heard())),
+            ("Pod", age(self.pods.heard())),
+            ("PersistentVolumeClaim", age(self.claims.heard())),
+            ("Fabric", age(self.fabrics.heard())),
+        ]
+    }
+
+    /// The job of this name, if it is still the one with this uid, and not over.
     pub fn job(&self, key: &scheduler::JobKey) -> Option<&Arc<TrainingJob>> {
-        let job = self.jobs.get(&key.namespace, &key.name)?;
+        let job = self.jobs.get(&key.namespace, &key.name)?.whole()?;
         (job.metadata.uid.as_deref() == Some(&*key.uid)).then_some(job)
     }
 
@@ -84,6 +115,28 @@ impl Cluster {
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
+
+    /// Asks for a new listing of every kind. Returns the number of the request.
+    pub fn list_again(&self) -> u64 {
+        self.listings.send_modify(|requests| *requests += 1);
+        *self.listings.borrow()
+    }
+
+    /// Tells of requests for new listings.
+    pub fn listings(&self) -> watch::Receiver<u64> {
+        self.listings.subscribe()
+    }
+
+    /// Whether some mirror is so old that another replica may know better.
+    pub fn is_stale(&self) -> bool {
+        let is_stale = |(_, age): &(_, Option<Duration>)| age.is_none_or(|age| age > STALE);
+        self.mirrors().ages(now()).iter().any(is_stale)
+    }
+}
+
+/// Our own clock, as the mirrors count by it.
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// The key of an object in its mirror.

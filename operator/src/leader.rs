@@ -4,6 +4,7 @@
 //! by resourceVersions, see `scheduler::Action::Record`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -16,6 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::cluster::Cluster;
+use crate::fence::Fence;
 use crate::watch::chain;
 
 /// Name of the Lease.
@@ -26,6 +29,8 @@ const DURATION: Duration = Duration::from_secs(15);
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// How often the holder renews and the others look.
 const PERIOD: Duration = Duration::from_secs(2);
+/// A replica whose mirrors are stale takes a Lease only when nobody else has wanted it for so long.
+const LAST_RESORT: Duration = Duration::from_secs(20);
 
 /// What this replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,14 @@ pub struct Elector {
     identity: String,
     rendezvous_port: u16,
     seen: Option<Seen>,
+    /// Lets writes pass while the Lease is ours.
+    fence: Fence,
+    /// Whose age decides who should lead.
+    cluster: Option<Arc<Cluster>>,
+    /// Since when the Lease could be taken, and is not because our mirrors are stale.
+    free_since: Option<Instant>,
+    /// Whether it leads with stale mirrors, because nobody else did.
+    is_last_resort: bool,
 }
 
 /// `<pod>_<ip>`: tells the others where to send sidecars.
@@ -74,7 +87,44 @@ impl Elector {
             identity,
             rendezvous_port,
             seen: None,
+            fence: Fence::default(),
+            cluster: None,
+            free_since: None,
+            is_last_resort: false,
         }
+    }
+
+    /// A candidate that opens `fence` while it leads, and leaves the lead to others while the mirrors
+    /// of `cluster` are stale.
+    pub fn guarding(self, fence: Fence, cluster: Arc<Cluster>) -> Self {
+        Self {
+            fence,
+            cluster: Some(cluster),
+            ..self
+        }
+    }
+
+    /// Whether another replica may see more.
+    fn is_stale(&mut self) -> bool {
+        let stale = self
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.is_stale());
+        if !stale {
+            self.is_last_resort = false;
+            self.free_since = None;
+        }
+        stale
+    }
+
+    /// Whether a Lease that nobody holds is to be taken.
+    fn may_take(&mut self) -> bool {
+        if !self.is_stale() {
+            return true;
+        }
+        let since = *self.free_since.get_or_insert_with(Instant::now);
+        self.is_last_resort = since.elapsed() >= LAST_RESORT;
+        self.is_last_resort
     }
 
     /// Takes part until the token is cancelled; then gives the Lease back if it holds it.
@@ -86,6 +136,14 @@ impl Elector {
             tokio::select! {
                 () = stop.cancelled() => break,
                 _ = period.tick() => {}
+            }
+            if renewed.is_some() && self.is_stale() && !self.is_last_resort {
+                warn!("leaves the lead to a replica whose mirrors are fresh");
+                self.fence.close();
+                role.send_replace(Role::Standby { leader: None });
+                renewed = None;
+                self.release().await;
+                continue;
             }
             let started = Instant::now();
             let within = renewed.map_or(RENEW_DEADLINE, |at| {
@@ -100,12 +158,18 @@ impl Elector {
                 Err(_elapsed) => None,
             };
             match now {
-                Some(Role::Leading) => renewed = Some(started),
+                Some(Role::Leading) => {
+                    renewed = Some(started);
+                    self.fence.open_until(started + DURATION);
+                }
                 Some(Role::Standby { .. }) => renewed = None,
                 None if renewed.is_some_and(|at| at.elapsed() < RENEW_DEADLINE) => continue,
                 None => renewed = None,
             }
             let now = now.unwrap_or(Role::Standby { leader: None });
+            if now != Role::Leading {
+                self.fence.close();
+            }
             role.send_if_modified(|role| {
                 let changed = *role != now;
                 if changed {
@@ -115,6 +179,7 @@ impl Elector {
                 changed
             });
         }
+        self.fence.close();
         let led = *role.borrow() == Role::Leading;
         role.send_replace(Role::Standby { leader: None });
         if led {
@@ -149,8 +214,12 @@ impl Elector {
             let acquired = spec.acquire_time.unwrap_or_else(now);
             lease.spec = Some(self.held(transitions, acquired));
         } else if holder.is_empty() || since.elapsed() >= DURATION {
+            if !self.may_take() {
+                return Ok(Role::Standby { leader: None });
+            }
             lease.spec = Some(self.held(transitions.saturating_add(1), now()));
         } else {
+            self.free_since = None;
             return Ok(Role::Standby {
                 leader: address(holder, self.rendezvous_port),
             });

@@ -5,6 +5,7 @@
 pub mod args;
 pub mod bootstrap;
 pub mod cluster;
+pub mod fence;
 pub mod leader;
 pub mod metrics;
 pub mod mirror;

@@ -25,6 +25,8 @@ pub struct Metrics {
     pub jobs: IntGaugeVec,
     /// Nodes by state.
     pub nodes: IntGaugeVec,
+    /// How long ago each mirror was known to be complete.
+    pub watch_age: GaugeVec,
     /// Writes to the API server.
     pub writes: IntCounterVec,
     /// Whether this replica leads.
@@ -77,6 +79,11 @@ impl Metrics {
                 "fireflyer_nodes",
                 "Nodes with a class by state: usable, cordoned, suspect, unready.",
                 &["class", "state"],
+            )?,
+            watch_age: registry.floats(
+                "fireflyer_watch_age_seconds",
+                "How long ago the copy of a kind was known to be complete. Above 60 this replica leaves the lead to another.",
+                &["kind"],
             )?,
             writes: registry.counters(
                 "fireflyer_api_writes_total",

@@ -1,14 +1,17 @@
 //! A copy of one kind of objects: what the watch told, with our own writes laid over it until the
-//! watch has told them too. So a plan is never made without what the last one has done.
+//! watch has told them too. So a plan is never made without what the last one has done. A copy
+//! knows how old it is, and what in it nobody has confirmed.
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long a created object is believed in before the watch confirms it. The watch lags by
-/// milliseconds; an object that is not confirmed for so long was deleted during a new listing.
+/// milliseconds; one that is not confirmed for so long is asked for.
 const UNCONFIRMED: Duration = Duration::from_secs(30);
+/// Objects that are asked for at once.
+const ASKED: usize = 64;
 
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type Key = (String, String);
@@ -19,34 +22,58 @@ pub trait Kept: PartialEq {
     /// API server's clock and the kubelets' are not ours. `before` is what was kept of the name so
     /// far, possibly of another object.
     fn sighted(&mut self, _before: Option<&Self>, _now: Instant) {}
+
+    /// The job (namespace and name) with which alone the object is looked at: it asks for nothing
+    /// by itself. None for what is looked at in every pass.
+    fn rests_with(&self) -> Option<Key> {
+        None
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Entry<T> {
     value: T,
     version: u64,
-    /// When it was created by us, until the watch tells of it.
+    /// When it was created by us, or last asked for, until the watch tells of it.
     unconfirmed: Option<Instant>,
+}
+
+/// A listing that is under way.
+#[derive(Debug)]
+struct Listing<T> {
+    entries: BTreeMap<Key, Entry<T>>,
+    began: Instant,
+    request: u64,
 }
 
 /// The copy.
 #[derive(Debug)]
 pub struct Mirror<T> {
-    entries: BTreeMap<Key, Entry<T>>,
+    /// Looked at in every pass.
+    awake: BTreeMap<Key, Entry<T>>,
+    /// Looked at with their jobs alone.
+    resting: BTreeMap<Key, Entry<T>>,
+    /// The resting ones by job.
+    by_job: BTreeMap<Key, BTreeSet<Key>>,
     /// The highest version that the watch has told.
     position: u64,
-    /// What a new listing has told so far, and when it began.
-    listing: Option<(BTreeMap<Key, Entry<T>>, Instant)>,
-    synced: bool,
+    listing: Option<Listing<T>>,
+    /// Which request the last complete listing answered; none before the first.
+    listed: Option<u64>,
+    /// Up to when the API server has told everything.
+    heard: Option<Instant>,
 }
 
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            entries: BTreeMap::new(),
+            awake: BTreeMap::new(),
+            resting: BTreeMap::new(),
+            by_job: BTreeMap::new(),
             position: 0,
             listing: None,
-            synced: false,
+            listed: None,
+            heard: None,
         }
     }
 }
@@ -54,29 +81,60 @@ impl<T> Default for Mirror<T> {
 impl<T: Kept> Mirror<T> {
     /// Whether the first listing is complete.
     pub fn is_synced(&self) -> bool {
-        self.synced
+        self.listed.is_some()
+    }
+
+    /// Whether a listing is complete that began after this request for one.
+    pub fn is_listed(&self, request: u64) -> bool {
+        self.listed.is_some_and(|listed| listed >= request)
+    }
+
+    /// Up to when the API server has told everything; none before the first listing.
+    pub fn heard(&self) -> Option<Instant> {
+        self.heard
+    }
+
+    /// The API server shows that it had nothing more to tell at this moment.
+    pub fn is_current(&mut self, now: Instant) {
+        self.heard = self.heard.max(Some(now));
     }
 
     /// An object by its key.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&T> {
-        self.entries
-            .get(&(namespace.to_owned(), name.to_owned()))
-            .map(|entry| &entry.value)
+        let key = (namespace.to_owned(), name.to_owned());
+        self.entry(&key).map(|entry| &entry.value)
     }
 
-    /// All objects, in the order of their keys.
+    /// All objects that are looked at in every pass, in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &T> {
-        self.entries.values().map(|entry| &entry.value)
+        self.awake.values().map(|entry| &entry.value)
+    }
+
+    /// All objects that rest.
+    pub fn resting(&self) -> impl Iterator<Item = &T> {
+        self.resting.values().map(|entry| &entry.value)
+    }
+
+    /// How many rest.
+    pub fn resting_len(&self) -> usize {
+        self.resting.len()
+    }
+
+    /// The resting objects of a job, by its namespace and name.
+    pub fn resting_with(&self, job: &Key) -> impl Iterator<Item = &T> {
+        let keys = self.by_job.get(job).into_iter().flatten();
+        keys.filter_map(|key| self.resting.get(key))
+            .map(|entry| &entry.value)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.awake.len() + self.resting.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// The watch tells of an object, or that it no longer matters. True when that is news.
@@ -84,7 +142,7 @@ impl<T: Kept> Mirror<T> {
         self.position = self.position.max(version);
         match value {
             Some(value) => self.set(key, version, value, None),
-            None => self.entries.remove(&key).is_some(),
+            None => self.take(&key).is_some(),
         }
     }
 
@@ -92,43 +150,51 @@ impl<T: Kept> Mirror<T> {
     pub fn deleted(&mut self, key: &Key, version: u64) -> bool {
         self.position = self.position.max(version);
         // A new object of the same name may have been created by us already.
-        match self.entries.get(key) {
-            Some(entry) if entry.version <= version => self.entries.remove(key).is_some(),
+        match self.entry(key) {
+            Some(entry) if entry.version <= version => self.take(key).is_some(),
             Some(_) | None => false,
         }
     }
 
-    /// A new listing begins.
-    pub fn listing(&mut self, now: Instant) {
-        self.listing = Some((BTreeMap::new(), now));
+    /// A new listing begins, to answer a request.
+    pub fn listing(&mut self, request: u64, began: Instant) {
+        self.listing = Some(Listing {
+            entries: BTreeMap::new(),
+            began,
+            request,
+        });
     }
 
     /// The listing tells of an object.
     pub fn listed(&mut self, key: Key, version: u64, value: T) {
-        if let Some((listed, _)) = &mut self.listing {
-            listed.insert(
-                key,
-                Entry {
-                    value,
-                    version,
-                    unconfirmed: None,
-                },
-            );
+        if let Some(listing) = &mut self.listing {
+            let entry = Entry {
+                value,
+                version,
+                unconfirmed: None,
+            };
+            listing.entries.insert(key, entry);
         }
     }
 
     /// The listing is complete: what it did not tell is gone, unless we wrote it since it began.
     pub fn listing_done(&mut self) {
-        let Some((mut listed, began)) = self.listing.take() else {
+        let Some(listing) = self.listing.take() else {
             return;
         };
+        let Listing {
+            entries: mut listed,
+            began,
+            request,
+        } = listing;
         let now = Instant::now();
-        let mut before = std::mem::take(&mut self.entries);
         for (key, known) in &mut listed {
-            let old = before.get(key).map(|entry| &entry.value);
+            let old = self.entry(key).map(|entry| &entry.value);
             known.value.sighted(old, now);
         }
-        while let Some((key, entry)) = before.pop_first() {
+        let awake = std::mem::take(&mut self.awake);
+        let resting = std::mem::take(&mut self.resting);
+        for (key, entry) in awake.into_iter().chain(resting) {
             let newer = match listed.get(&key) {
                 Some(known) => known.version < entry.version,
                 None => entry.unconfirmed.is_some_and(|at| at >= began),
@@ -139,8 +205,12 @@ impl<T: Kept> Mirror<T> {
                 self.position = self.position.max(known.version);
             }
         }
-        self.entries = listed;
-        self.synced = true;
+        self.by_job.clear();
+        for (key, entry) in listed {
+            self.put(key, entry);
+        }
+        self.listed = Some(request);
+        self.is_current(began);
     }
 
     /// We created an object, or found that it exists.
@@ -152,64 +222,94 @@ impl<T: Kept> Mirror<T> {
 
     /// We changed an object. One that has gone in the meantime does not come back.
     pub fn changed(&mut self, key: Key, version: u64, value: T) -> bool {
-        self.entries.contains_key(&key) && self.set(key, version, value, None)
+        self.entry(&key).is_some() && self.set(key, version, value, None)
     }
 
     /// We changed an object and know how, but not its new version: the watch will tell.
     pub fn touched(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut T)) {
-        if let Some(entry) = self
-            .entries
-            .get_mut(&(namespace.to_owned(), name.to_owned()))
-        {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(mut entry) = self.take(&key) {
             change(&mut entry.value);
             entry.value.sighted(None, Instant::now());
+            self.put(key, entry);
         }
     }
 
     /// We found that an object does not exist.
     pub fn missing(&mut self, namespace: &str, name: &str) -> bool {
-        self.entries
-            .remove(&(namespace.to_owned(), name.to_owned()))
+        self.take(&(namespace.to_owned(), name.to_owned()))
             .is_some()
     }
 
-    /// Drops what we created and the watch never told of.
-    pub fn expire(&mut self, now: Instant) {
-        self.entries.retain(|_, entry| {
-            entry
+    /// What we created and the watch has not told of for too long: it is to be asked for. It stays
+    /// until the answer is known, and is named again after a while.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Key> {
+        let is_due = |entry: &Entry<T>| {
+            let since = entry
                 .unconfirmed
-                .is_none_or(|at| now.duration_since(at) < UNCONFIRMED)
-        });
+                .map(|at| now.saturating_duration_since(at));
+            since.is_some_and(|since| since >= UNCONFIRMED)
+        };
+        let due = self.awake.iter_mut().filter(|(_, entry)| is_due(entry));
+        due.take(ASKED)
+            .map(|(key, entry)| {
+                entry.unconfirmed = Some(now);
+                key.clone()
+            })
+            .collect()
+    }
+
+    fn entry(&self, key: &Key) -> Option<&Entry<T>> {
+        self.awake.get(key).or_else(|| self.resting.get(key))
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Entry<T>> {
+        if let Some(entry) = self.awake.remove(key) {
+            return Some(entry);
+        }
+        let entry = self.resting.remove(key)?;
+        if let Some(job) = entry.value.rests_with()
+            && let Some(keys) = self.by_job.get_mut(&job)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_job.remove(&job);
+            }
+        }
+        Some(entry)
+    }
+
+    fn put(&mut self, key: Key, entry: Entry<T>) {
+        match entry.value.rests_with() {
+            Some(job) => {
+                self.by_job.entry(job).or_default().insert(key.clone());
+                self.resting.insert(key, entry);
+            }
+            None => {
+                self.awake.insert(key, entry);
+            }
+        }
     }
 
     fn set(&mut self, key: Key, version: u64, mut value: T, unconfirmed: Option<Instant>) -> bool {
-        let now = Instant::now();
-        match self.entries.get_mut(&key) {
-            Some(entry) if entry.version > version => false,
-            Some(entry) => {
-                value.sighted(Some(&entry.value), now);
-                let news = entry.value != value;
-                let unconfirmed = entry.unconfirmed.and(unconfirmed);
-                *entry = Entry {
-                    value,
-                    version,
-                    unconfirmed,
-                };
-                news
-            }
-            None => {
-                value.sighted(None, now);
-                self.entries.insert(
-                    key,
-                    Entry {
-                        value,
-                        version,
-                        unconfirmed,
-                    },
-                );
-                true
-            }
+        let old = self.entry(&key);
+        if old.is_some_and(|entry| entry.version > version) {
+            return false;
         }
+        value.sighted(old.map(|entry| &entry.value), Instant::now());
+        let old = self.take(&key);
+        let news = old.as_ref().is_none_or(|old| old.value != value);
+        let unconfirmed = match old {
+            Some(old) => old.unconfirmed.and(unconfirmed),
+            None => unconfirmed,
+        };
+        let entry = Entry {
+            value,
+            version,
+            unconfirmed,
+        };
+        self.put(key, entry);
+        news
     }
 }
 
@@ -225,7 +325,7 @@ mod tests {
 
     fn synced(listed: &[(&str, u64)]) -> Mirror<u64> {
         let mut mirror = Mirror::default();
-        mirror.listing(Instant::now());
+        mirror.listing(0, Instant::now());
         for &(name, version) in listed {
             mirror.listed(key(name), version, version);
         }
@@ -270,7 +370,7 @@ mod tests {
     fn a_new_listing_replaces_everything_but_what_was_created_during_it() {
         let mut mirror = synced(&[("a", 5), ("b", 6)]);
         mirror.created(key("early"), 7, 7, Instant::now());
-        mirror.listing(Instant::now() + Duration::from_millis(1));
+        mirror.listing(1, Instant::now() + Duration::from_millis(1));
         mirror.created(
             key("late"),
             20,
@@ -286,17 +386,61 @@ mod tests {
     }
 
     #[test]
-    fn what_the_watch_never_confirms_expires() {
+    fn what_the_watch_never_confirms_is_asked_for_and_not_forgotten() {
         let now = Instant::now();
         let mut mirror = synced(&[]);
-        mirror.created(key("ghost"), 7, 7, now);
+        mirror.created(key("quiet"), 7, 7, now);
         mirror.created(key("real"), 8, 8, now);
         mirror.applied(key("real"), 8, Some(8));
-        mirror.expire(now + UNCONFIRMED);
+        let later = now + UNCONFIRMED;
+        assert_eq!(mirror.overdue(later), [key("quiet")]);
+        assert_eq!(mirror.overdue(later), [], "asked once in a while");
         assert_eq!(
-            (get(&mirror, "ghost"), get(&mirror, "real")),
-            (None, Some(8))
+            (get(&mirror, "quiet"), get(&mirror, "real")),
+            (Some(7), Some(8))
         );
+        assert!(mirror.missing("team", "quiet"));
+    }
+
+    #[test]
+    fn a_mirror_is_as_old_as_its_last_complete_word() {
+        let start = Instant::now();
+        let mut mirror: Mirror<u64> = Mirror::default();
+        mirror.listing(3, start);
+        assert_eq!((mirror.heard(), mirror.is_listed(0)), (None, false));
+        mirror.listing_done();
+        assert_eq!(mirror.heard(), Some(start), "as of when the listing began");
+        assert_eq!((mirror.is_listed(3), mirror.is_listed(4)), (true, false));
+        let later = start + Duration::from_secs(5);
+        mirror.is_current(later);
+        mirror.is_current(start);
+        assert_eq!(mirror.heard(), Some(later));
+    }
+
+    #[derive(Debug, PartialEq)]
+    struct Ended(bool);
+
+    impl Kept for Ended {
+        fn rests_with(&self) -> Option<Key> {
+            self.0.then(|| key("job"))
+        }
+    }
+
+    #[test]
+    fn what_rests_is_found_by_its_name_and_by_its_job_alone() {
+        let mut mirror = Mirror::default();
+        mirror.applied(key("a"), 1, Some(Ended(true)));
+        mirror.applied(key("b"), 2, Some(Ended(false)));
+        assert_eq!((mirror.len(), mirror.values().count()), (2, 1));
+        assert_eq!(mirror.resting_with(&key("job")).count(), 1);
+        assert!(mirror.get("team", "a").is_some());
+        mirror.applied(key("b"), 3, Some(Ended(true)));
+        assert_eq!(mirror.resting_with(&key("job")).count(), 2);
+        assert_eq!(mirror.values().count(), 0);
+        mirror.applied(key("a"), 4, Some(Ended(false)));
+        mirror.deleted(&key("b"), 5);
+        assert_eq!(mirror.resting_with(&key("job")).count(), 0);
+        assert_eq!((mirror.len(), mirror.values().count()), (1, 1));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::args::{Cli, Command, OperatorArgs, StandaloneArgs};
 use crate::cluster::Cluster;
+use crate::fence::Fence;
 use crate::leader::{self, Elector, Role};
 use crate::metrics::Metrics;
 use crate::rendezvous::{self, ClusterDirectory};
@@ -115,7 +116,8 @@ async fn operate(
     };
 
     let cluster = Arc::new(Cluster::default());
-    let mut watching = watches::start(&client, &cluster, &dedicated_taints, &shutdown);
+    let ages = metrics.watch_age.clone();
+    let mut watching = watches::start(&client, &cluster, &dedicated_taints, ages, &shutdown);
     if !synced(&cluster, &shutdown).await {
         return Ok(());
     }
@@ -131,8 +133,9 @@ async fn operate(
         rendezvous,
         dedicated_taints,
     };
+    let fence = Fence::default();
     let applier = Arc::new(Applier {
-        writer,
+        writer: writer.fenced(fence.clone()),
         cluster: Arc::clone(&cluster),
         settings,
         master: Arc::clone(&master),
@@ -153,6 +156,7 @@ async fn operate(
     ));
     let identity = leader::identity(&pod_name, pod_ip);
     let elector = Elector::new(client, &namespace, identity, rendezvous_listen.port());
+    let elector = elector.guarding(fence, Arc::clone(&cluster));
     let elected = CancellationToken::new();
     let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
 

@@ -1,42 +1,51 @@
-//! Keeps the mirrors up to date: one task for each kind, listing and then watching for ever.
+//! Keeps the mirrors up to date: one task for each kind, listing and then watching for ever. Each
+//! watch ends after some seconds and goes on where it was, so a connection that died without a word
+//! is noticed, and a mirror knows how old it is.
 
-use std::fmt::Debug;
+mod follow;
+
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use crds::{Fabric, TrainingJob, names};
-use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use futures::future::BoxFuture;
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, ResourceExt};
+use prometheus::GaugeVec;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::cluster::{Cluster, Mirrors, key_of, version_of};
-use crate::mirror::{Kept, Mirror};
+use crate::cluster::{Cluster, now};
+use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
+use follow::{Scope, watch};
 
-/// Objects in one page of a listing: 500 pods of 8 KB are 4 MB decoded at a time.
-const PAGE: u32 = 500;
+/// How often the ages are shown.
+const AGES_PERIOD: Duration = Duration::from_secs(5);
 
 /// Starts all watches. They end with the token.
 pub fn start(
     client: &Client,
     cluster: &Arc<Cluster>,
     dedicated_taints: &[String],
+    ages: GaugeVec,
     shutdown: &CancellationToken,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    let ours = watcher::Config::default()
-        .labels(names::LABEL_JOB)
-        .page_size(PAGE);
-    let all = watcher::Config::default().page_size(PAGE);
-    let the_fabric = watcher::Config::default().fields("metadata.name=default");
+    let all = Scope::default();
+    let ours = Scope {
+        labels: Some(names::LABEL_JOB),
+        ..all
+    };
+    let the_fabric = Scope {
+        fields: Some("metadata.name=default"),
+        ..all
+    };
     let taints = dedicated_taints.to_vec();
 
-    let mut spawn = |task: futures::future::BoxFuture<'static, ()>| {
+    let mut spawn = |task: BoxFuture<'static, ()>| {
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
             tokio::select! {
@@ -45,58 +54,55 @@ pub fn start(
             }
         });
     };
-    spawn(Box::pin(watch(
+    spawn(Box::pin(show_ages(Arc::clone(cluster), ages)));
+    let to = || Arc::clone(cluster);
+    spawn(watch(
         Api::<NodeView>::all(client.clone()),
-        all.clone(),
-        Arc::clone(cluster),
+        all,
+        to(),
         |mirrors| &mut mirrors.nodes,
         move |view| translate::node(view, &taints),
-    )));
-    spawn(Box::pin(watch(
-        Api::<TrainingJob>::all(client.clone()),
-        all.clone(),
-        Arc::clone(cluster),
+    ));
+    spawn(watch(
+        // One that a newer release wrote must not hide the others.
+        Api::<DeserializeGuard<TrainingJob>>::all(client.clone()),
+        all,
+        to(),
         |mirrors| &mut mirrors.jobs,
-        |job| Some(slim_job(job)),
-    )));
-    spawn(Box::pin(watch(
+        KeptJob::guarded,
+    ));
+    spawn(watch(
         Api::<AttemptView>::all(client.clone()),
-        ours.clone(),
-        Arc::clone(cluster),
+        ours,
+        to(),
         |mirrors| &mut mirrors.attempts,
         |view| attempt(&view),
-    )));
-    spawn(Box::pin(watch(
+    ));
+    spawn(watch(
         Api::<PodView>::all(client.clone()),
         ours,
-        Arc::clone(cluster),
+        to(),
         |mirrors| &mut mirrors.pods,
         translate::pod,
-    )));
-    spawn(Box::pin(watch(
+    ));
+    spawn(watch(
         Api::<ClaimView>::all(client.clone()),
         all,
-        Arc::clone(cluster),
+        to(),
         |mirrors| &mut mirrors.claims,
         |view| Some(translate::claim(&view)),
-    )));
-    spawn(Box::pin(watch(
+    ));
+    spawn(watch(
         Api::<Fabric>::all(client.clone()),
         the_fabric,
-        Arc::clone(cluster),
+        to(),
         |mirrors| &mut mirrors.fabrics,
         |mut fabric: Fabric| {
             fabric.metadata.managed_fields = None;
             Some(fabric)
         },
-    )));
+    ));
     tasks
-}
-
-/// A job as it is kept: without the record of who set which field.
-pub fn slim_job(mut job: TrainingJob) -> Arc<TrainingJob> {
-    job.metadata.managed_fields = None;
-    Arc::new(job)
 }
 
 /// An attempt as it is kept. One that cannot be read is left out, and said: its pods then count
@@ -109,57 +115,15 @@ pub fn attempt(view: &AttemptView) -> Option<translate::Attempt> {
     })
 }
 
-async fn watch<K, T>(
-    api: Api<K>,
-    config: watcher::Config,
-    cluster: Arc<Cluster>,
-    mirror: impl Fn(&mut Mirrors) -> &mut Mirror<T> + Send,
-    translate: impl Fn(K) -> Option<T> + Send,
-) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    T: Kept + Send,
-{
-    let kind = K::kind(&());
-    let mut events = watcher(api, config).default_backoff().boxed();
-    while let Some(event) = events.next().await {
-        let event = match event {
-            Ok(event) => event,
-            Err(error) => {
-                warn!(%kind, error = %chain(&error), "watch failed, trying again");
-                continue;
-            }
-        };
-        let news = match event {
-            watcher::Event::Init => {
-                mirror(&mut cluster.mirrors()).listing(Instant::now());
-                false
-            }
-            watcher::Event::InitApply(object) => {
-                let (key, version) = (key_of(&object), version_of(&object));
-                if let Some(value) = translate(object) {
-                    mirror(&mut cluster.mirrors()).listed(key, version, value);
-                }
-                false
-            }
-            watcher::Event::InitDone => {
-                let mut mirrors = cluster.mirrors();
-                let mirror = mirror(&mut mirrors);
-                mirror.listing_done();
-                info!(%kind, objects = mirror.len(), "listed");
-                true
-            }
-            watcher::Event::Apply(object) => {
-                let (key, version) = (key_of(&object), version_of(&object));
-                let value = translate(object);
-                mirror(&mut cluster.mirrors()).applied(key, version, value)
-            }
-            watcher::Event::Delete(object) => {
-                let (key, version) = (key_of(&object), version_of(&object));
-                mirror(&mut cluster.mirrors()).deleted(&key, version)
-            }
-        };
-        if news {
-            cluster.notify();
+/// Shows how old each mirror is, for ever.
+async fn show_ages(cluster: Arc<Cluster>, gauges: GaugeVec) {
+    let mut period = tokio::time::interval(AGES_PERIOD);
+    loop {
+        period.tick().await;
+        for (kind, age) in cluster.mirrors().ages(now()) {
+            // Before the first listing there is nothing that could be old.
+            let seconds = age.map_or(0.0, |age| age.as_secs_f64());
+            gauges.with_label_values(&[kind]).set(seconds);
         }
     }
 }

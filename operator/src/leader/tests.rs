@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+mod stale;
+
 use super::*;
 use crate::testing::{failure, response};
 
@@ -118,6 +120,10 @@ impl Server {
 
     /// A candidate that takes part from now on.
     fn candidate(&self, number: u8) -> Candidate {
+        self.candidate_with(number, |elector| elector)
+    }
+
+    fn candidate_with(&self, number: u8, prepare: impl FnOnce(Elector) -> Elector) -> Candidate {
         let link = Arc::new(Mutex::new(Link::Good));
         let (server, shared) = (self.clone(), Arc::clone(&link));
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -126,7 +132,7 @@ impl Server {
         });
         let identity = name(number);
         let client = Client::new(service, "system");
-        let elector = Elector::new(client, "system", identity.clone(), PORT);
+        let elector = prepare(Elector::new(client, "system", identity.clone(), PORT));
         let (sender, role) = watch::channel(Role::Standby { leader: None });
         self.stored().roles.push((identity.clone(), role.clone()));
         let stop = CancellationToken::new();

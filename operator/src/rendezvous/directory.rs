@@ -89,7 +89,8 @@ impl ClusterDirectory {
         if let Some(found) = known(&ids) {
             return Some(found);
         }
-        let jobs = mirrors.jobs.values().filter_map(|job| observe::key(job));
+        let jobs = mirrors.jobs.values();
+        let jobs = jobs.filter_map(|kept| observe::key(kept.whole()?));
         *ids = jobs.map(|key| (JobId::new(&key.uid), key)).collect();
         known(&ids)
     }

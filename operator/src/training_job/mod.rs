@@ -2,6 +2,7 @@
 //! and what carries it out.
 
 pub mod apply;
+pub mod kept;
 pub mod members;
 pub mod observe;
 pub mod pod;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
-use scheduler::{Job, JobKey, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
+use scheduler::{Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
+use crate::training_job::kept::KeptJob;
 use crate::training_job::{pod, status, translate};
 
 /// What the rendezvous service knows beyond the API server.
@@ -39,30 +40,67 @@ pub struct Heard {
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
-/// written is for the caller to add.
-pub fn snapshot(mirrors: &Mirrors, reports: &Reports) -> Option<Snapshot> {
+/// written is for the caller to add. Of jobs that are over it contains those that left something
+/// running, and those whose time is over.
+pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
+    let mut jobs: Vec<Job> = mirrors
+        .jobs
+        .values()
+        .filter_map(|kept| job(kept.whole()?, fabric, mirrors))
+        .collect();
+    let mut pods: Vec<Pod> = mirrors.pods.values().map(|kept| kept.pod.clone()).collect();
+    let left: BTreeSet<&JobKey> = pods.iter().map(|pod| &pod.job).chain(expired).collect();
+    let over =
+        left.into_iter()
+            .filter_map(|key| match mirrors.jobs.get(&key.namespace, &key.name)? {
+                KeptJob::Over(over) if over.key == *key => Some(over.as_job()),
+                KeptJob::Over(_) | KeptJob::Whole(_) | KeptJob::Unreadable(_) => None,
+            });
+    let over: Vec<Job> = over.collect();
+    jobs.extend(over);
+    let unreadable = mirrors.jobs.values().filter_map(KeptJob::unreadable);
+    let unreadable: Vec<JobKey> = unreadable.cloned().collect();
+    let mut attempts = Vec::new();
+    for key in jobs.iter().map(|job| &job.key).chain(&unreadable) {
+        let name = translate::name_of(key);
+        let resting = mirrors.pods.resting_with(&name);
+        pods.extend(resting.map(|kept| kept.pod.clone()));
+        let resting = mirrors.attempts.resting_with(&name);
+        attempts.extend(resting.map(|kept| kept.attempt.clone()));
+    }
     Some(Snapshot {
         nodes: mirrors
             .nodes
             .values()
             .map(|kept| node(kept, fabric, reports))
             .collect(),
-        jobs: mirrors
-            .jobs
-            .values()
-            .filter_map(|kept| job(kept, fabric, mirrors))
-            .collect(),
-        attempts: mirrors
-            .attempts
-            .values()
-            .map(|kept| kept.attempt.clone())
-            .collect(),
-        pods: mirrors.pods.values().map(|kept| kept.pod.clone()).collect(),
+        jobs,
+        attempts,
+        pods,
         reports: reports.checkpoints.clone(),
         stuck: reports.stuck.clone(),
         under_way: Vec::new(),
     })
+}
+
+/// The jobs that have outlived their end for as long as they wanted, and when the next one will have.
+/// Looks at all that are over, so it is for once in a while.
+pub fn expired(mirrors: &Mirrors, now: Timestamp) -> (Vec<JobKey>, Option<Timestamp>) {
+    let mut expired = Vec::new();
+    let mut next: Option<Timestamp> = None;
+    for kept in mirrors.jobs.resting() {
+        let KeptJob::Over(over) = kept else { continue };
+        let Some(end) = over.ttl.map(|ttl| over.finished_at + ttl) else {
+            continue;
+        };
+        if end <= now {
+            expired.push(over.key.clone());
+        } else {
+            next = Some(next.map_or(end, |next| next.min(end)));
+        }
+    }
+    (expired, next)
 }
 
 /// The planner's figures, with what the Fabric sets.
@@ -202,7 +240,7 @@ mod tests {
 
     fn mirror<T: Kept>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
         let mut mirror = Mirror::default();
-        mirror.listing(Instant::now());
+        mirror.listing(0, Instant::now());
         for (namespace, name, value) in objects {
             mirror.listed((namespace.to_owned(), name.to_owned()), 1, value);
         }
@@ -235,7 +273,7 @@ mod tests {
         let (node, unlabelled) = (node("n1", labels), node("n2", Vec::new()));
         Mirrors {
             nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
-            jobs: mirror(vec![("team", "digits", Arc::new(job))]),
+            jobs: mirror(vec![("team", "digits", KeptJob::new(&Arc::new(job)))]),
             claims: mirror(vec![
                 ("team", "alone", claim(&["ReadWriteOnce"])),
                 ("team", "read", claim(&["ReadWriteOnce", "ReadOnlyMany"])),
@@ -263,7 +301,7 @@ mod tests {
     }
 
     fn problem_of(extra: &str) -> Option<Problem> {
-        let snapshot = snapshot(&mirrors(&job_with(extra)), &Reports::default());
+        let snapshot = snapshot(&mirrors(&job_with(extra)), &Reports::default(), &[]);
         snapshot.and_then(|snapshot| snapshot.jobs[0].problem.clone())
     }
 
@@ -274,7 +312,7 @@ mod tests {
             suspects,
             ..Reports::default()
         };
-        let snapshot = snapshot(&mirrors(&job_with("")), &reports).unwrap();
+        let snapshot = snapshot(&mirrors(&job_with("")), &reports, &[]).unwrap();
         let [node, unlabelled] = &snapshot.nodes[..] else {
             panic!("not two nodes: {:?}", snapshot.nodes)
         };
@@ -307,7 +345,7 @@ mod tests {
                 "volumes: [{{name: data, persistentVolumeClaim: {{claimName: {claim}}}}}],"
             );
             let job = job_with("").replace("containers:", &format!("{volume} containers:"));
-            let snapshot = snapshot(&mirrors(&job), &Reports::default()).unwrap();
+            let snapshot = snapshot(&mirrors(&job), &Reports::default(), &[]).unwrap();
             snapshot.jobs[0].problem.clone()
         };
         assert_eq!(problem("shared"), None);
@@ -336,6 +374,6 @@ mod tests {
             fabrics: mirror(vec![]),
             ..mirrors(&job_with(""))
         };
-        assert_eq!(snapshot(&mirrors, &Reports::default()), None);
+        assert_eq!(snapshot(&mirrors, &Reports::default(), &[]), None);
     }
 }

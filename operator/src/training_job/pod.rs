@@ -94,6 +94,7 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         }
     }
     metadata["labels"][names::LABEL_JOB] = json!(name);
+    metadata["labels"][names::LABEL_JOB_UID] = json!(job.metadata.uid);
     metadata["labels"][names::LABEL_ATTEMPT] = json!(rank.attempt.to_string());
     metadata["labels"][names::LABEL_RANK] = json!(rank.rank.to_string());
     if rank.finalizer {

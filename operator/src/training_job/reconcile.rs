@@ -21,16 +21,23 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use crate::bootstrap;
-use crate::cluster::{Cluster, key_of, version_of};
+use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
+use gauges::Ended;
 use pauses::Pauses;
 
 /// Changes come in bursts (1,250 pods turn Running): planning waits for the rest of a burst.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Before another try to create the Fabric.
 const FABRIC_RETRY: Duration = Duration::from_secs(1);
+/// How often the listings of a new leader are looked at, beside news of them.
+const LISTING_PERIOD: Duration = Duration::from_secs(1);
+/// The longest pause after a pass.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How often the jobs that are over are looked at, at most.
+const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// Even when nothing happens: expectations expire, gauges are refreshed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
@@ -45,6 +52,23 @@ pub struct Reconciler {
     gone: watch::Sender<Vec<Gone>>,
     metrics: Metrics,
     pauses: Pauses,
+    /// Before a listing that answers this request is complete, nothing is planned: what an earlier
+    /// leader wrote last may not have arrived yet.
+    barrier: u64,
+    sweep: Sweep,
+}
+
+/// What the last look at all jobs that are over has shown: there may be many, so they are looked at
+/// once in a while and not in every pass.
+#[derive(Debug)]
+struct Sweep {
+    last: Option<Instant>,
+    due: Instant,
+    /// How many were over.
+    count: usize,
+    /// Those whose time is over.
+    expired: Vec<JobKey>,
+    ended: Ended,
 }
 
 /// One look at the cluster.
@@ -86,6 +110,8 @@ impl Reconciler {
             gone,
             metrics,
             pauses: Pauses::default(),
+            barrier: 0,
+            sweep: Sweep::new(),
         }
     }
 
@@ -93,6 +119,8 @@ impl Reconciler {
     pub async fn lead(&mut self, leading: &CancellationToken) {
         let mut under_way = UnderWay::default();
         let mut due = Instant::now();
+        let mut pause = DEBOUNCE;
+        self.barrier = self.cluster.list_again();
         loop {
             let news = tokio::select! {
                 () = leading.cancelled() => return,
@@ -105,8 +133,13 @@ impl Reconciler {
                 () = tokio::time::sleep_until(due) => false,
             };
             due = match news {
-                true => due.min(Instant::now() + DEBOUNCE),
-                false => self.cycle(&mut under_way).await,
+                true => due.min(Instant::now() + pause),
+                false => {
+                    let began = Instant::now();
+                    let due = self.cycle(&mut under_way).await;
+                    pause = pause_after(began.elapsed());
+                    due
+                }
             };
         }
     }
@@ -118,6 +151,10 @@ impl Reconciler {
 
     /// Makes one plan and begins to write it. Returns when to make the next if nothing changes.
     async fn cycle(&mut self, under_way: &mut UnderWay) -> Instant {
+        let is_listed = self.cluster.mirrors().is_listed(self.barrier, now());
+        if !is_listed {
+            return Instant::now() + LISTING_PERIOD;
+        }
         let Some(observed) = self.observe(under_way) else {
             return self.make_fabric().await;
         };
@@ -130,7 +167,7 @@ impl Reconciler {
             .plan_seconds
             .with_label_values::<&str>(&[])
             .observe(started.elapsed().as_secs_f64());
-        gauges::show(&self.metrics, &observed.snapshot, now);
+        gauges::show(&self.metrics, &observed.snapshot, self.sweep.ended, now);
 
         self.gone.send_if_modified(|known| {
             let news = *known != plan.gone;
@@ -147,7 +184,7 @@ impl Reconciler {
             Instant::now() + Duration::from_millis(at.as_millis().saturating_sub(now.as_millis()))
         });
         let now = Instant::now();
-        [planned, self.pauses.next_end(now)]
+        [planned, self.pauses.next_end(now), Some(self.sweep.due)]
             .into_iter()
             .flatten()
             .fold(now + LONGEST_SLEEP, Instant::min)
@@ -155,14 +192,17 @@ impl Reconciler {
 
     fn observe(&mut self, under_way: &UnderWay) -> Option<Observed> {
         let reports = self.reports.borrow_and_update().clone();
-        let mut mirrors = self.cluster.mirrors();
-        mirrors.expire(std::time::Instant::now());
-        let mut snapshot = observe::snapshot(&mirrors, &reports)?;
+        let mirrors = self.cluster.mirrors();
+        self.sweep.look(&mirrors);
+        let mut snapshot = observe::snapshot(&mirrors, &reports, &self.sweep.expired)?;
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());
         let jobs: BTreeMap<_, _> = mirrors
             .jobs
             .values()
-            .filter_map(|job| Some((observe::key(job)?, Arc::clone(job))))
+            .filter_map(|kept| {
+                let job = kept.whole()?;
+                Some((observe::key(job)?, Arc::clone(job)))
+            })
             .collect();
         drop(mirrors);
         snapshot.under_way = under_way.plans.values().cloned().collect();
@@ -261,6 +301,45 @@ impl Reconciler {
             warn!(%job, %error, retry_seconds, "stopped");
         }
     }
+}
+
+impl Sweep {
+    fn new() -> Self {
+        Self {
+            last: None,
+            due: Instant::now(),
+            count: 0,
+            expired: Vec::new(),
+            ended: Ended::default(),
+        }
+    }
+
+    fn look(&mut self, mirrors: &Mirrors) {
+        let now = Instant::now();
+        let count = mirrors.jobs.resting_len();
+        if count != self.count {
+            self.count = count;
+            let soon = self.last.map_or(now, |last| last + SWEEP_PERIOD);
+            self.due = self.due.min(soon);
+        }
+        if now < self.due {
+            return;
+        }
+        let clock = wall_clock();
+        let (expired, next) = observe::expired(mirrors, clock);
+        let left = next.map(|next| next.as_millis().saturating_sub(clock.as_millis()));
+        let left = left.map_or(LONGEST_SLEEP, Duration::from_millis);
+        self.last = Some(now);
+        self.due = now + left.clamp(SWEEP_PERIOD, LONGEST_SLEEP);
+        self.expired = expired;
+        self.ended = gauges::ended(mirrors);
+    }
+}
+
+/// How long to wait after a pass that took so long, so that planning leaves most of a processor to
+/// others however large the cluster is.
+fn pause_after(pass: Duration) -> Duration {
+    (pass * 4).clamp(DEBOUNCE, LONGEST_PAUSE)
 }
 
 /// Waits for news of the cluster or of the gangs.

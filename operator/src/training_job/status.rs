@@ -96,6 +96,17 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
     }
 }
 
+/// Whether a condition is one that this release writes.
+pub fn is_ours(condition: &ApiCondition) -> bool {
+    let mut kinds = ConditionKind::ALL.into_iter();
+    kinds.any(|kind| kind.as_str() == condition.type_)
+}
+
+/// Whether two conditions have the same type.
+pub fn same_type(one: &ApiCondition, other: &ApiCondition) -> bool {
+    one.type_ == other.type_
+}
+
 fn conditions_from_api(conditions: &[ApiCondition]) -> BTreeMap<ConditionKind, Condition> {
     let known = |name: &str| {
         ConditionKind::ALL

@@ -11,7 +11,7 @@ use wire::assignment::{Assignment, LIMIT_BYTES};
 use wire::run_dir::CheckpointRef;
 use wire::termination::{Outcome, TerminationMessage};
 
-use crate::mirror::Kept;
+use crate::mirror::{Kept, Key};
 use crate::views::{
     AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TerminatedView,
 };
@@ -69,6 +69,8 @@ pub struct Attempt {
     pub attempt: scheduler::Attempt,
     /// Where the attempt resumes, when that is pinned.
     pub resume: Option<CheckpointRef>,
+    /// Uid of the ConfigMap.
+    pub uid: Arc<str>,
     /// Since when it is known, by our own clock.
     pub seen: Option<Instant>,
 }
@@ -80,6 +82,8 @@ pub struct Pod {
     pub pod: scheduler::Pod,
     /// Its uid: a later pod may have the same name.
     pub uid: Arc<str>,
+    /// Whether the uid of its job is on its label, so that a selector finds it.
+    pub is_labelled: bool,
     /// Since when it is known to be as it is.
     pub sight: Sight,
 }
@@ -96,6 +100,12 @@ pub struct Sight {
 }
 
 impl Kept for Pod {
+    /// One that has ended and is not held back stays for its log.
+    fn rests_with(&self) -> Option<Key> {
+        let rests = self.pod.terminal && !self.pod.finalizer;
+        rests.then(|| name_of(&self.pod.job))
+    }
+
     fn sighted(&mut self, before: Option<&Self>, now: Instant) {
         let before = before.filter(|before| before.uid == self.uid);
         let known = before.map_or(self.sight, |before| before.sight);
@@ -108,9 +118,18 @@ impl Kept for Pod {
     }
 }
 
+/// A job by its name, as mirrors index what rests with it.
+pub fn name_of(job: &JobKey) -> Key {
+    (job.namespace.to_string(), job.name.to_string())
+}
+
 impl Kept for Node {}
 impl Kept for Claim {}
 impl Kept for Attempt {
+    fn rests_with(&self) -> Option<Key> {
+        Some(name_of(&self.attempt.job))
+    }
+
     fn sighted(&mut self, before: Option<&Self>, now: Instant) {
         let before = before.filter(|before| before.attempt.job == self.attempt.job);
         let known = before.map_or(self.seen, |before| before.seen);
@@ -210,6 +229,7 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
     Ok(Some(Attempt {
         attempt,
         resume: assignment.resume,
+        uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
         seen: None,
     }))
 }
@@ -220,6 +240,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
     let labels = view.metadata.labels.as_ref()?;
     let number = |label: &str| labels.get(label)?.parse().ok();
     let finalizers = view.metadata.finalizers.as_deref().unwrap_or_default();
+    let is_labelled = labels.get(names::LABEL_JOB_UID).map(String::as_str) == Some(&*job.uid);
     let pod = scheduler::Pod {
         job,
         attempt: number(names::LABEL_ATTEMPT)?,
@@ -236,6 +257,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
     Some(Pod {
         pod,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
+        is_labelled,
         sight: Sight::default(),
     })
 }

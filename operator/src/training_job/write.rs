@@ -12,13 +12,15 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::fence::Fence;
 use crate::watch::chain;
 
 /// Requests in flight, of all jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
 /// few enough that priority and fairness does not queue other clients behind us.
 pub const IN_FLIGHT: usize = 64;
-/// Longer than the API server's own limit of 60 s would only hold up the next plan.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Within which a request must be answered. With it a write is sent only while the Lease was renewed
+/// less than 7 s ago (15 s that it lasts, less this).
+pub const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Why a write did not happen, as far as the caller must know.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,9 @@ pub enum Error {
     /// The API server will not have it, however often it is asked.
     #[error("failed to {what}: {reason}")]
     Refused { what: String, reason: String },
+    /// This replica may not lead any more.
+    #[error("failed to {what}: the Lease was not renewed in time")]
+    Deposed { what: String },
     /// Whether it happened is not known.
     #[error("failed to {what}: {reason}")]
     Unknown { what: String, reason: String },
@@ -46,6 +51,8 @@ pub struct Writer {
     client: Client,
     in_flight: Arc<Semaphore>,
     writes: IntCounterVec,
+    /// None: also without the Lease.
+    fence: Option<Fence>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -63,6 +70,15 @@ impl Writer {
             client,
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
             writes,
+            fence: None,
+        }
+    }
+
+    /// The same, but it writes only while the Lease is surely ours.
+    pub fn fenced(self, fence: Fence) -> Self {
+        Self {
+            fence: Some(fence),
+            ..self
         }
     }
 
@@ -179,6 +195,10 @@ impl Writer {
             .acquire()
             .await
             .map_err(|error| refused(error.to_string()))?;
+        let may_write = self.fence.as_ref().is_none_or(|fence| fence.lets(TIMEOUT));
+        if verb != "get" && !may_write {
+            return Err(Error::Deposed { what });
+        }
         let answer = tokio::time::timeout(TIMEOUT, self.client.request::<A>(request)).await;
         let result = match answer {
             Ok(Ok(object)) => Ok(object),
@@ -213,6 +233,7 @@ impl Error {
             Self::Conflict { .. } => "conflict",
             Self::Missing { .. } => "missing",
             Self::Refused { .. } => "refused",
+            Self::Deposed { .. } => "deposed",
             Self::Unknown { .. } => "unknown",
         }
     }

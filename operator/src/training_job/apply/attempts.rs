@@ -1,6 +1,7 @@
 //! The part of `apply` that writes attempts: the ConfigMap with the assignment, which decides who
 //! runs where, and the Secret with the key.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crds::fabric::FabricSpec;
@@ -17,7 +18,7 @@ use wire::assignment::{
 use wire::handshake::Key;
 use wire::run_dir::CheckpointRef;
 
-use super::{Applier, Error, Progress, gone_is_fine};
+use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
 use crate::training_job::observe::class_of;
 use crate::training_job::{pod, translate, write};
@@ -113,16 +114,31 @@ impl Applier {
         name
     }
 
-    /// The Secret first: as long as the ConfigMap is seen, this is planned again.
+    /// The Secret first: as long as the ConfigMap is seen, this is planned again. The Secret's name
+    /// follows from the job's uid, so no other job has one of that name; the ConfigMap's does not, so
+    /// its own uid is said.
     pub(super) async fn delete_attempt(&self, key: &JobKey, attempt: u32) -> Result<(), Error> {
         let name = names::attempt_name(&key.name, attempt);
-        let params = DeleteParams::default();
+        let uid = {
+            let mirrors = self.cluster.mirrors();
+            let kept = mirrors.attempts.get(&key.namespace, &name);
+            kept.filter(|kept| kept.attempt.job == *key)
+                .map(|kept| Arc::clone(&kept.uid))
+        };
+        let Some(uid) = uid else {
+            return Ok(()); // Gone, or another job's by now.
+        };
         let secret = self
             .writer
-            .delete::<Secret>(&key.namespace, &self.key_name(key, attempt), &params)
+            .delete::<Secret>(
+                &key.namespace,
+                &self.key_name(key, attempt),
+                &DeleteParams::default(),
+            )
             .await
             .map(drop);
         gone_is_fine(secret)?;
+        let params = DeleteParams::default().preconditions(same_uid(&uid));
         let config_map = self
             .writer
             .delete::<ConfigMap>(&key.namespace, &name, &params)
@@ -143,6 +159,7 @@ fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value 
         "namespace": &*key.namespace,
         "labels": {
             names::LABEL_JOB: &*key.name,
+            names::LABEL_JOB_UID: &*key.uid,
             names::LABEL_ATTEMPT: attempt.to_string(),
         },
         "ownerReferences": [pod::owner_reference(job)],

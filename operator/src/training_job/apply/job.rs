@@ -6,15 +6,16 @@ use crds::names;
 use crds::training_job::{TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::events::v1::Event as ApiEvent;
 use k8s_openapi::jiff;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, Preconditions};
 use scheduler::{Event, JobKey, Status};
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::{Applier, Error, Progress, gone_is_fine};
+use super::{Applier, Error, Progress, gone_is_fine, patch};
 use crate::cluster::{key_of, version_of};
+use crate::training_job::kept::KeptJob;
 use crate::training_job::{status, write};
-use crate::watch;
 
 /// Longest note of an Event that the API server takes.
 const NOTE_BYTES: usize = 1000;
@@ -47,17 +48,12 @@ impl Applier {
         {
             Ok(job) => {
                 let gone = !present && job.metadata.deletion_timestamp.is_some();
-                let job = watch::slim_job(job);
-                let mut mirrors = self.cluster.mirrors();
-                if gone && job.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
-                    mirrors.jobs.missing(namespace, name);
+                if gone && job.finalizers().is_empty() {
+                    self.cluster.mirrors().jobs.missing(namespace, name);
+                    progress.job = None;
                 } else {
-                    mirrors
-                        .jobs
-                        .changed(key_of(&*job), version_of(&*job), Arc::clone(&job));
+                    progress.job = Some(self.saw_job(job));
                 }
-                drop(mirrors);
-                progress.job = Some(job);
                 Ok(())
             }
             Err(write::Error::Missing { .. }) if !present => {
@@ -83,7 +79,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Replaces the status of the job as it was seen; a conflict when it has changed since.
+    /// Changes the status of the job from what was seen; a conflict when it has changed since. What
+    /// this release does not know stays as it is.
     pub(super) async fn write_status(
         &self,
         key: &JobKey,
@@ -92,28 +89,28 @@ impl Applier {
     ) -> Result<Arc<TrainingJob>, write::Error> {
         let (namespace, name) = (&key.namespace, &key.name);
         let body = json!({
-            "apiVersion": format!("{}/v1alpha1", names::GROUP),
-            "kind": "TrainingJob",
             "metadata": {
-                "name": &**name,
-                "namespace": &**namespace,
                 "uid": seen.metadata.uid,
                 "resourceVersion": seen.metadata.resource_version,
             },
-            "status": status,
+            "status": patch::between(seen.status.as_ref(), status),
         });
-        let patch = Patch::Apply(body);
+        let patch = Patch::Merge(body);
         let job: TrainingJob = self
             .writer
             .patch(namespace, name, Some("status"), &patch)
             .await?;
-        let job = watch::slim_job(job);
-        let version = version_of(&*job);
-        self.cluster
-            .mirrors()
-            .jobs
-            .changed(key_of(&*job), version, Arc::clone(&job));
-        Ok(job)
+        Ok(self.saw_job(job))
+    }
+
+    /// Lays a job over its mirror.
+    pub(super) fn saw_job(&self, mut job: TrainingJob) -> Arc<TrainingJob> {
+        let (key, version) = (key_of(&job), version_of(&job));
+        job.metadata.managed_fields = None;
+        let job = Arc::new(job);
+        let kept = KeptJob::new(&job);
+        self.cluster.mirrors().jobs.changed(key, version, kept);
+        job
     }
 
     /// Publishes an Event. It is for people: that one is lost stops nothing.
@@ -150,15 +147,24 @@ impl Applier {
     }
 
     pub(super) async fn delete_job(&self, progress: &Progress<'_>) -> Result<(), Error> {
-        let Some(job) = &progress.job else {
-            return Ok(());
-        };
         let JobKey {
-            namespace, name, ..
+            namespace,
+            name,
+            uid,
         } = progress.key;
+        let resource_version = {
+            let mirrors = self.cluster.mirrors();
+            match (&progress.job, mirrors.jobs.get(namespace, name)) {
+                (Some(job), _) => job.metadata.resource_version.clone(),
+                (None, Some(KeptJob::Over(over))) if over.key == *progress.key => {
+                    Some(over.version.clone())
+                }
+                (None, _) => return Ok(()),
+            }
+        };
         let params = DeleteParams::background().preconditions(Preconditions {
-            uid: job.metadata.uid.clone(),
-            resource_version: job.metadata.resource_version.clone(),
+            uid: Some(uid.to_string()),
+            resource_version,
         });
         let deleted = self
             .writer

@@ -22,10 +22,7 @@ impl Applier {
         let (namespace, name) = (&key.namespace, &key.name);
         match self.writer.get::<TrainingJob>(namespace, name).await {
             Ok(job) => {
-                let job = watch::slim_job(job);
-                let (at, version) = (key_of(&*job), version_of(&*job));
-                let mut mirrors = self.cluster.mirrors();
-                mirrors.jobs.changed(at, version, Arc::clone(&job));
+                let job = self.saw_job(job);
                 let same = job.metadata.uid.as_deref() == Some(&*key.uid);
                 Ok(same.then_some(job))
             }

@@ -6,6 +6,7 @@ mod attempts;
 mod commit;
 mod job;
 mod look;
+mod patch;
 mod pods;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use crds::fabric::FabricSpec;
 use crds::training_job::TrainingJob;
 use futures::stream::{FuturesUnordered, StreamExt};
+use kube::api::Preconditions;
 use scheduler::{Action, JobKey, JobPlan};
 use tracing::debug;
 
@@ -159,8 +161,8 @@ impl Applier {
     /// Actions on pods of one kind: they do not depend on each other.
     async fn act_together(&self, progress: &Progress<'_>, actions: &[Action]) -> Result<(), Error> {
         debug!(job = %progress.key, action = kind(&actions[0]), pods = actions.len(), "applying");
-        if let Some(group) = self.group(progress.key, actions) {
-            match self.delete_group(progress.key, group).await {
+        if let Some(groups) = self.groups(progress.key, actions) {
+            match self.delete_groups(progress.key, groups).await {
                 // An operator newer than its chart may not delete collections: one by one then.
                 Err(Error::Write(write::Error::Refused { .. })) => {}
                 done => return done,
@@ -241,6 +243,14 @@ pub fn kind(action: &Action) -> &'static str {
         Action::StripPod { .. } => "strip_pod",
         Action::DeleteAttempt { .. } => "delete_attempt",
         Action::DeleteJob => "delete_job",
+    }
+}
+
+/// Another object of the same name is left alone.
+fn same_uid(uid: &str) -> Preconditions {
+    Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: None,
     }
 }
 

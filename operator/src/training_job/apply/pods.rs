@@ -1,16 +1,15 @@
 //! The part of `apply` that writes pods: creates and deletes them, takes the finalizer off.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crds::names;
 use k8s_openapi::jiff;
-use kube::api::{DeleteParams, Patch, Preconditions};
+use kube::api::{DeleteParams, Patch};
 use scheduler::{Action, JobKey, Timestamp};
 use serde_json::json;
 
-use super::{Applier, Error, Progress};
+use super::{Applier, Error, Progress, same_uid};
 use crate::cluster::{key_of, version_of};
 use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
@@ -18,15 +17,13 @@ use crate::training_job::translate;
 use crate::training_job::write;
 use crate::views::PodView;
 
-/// Pods that a deletion of all others may name as exceptions: the selector goes into a URL.
-const SPARED: usize = 16;
+/// Pods that one request deletes: the selector goes into a URL.
+const GROUP: usize = 128;
 
 /// Pods of one attempt that are deleted together.
 pub(super) struct Group {
     attempt: u32,
-    ranks: BTreeSet<u32>,
-    /// Other pods of the attempt, which stay.
-    spared: Vec<u32>,
+    ranks: Vec<u32>,
     grace_seconds: u32,
 }
 
@@ -204,82 +201,84 @@ impl Applier {
         }
     }
 
-    /// The deletions as one request, when they are all or nearly all pods of an attempt: a gang of
-    /// 1,250 is then released by one write. The pods were seen with this job's uid; the selector
-    /// names it by job and attempt.
-    pub(super) fn group(&self, key: &JobKey, actions: &[Action]) -> Option<Group> {
-        let Action::DeletePod { attempt, grace, .. } = *actions.first()? else {
+    /// The deletions as few requests, so that a gang is asked to leave at once. None when they must go
+    /// one by one: a selector does not find all of them.
+    pub(super) fn groups(&self, key: &JobKey, actions: &[Action]) -> Option<Vec<Group>> {
+        if actions.len() < 2 {
             return None;
-        };
-        let ranks: Option<BTreeSet<u32>> = actions
-            .iter()
-            .map(|action| {
-                let Action::DeletePod {
-                    attempt: other,
-                    rank,
-                    grace: same,
-                } = *action
-                else {
-                    return None;
-                };
-                (other == attempt && same == grace).then_some(rank)
-            })
-            .collect();
-        let ranks = ranks?;
+        }
         let mirrors = self.cluster.mirrors();
-        let of_attempt = mirrors.pods.values().filter(|kept| {
-            let same_name =
-                (&kept.pod.job.namespace, &kept.pod.job.name) == (&key.namespace, &key.name);
-            same_name && kept.pod.attempt == attempt
-        });
-        let mut spared = Vec::new();
-        for kept in of_attempt {
-            if kept.pod.job != *key {
-                return None; // Of an earlier job of this name: one by one, by uid.
+        let mut groups: Vec<Group> = Vec::new();
+        for action in actions {
+            let Action::DeletePod {
+                attempt,
+                rank,
+                grace,
+            } = *action
+            else {
+                return None;
+            };
+            let name = names::pod_name(&key.name, attempt, rank);
+            let kept = mirrors.pods.get(&key.namespace, &name);
+            if kept.is_some_and(|kept| kept.pod.job != *key || !kept.is_labelled) {
+                return None;
             }
-            if !ranks.contains(&kept.pod.rank) {
-                spared.push(kept.pod.rank);
+            let grace_seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+            match groups.last_mut() {
+                Some(group)
+                    if (group.attempt, group.grace_seconds) == (attempt, grace_seconds)
+                        && group.ranks.len() < GROUP =>
+                {
+                    group.ranks.push(rank);
+                }
+                Some(_) | None => groups.push(Group {
+                    attempt,
+                    ranks: vec![rank],
+                    grace_seconds,
+                }),
             }
         }
-        let grace_seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
-        (spared.len() <= SPARED).then_some(Group {
-            attempt,
-            ranks,
-            spared,
-            grace_seconds,
-        })
+        Some(groups)
     }
 
-    pub(super) async fn delete_group(&self, key: &JobKey, group: Group) -> Result<(), Error> {
+    /// The API server deletes the pods of one request one after the other, so the requests go out
+    /// together.
+    pub(super) async fn delete_groups(
+        &self,
+        key: &JobKey,
+        groups: Vec<Group>,
+    ) -> Result<(), Error> {
+        let deletions = groups.iter().map(|group| self.delete_group(key, group));
+        // Each is tried to its end; the first failure is told.
+        let done = futures::future::join_all(deletions).await;
+        done.into_iter().collect()
+    }
+
+    async fn delete_group(&self, key: &JobKey, group: &Group) -> Result<(), Error> {
         let Group {
             attempt,
             ranks,
-            spared,
             grace_seconds,
         } = group;
-        let mut selector = format!(
-            "{}={},{}={attempt}",
-            names::LABEL_JOB,
-            key.name,
-            names::LABEL_ATTEMPT
+        let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        // A later job of this name has another uid, and is not hit however late this arrives.
+        let selector = format!(
+            "{}={},{}={attempt},{} in ({})",
+            names::LABEL_JOB_UID,
+            key.uid,
+            names::LABEL_ATTEMPT,
+            names::LABEL_RANK,
+            numbers.join(","),
         );
-        if !spared.is_empty() {
-            let spared: Vec<String> = spared.iter().map(ToString::to_string).collect();
-            selector.push_str(&format!(
-                ",{} notin ({})",
-                names::LABEL_RANK,
-                spared.join(",")
-            ));
-        }
-        let params = DeleteParams::default().grace_period(grace_seconds);
+        let params = DeleteParams::default().grace_period(*grace_seconds);
         self.writer
             .delete_all::<PodView>(&key.namespace, &selector, &params)
             .await?;
         // The answer shows the pods as they were before, so what follows is noted here.
-        let delete_by = now() + Duration::from_secs(grace_seconds.into());
+        let delete_by = now() + Duration::from_secs((*grace_seconds).into());
         let mut mirrors = self.cluster.mirrors();
         for rank in ranks {
-            let name = names::pod_name(&key.name, attempt, rank);
+            let name = names::pod_name(&key.name, *attempt, *rank);
             mirrors.pods.touched(&key.namespace, &name, |kept| {
                 kept.pod.delete_by.get_or_insert(delete_by);
             });
@@ -297,11 +296,4 @@ impl Applier {
 fn now() -> Timestamp {
     let millis = jiff::Timestamp::now().as_millisecond();
     Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
-}
-
-fn same_uid(uid: &str) -> Preconditions {
-    Preconditions {
-        uid: Some(uid.to_owned()),
-        resource_version: None,
-    }
 }

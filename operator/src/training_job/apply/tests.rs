@@ -13,9 +13,12 @@ use scheduler::{Event, NewAttempt, Phase, Place, Status, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fence::Fence;
 use crate::metrics::Metrics;
 use crate::testing::{failure, response};
+use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
+use crate::training_job::write::TIMEOUT;
 use crate::views::PodView;
 
 /// How the server answers: `METHOD path?query` to status code and body.
@@ -53,7 +56,7 @@ fn world(script: Script) -> World {
     cluster
         .mirrors()
         .jobs
-        .created(at, 5, Arc::clone(&job), Instant::now());
+        .created(at, 5, KeptJob::new(&job), Instant::now());
     let settings = Settings {
         sidecar_image: "sidecar:1".to_owned(),
         sidecar_numa: "auto".to_owned(),
@@ -97,7 +100,7 @@ fn pod_json(rank: u32, owner: &str, version: u64) -> Value {
         "metadata": {
             "name": format!("digits-1-{rank}"), "namespace": "team",
             "uid": format!("pod-{rank}"), "resourceVersion": version.to_string(),
-            "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/attempt": "1", "fireflyer.dev/rank": rank.to_string()},
+            "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/job-uid": owner, "fireflyer.dev/attempt": "1", "fireflyer.dev/rank": rank.to_string()},
             "ownerReferences": [{"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob", "name": "digits", "uid": owner}],
         },
         "spec": {"nodeName": format!("n{rank}")},
@@ -141,6 +144,7 @@ impl World {
         let attempt = translate::Attempt {
             attempt,
             resume: None,
+            uid: "map-1".into(),
             seen: None,
         };
         let at = ("team".to_owned(), "digits-1".to_owned());
@@ -189,6 +193,50 @@ fn new_attempt() -> Action {
     })
 }
 
+#[tokio::test]
+async fn pods_that_an_older_release_made_without_the_uid_go_one_by_one() {
+    let world = world(|line| match line {
+        line if line.contains("labelSelector") => panic!("they are not selected: {line}"),
+        line if line.starts_with("DELETE") => failure(404, "NotFound"),
+        _ => (200, job_json(5)),
+    });
+    for rank in 0..2 {
+        let mut pod = pod_json(rank, "u-1", 10);
+        pod["metadata"]["labels"]["fireflyer.dev/job-uid"] = Value::Null;
+        let labels = pod["metadata"]["labels"].as_object_mut().unwrap();
+        labels.remove("fireflyer.dev/job-uid");
+        world.applier.saw_pod(serde_json::from_value(pod).unwrap());
+    }
+    world.apply(deletions(&[0, 1])).await.unwrap();
+    assert_eq!(world.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn without_a_fresh_lease_nothing_is_written() {
+    let mut world = world(|line| match line {
+        line if line.starts_with("GET") => (200, job_json(5)),
+        line => panic!("written: {line}"),
+    })
+    .with_pods();
+    let fence = Fence::default();
+    world.applier.writer = world.applier.writer.fenced(fence.clone());
+    // Renewed, but so long ago that a write could outlive it.
+    fence.open_until(tokio::time::Instant::now() + TIMEOUT - Duration::from_millis(1));
+    for actions in [
+        vec![record(Phase::Running)],
+        deletions(&[1, 2]),
+        vec![new_attempt()],
+    ] {
+        let stopped = world.apply(actions).await.unwrap_err();
+        assert_eq!(stopped.wait, Wait::Retry, "{}", stopped.error);
+        assert!(
+            stopped.error.to_string().contains("Lease"),
+            "{}",
+            stopped.error
+        );
+    }
+}
+
 fn deletions(ranks: &[u32]) -> Vec<Action> {
     let grace = Duration::from_secs(30);
     ranks
@@ -223,6 +271,8 @@ async fn a_status_that_somebody_else_changed_stops_the_job() {
         .jobs
         .get("team", "digits")
         .unwrap()
+        .whole()
+        .unwrap()
         .metadata
         .resource_version
         .clone();
@@ -249,6 +299,8 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
         .jobs
         .get("team", "digits")
         .unwrap()
+        .whole()
+        .unwrap()
         .status
         .clone()
         .unwrap();
@@ -256,12 +308,12 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
 }
 
 #[tokio::test]
-async fn a_status_is_written_by_server_side_apply_with_our_field_manager() {
+async fn a_status_is_written_as_its_changes_so_that_what_a_newer_release_wrote_survives() {
     let world = world(|_| (200, job_json(6)));
     world.apply(vec![record(Phase::Assigned)]).await.unwrap();
     assert_eq!(
         *world.content_types.lock().unwrap(),
-        ["application/apply-patch+yaml"]
+        ["application/merge-patch+json"]
     );
     let asked = world.asked();
     let [line] = &asked[..] else {
@@ -273,9 +325,10 @@ async fn a_status_is_written_by_server_side_apply_with_our_field_manager() {
         "PATCH /apis/fireflyer.dev/v1alpha1/namespaces/team/trainingjobs/digits/status"
     );
     let parameters: Vec<&str> = parameters.split('&').collect();
-    for expected in ["fieldManager=fireflyer-operator", "force=true"] {
-        assert!(parameters.contains(&expected), "{line}");
-    }
+    assert!(
+        parameters.contains(&"fieldManager=fireflyer-operator"),
+        "{line}"
+    );
 }
 
 #[tokio::test]
@@ -382,6 +435,7 @@ async fn a_users_secret_named_like_the_attempt_is_neither_used_nor_removed() {
         Action::DeleteAttempt { attempt: 1 },
     );
     world.apply(vec![create]).await.unwrap();
+    let world = world.with_attempt();
     let name = world.applier.key_name(&world.key, 1);
     assert!(
         name.starts_with("digits-1-") && name.len() > "digits-1-".len(),
@@ -408,7 +462,7 @@ async fn a_users_secret_named_like_the_attempt_is_neither_used_nor_removed() {
 }
 
 #[tokio::test]
-async fn a_gang_is_released_by_one_write() {
+async fn a_gang_is_released_by_one_write_that_names_the_uid_of_its_job() {
     let world = world(|_| (200, json!({"kind": "PodList", "items": []}))).with_pods();
     world.apply(deletions(&[1, 2])).await.unwrap();
     let asked = world.asked();
@@ -419,7 +473,8 @@ async fn a_gang_is_released_by_one_write() {
         line.starts_with("DELETE /api/v1/namespaces/team/pods?"),
         "{line}"
     );
-    assert!(line.contains("rank+notin+%280%29"), "{line}");
+    assert!(line.contains("fireflyer.dev%2Fjob-uid%3Du-1%2C"), "{line}");
+    assert!(line.contains("rank+in+%281%2C2%29"), "{line}");
     let deleting = [0, 1, 2].map(|rank| world.delete_by(rank).is_some());
     assert_eq!(deleting, [false, true, true], "the next plan knows");
 }
@@ -452,7 +507,7 @@ async fn pods_of_an_earlier_job_of_the_same_name_are_not_swept_up() {
         _ => (200, job_json(5)),
     })
     .with_pods();
-    let view = serde_json::from_value(pod_json(7, "u-0", 10)).unwrap();
+    let view = serde_json::from_value(pod_json(2, "u-0", 20)).unwrap();
     world.applier.saw_pod(view);
     world.apply(deletions(&[0, 1, 2])).await.unwrap();
     let asked = world.asked();

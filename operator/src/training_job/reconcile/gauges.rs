@@ -1,8 +1,10 @@
 //! Shows what was seen as gauges: jobs by phase, nodes by state.
 
-use scheduler::{Node, Phase, Snapshot, Timestamp};
+use scheduler::{Job, Node, Phase, Snapshot, Timestamp};
 
+use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
+use crate::training_job::kept::KeptJob;
 
 const PHASES: [Phase; 9] = [
     Phase::Queued,
@@ -16,16 +18,50 @@ const PHASES: [Phase; 9] = [
     Phase::Failed,
 ];
 
+/// How many jobs are over and hold nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ended {
+    succeeded: i64,
+    failed: i64,
+}
+
+/// Counts the jobs that are over and hold nothing.
+pub(super) fn ended(mirrors: &Mirrors) -> Ended {
+    let mut ended = Ended::default();
+    for kept in mirrors.jobs.resting() {
+        if let KeptJob::Over(over) = kept {
+            let count = match over.succeeded {
+                true => &mut ended.succeeded,
+                false => &mut ended.failed,
+            };
+            *count += 1;
+        }
+    }
+    ended
+}
+
 /// Replaces what the gauges showed.
-pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, now: Timestamp) {
+pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, now: Timestamp) {
     metrics.jobs.reset();
     for phase in PHASES {
         metrics
             .jobs
             .with_label_values(&[&*format!("{phase:?}")])
-            .set(0);
+            .set(match phase {
+                Phase::Succeeded => ended.succeeded,
+                Phase::Failed => ended.failed,
+                Phase::Queued
+                | Phase::Assigned
+                | Phase::Starting
+                | Phase::Running
+                | Phase::Interrupting
+                | Phase::Restarting
+                | Phase::Suspended => 0,
+            });
     }
-    for job in &snapshot.jobs {
+    // Of those that are over, the snapshot has some again.
+    let lives = |job: &&Job| job.finalizer || !job.status.phase.is_terminal();
+    for job in snapshot.jobs.iter().filter(lives) {
         metrics
             .jobs
             .with_label_values(&[&*format!("{:?}", job.status.phase)])

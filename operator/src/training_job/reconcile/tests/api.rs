@@ -19,6 +19,7 @@ use wire::termination::TerminationMessage;
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::mirror::{Kept, Mirror};
 use crate::testing::{failure, response};
+use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
 use crate::watch as watches;
 
@@ -136,7 +137,7 @@ impl State {
                 if path == key {
                     object["metadata"]["finalizers"] = body["metadata"]["finalizers"].clone();
                 } else {
-                    object["status"] = body["status"].clone();
+                    merge(&mut object["status"], &body["status"]);
                 }
                 let object = self.put(&key, object);
                 self.collect(&key);
@@ -147,6 +148,24 @@ impl State {
                 (200, json!({"kind": "Status", "status": "Success"}))
             }
             _ => (200, object),
+        }
+    }
+}
+
+/// What a JSON merge patch makes of a value.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(name);
+        } else {
+            merge(&mut target[name.as_str()], value);
         }
     }
 }
@@ -251,6 +270,15 @@ impl Api {
         }
     }
 
+    /// Lists everything whenever that is asked for.
+    pub(super) async fn lists(&self, cluster: &Cluster) {
+        let mut asked = cluster.listings();
+        asked.mark_changed();
+        while asked.changed().await.is_ok() {
+            self.tell(cluster);
+        }
+    }
+
     /// Everything as a new operator lists it.
     pub(super) fn listed(&self) -> Cluster {
         let cluster = Cluster::default();
@@ -261,24 +289,30 @@ impl Api {
     /// A new listing of everything.
     pub(super) fn tell(&self, cluster: &Cluster) {
         let state = self.state();
+        let request = *cluster.listings().borrow();
         let mut mirrors = cluster.mirrors();
-        list(&state, "nodes", &mut mirrors.nodes, |view| {
+        list(&state, request, "nodes", &mut mirrors.nodes, |view| {
             translate::node(view, &[])
         });
-        list(&state, "trainingjobs", &mut mirrors.jobs, |job| {
-            Some(watches::slim_job(job))
+        list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
+            KeptJob::guarded(job)
         });
-        list(&state, "configmaps", &mut mirrors.attempts, |view| {
-            watches::attempt(&view)
-        });
-        list(&state, "pods", &mut mirrors.pods, translate::pod);
         list(
             &state,
+            request,
+            "configmaps",
+            &mut mirrors.attempts,
+            |view| watches::attempt(&view),
+        );
+        list(&state, request, "pods", &mut mirrors.pods, translate::pod);
+        list(
+            &state,
+            request,
             "persistentvolumeclaims",
             &mut mirrors.claims,
             |view| Some(translate::claim(&view)),
         );
-        list(&state, "fabrics", &mut mirrors.fabrics, Some);
+        list(&state, request, "fabrics", &mut mirrors.fabrics, Some);
         drop(mirrors);
         cluster.notify();
     }
@@ -286,6 +320,7 @@ impl Api {
 
 fn list<K, T>(
     state: &State,
+    request: u64,
     plural: &str,
     mirror: &mut Mirror<T>,
     translate: impl Fn(K) -> Option<T>,
@@ -293,7 +328,7 @@ fn list<K, T>(
     K: kube::ResourceExt + DeserializeOwned,
     T: Kept,
 {
-    mirror.listing(Instant::now());
+    mirror.listing(request, Instant::now());
     for object in state.of(plural) {
         let object: K = serde_json::from_value(object.clone()).unwrap();
         let (key, version) = (key_of(&object), version_of(&object));

@@ -125,7 +125,14 @@ fn lead(api: &Api) -> Leader {
         reports,
         gone,
     } = ready(api);
-    let leading = tokio::spawn(async move { reconciler.lead(&CancellationToken::new()).await });
+    let (listing, kept) = (api.clone(), Arc::clone(&cluster));
+    let leading = tokio::spawn(async move {
+        let token = CancellationToken::new();
+        tokio::select! {
+            () = reconciler.lead(&token) => {}
+            () = listing.lists(&kept) => {}
+        }
+    });
     Leader {
         cluster,
         leading,
@@ -223,6 +230,34 @@ async fn after_a_refused_pod_no_more_are_tried_and_the_job_says_why() {
     assert_eq!(state.of("configmaps").len() + state.of("secrets").len(), 0);
 }
 
+#[tokio::test]
+async fn a_new_leader_plans_nothing_before_it_has_listed_what_the_last_one_wrote() {
+    let api = cluster(1);
+    // What it has listed as a standby is of before the job.
+    let Ready {
+        cluster: stale,
+        mut reconciler,
+        ..
+    } = ready(&api);
+    submit(&api, "one", 1);
+    let token = CancellationToken::new();
+    let leading = reconciler.lead(&token);
+    let listed = async {
+        let mut asked = stale.listings();
+        asked.wait_for(|asked| *asked > 0).await.unwrap();
+        stale.notify();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(api.state().writes.is_empty(), "planned on what is old");
+        api.tell(&stale);
+        api.until("the job starts", |state| phase(state, "one") == "Starting")
+            .await;
+        token.cancel();
+    };
+    tokio::join!(leading, listed);
+}
+
 /// Both gangs are whole, once each.
 fn started(state: &State) -> bool {
     ["a", "b"].iter().all(|job| phase(state, job) == "Starting")
@@ -279,7 +314,7 @@ async fn a_replica_that_lost_the_lead_shows_no_jobs_and_no_nodes() {
     let api = cluster(1);
     submit(&api, "one", 1);
     let Ready {
-        cluster: _,
+        cluster,
         reconciler,
         metrics,
         reports: _open,
@@ -288,7 +323,14 @@ async fn a_replica_that_lost_the_lead_shows_no_jobs_and_no_nodes() {
     let (role, follows) = watch::channel(Role::Leading);
     let shutdown = CancellationToken::new();
     let shown = metrics.clone();
+    let listing = api.lists(&cluster);
     let leading = crate::run::lead(reconciler, follows, &metrics, &shutdown);
+    let leading = async {
+        tokio::select! {
+            () = leading => {}
+            () = listing => {}
+        }
+    };
     let deposed = async {
         api.until("the job starts", |state| phase(state, "one") == "Starting")
             .await;

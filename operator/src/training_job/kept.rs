@@ -1,0 +1,161 @@
+//! What is kept of a TrainingJob: all of one that may still run, little of one that is over, and who
+//! it is of one that this release cannot read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::names;
+use crds::training_job::{Phase, TrainingJob};
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
+use scheduler::{Job, JobKey, Status, Timestamp};
+use tracing::warn;
+
+use crate::mirror::{Kept, Key};
+use crate::training_job::{observe, translate};
+
+/// What is kept of a TrainingJob.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeptJob {
+    /// Everything but the record of who set which field.
+    Whole(Arc<TrainingJob>),
+    /// It has ended and holds nothing.
+    Over(Over),
+    /// A newer release wrote what this one does not know: not to be touched.
+    Unreadable(JobKey),
+}
+
+/// What is kept of a job that has ended and holds nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Who it is.
+    pub key: JobKey,
+    /// Its version.
+    pub version: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Whether it ended well.
+    pub succeeded: bool,
+    /// Its last attempt.
+    pub attempt: u32,
+    /// When it ended.
+    pub finished_at: Timestamp,
+    /// How long it is kept.
+    pub ttl: Option<Duration>,
+}
+
+impl KeptJob {
+    /// What is kept of a job.
+    pub fn new(job: &Arc<TrainingJob>) -> Self {
+        over(job).map_or_else(|| Self::Whole(Arc::clone(job)), Self::Over)
+    }
+
+    /// What is kept of a job that perhaps cannot be read.
+    pub fn guarded(job: DeserializeGuard<TrainingJob>) -> Option<Self> {
+        let (name, namespace, uid) = (job.name_any(), job.namespace(), job.uid());
+        match job.0 {
+            Ok(mut job) => {
+                job.metadata.managed_fields = None;
+                Some(Self::new(&Arc::new(job)))
+            }
+            Err(error) => {
+                warn!(namespace, name, %error, "a job that this release cannot read is left alone");
+                Some(Self::Unreadable(JobKey {
+                    namespace: namespace?.into(),
+                    name: name.into(),
+                    uid: uid?.into(),
+                }))
+            }
+        }
+    }
+
+    /// Who it is, of one that cannot be read.
+    pub fn unreadable(&self) -> Option<&JobKey> {
+        match self {
+            Self::Unreadable(key) => Some(key),
+            Self::Whole(_) | Self::Over(_) => None,
+        }
+    }
+
+    /// The whole job, of one that is not over.
+    pub fn whole(&self) -> Option<&Arc<TrainingJob>> {
+        match self {
+            Self::Whole(job) => Some(job),
+            Self::Over(_) | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+impl Over {
+    /// What the planner needs to clean up after it.
+    pub fn as_job(&self) -> Job {
+        let phase = match self.succeeded {
+            true => scheduler::Phase::Succeeded,
+            false => scheduler::Phase::Failed,
+        };
+        Job {
+            key: self.key.clone(),
+            created: self.created,
+            nodes: 1,
+            class: "".into(),
+            zone_policy: scheduler::ZonePolicy::default(),
+            suspend: false,
+            grace: Duration::ZERO,
+            max_restarts: 0,
+            shrinks: false,
+            ttl: self.ttl,
+            deleting: false,
+            finalizer: false,
+            problem: None,
+            status: Status {
+                phase,
+                attempt: self.attempt,
+                finished_at: Some(self.finished_at),
+                ..Status::default()
+            },
+        }
+    }
+}
+
+impl Kept for KeptJob {
+    fn rests_with(&self) -> Option<Key> {
+        match self {
+            Self::Over(Over { key, .. }) => Some(translate::name_of(key)),
+            Self::Whole(_) | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+/// What is kept of a job if it has ended, holds nothing, and all of its spec is taken note of.
+fn over(job: &TrainingJob) -> Option<Over> {
+    let status = job.status.as_ref()?;
+    let succeeded = match status.phase {
+        Phase::Succeeded => true,
+        Phase::Failed => false,
+        Phase::Queued
+        | Phase::Assigned
+        | Phase::Starting
+        | Phase::Running
+        | Phase::Interrupting
+        | Phase::Restarting
+        | Phase::Suspended => return None,
+    };
+    let metadata = &job.metadata;
+    let held = job.finalizers().iter().any(|one| one == names::FINALIZER);
+    if held || metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    if status.observed_generation != metadata.generation {
+        return None;
+    }
+    let seconds = job.spec.ttl_seconds_after_finished;
+    Some(Over {
+        key: observe::key(job)?,
+        version: metadata.resource_version.clone()?,
+        created: translate::created(metadata),
+        succeeded,
+        attempt: status.attempt,
+        finished_at: status.finished_at.as_ref().map(translate::timestamp)?,
+        ttl: seconds.map(|seconds| Duration::from_secs(seconds.into())),
+    })
+}

@@ -1,0 +1,162 @@
+//! Tests of one watch, against an API server that answers from a script, on a clock that jumps to
+//! whatever is due next.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use futures::stream;
+use http::Request;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{failure, response};
+use crate::training_job::translate::{self, Claim};
+use crate::views::ClaimView;
+
+type Kind = fn(&mut Mirrors) -> &mut Mirror<Claim>;
+type Keep = fn(ClaimView) -> Option<Claim>;
+
+/// A watch of claims, and the requests that it sends.
+struct Setup {
+    watch: Watch<ClaimView, Kind, Keep>,
+    cluster: Arc<Cluster>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+fn claim(name: &str, version: u32) -> Value {
+    json!({"metadata": {"name": name, "namespace": "team", "resourceVersion": version.to_string()}})
+}
+
+fn page(names: &[&str]) -> Value {
+    let items: Vec<Value> = names.iter().map(|name| claim(name, 5)).collect();
+    json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": items})
+}
+
+/// An API server that answers so to the request of this number, from 0.
+fn setup(script: impl Fn(usize, &str) -> (u16, Value) + Send + Sync + 'static) -> Setup {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let script = Arc::new(script);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let line = request.uri().to_string();
+        let number = {
+            let mut asked = noted.lock().unwrap();
+            asked.push(line.clone());
+            asked.len() - 1
+        };
+        let answer = script(number, &line);
+        async move { Ok::<_, Infallible>(response(answer)) }
+    });
+    let cluster = Arc::new(Cluster::default());
+    let watch = Watch {
+        api: Api::all(Client::new(service, "team")),
+        scope: Scope::default(),
+        cluster: Arc::clone(&cluster),
+        mirror: (|mirrors| &mut mirrors.claims) as Kind,
+        translate: (|view| Some(translate::claim(&view))) as Keep,
+    };
+    Setup {
+        watch,
+        cluster,
+        asked,
+    }
+}
+
+/// A watch that has listed nothing, at position 7.
+async fn listed() -> Setup {
+    let setup = setup(|_, _| (200, page(&[])));
+    assert_eq!(setup.watch.list(0).await.unwrap(), "7");
+    setup
+}
+
+fn bookmark(position: &str) -> WatchEvent<ClaimView> {
+    let mark = json!({"type": "BOOKMARK", "object": {"kind": "PersistentVolumeClaim",
+        "apiVersion": "v1", "metadata": {"resourceVersion": position}}});
+    serde_json::from_value(mark).unwrap()
+}
+
+fn age(cluster: &Cluster) -> Duration {
+    let ages = cluster.mirrors().ages(now());
+    let mut ages = ages.into_iter();
+    ages.find(|(kind, _)| *kind == "PersistentVolumeClaim")
+        .unwrap()
+        .1
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_says_nothing_is_given_up_and_the_mirror_knows_its_age() {
+    let Setup { watch, cluster, .. } = listed().await;
+    let mut position = "7".to_owned();
+    let began = Instant::now();
+    let ended = watch.read(stream::pending(), began, &mut position).await;
+    assert!(matches!(ended, Err(Error::Silent(_))), "{ended:?}");
+    assert_eq!(began.elapsed(), SILENCE);
+    assert_eq!(age(&cluster), SILENCE, "nothing was heard");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_moves_the_position_and_shows_that_the_mirror_is_complete() {
+    let Setup { watch, cluster, .. } = listed().await;
+    let mut position = "7".to_owned();
+    let said = stream::once(async {
+        sleep(Duration::from_secs(23)).await;
+        Ok(bookmark("90"))
+    });
+    let said = said.chain(stream::pending());
+    watch
+        .read(said, Instant::now(), &mut position)
+        .await
+        .unwrap_err();
+    assert_eq!(position, "90");
+    assert_eq!(age(&cluster), SILENCE, "since the bookmark");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_watch_whose_time_was_over_shows_that_there_was_nothing_more() {
+    let Setup { watch, cluster, .. } = listed().await;
+    let mut position = "7".to_owned();
+    let ends_after =
+        |time: Duration| Box::pin(stream::once(sleep(time)).filter_map(|()| async { None }));
+    let early = watch.read(ends_after(WATCH / 2), Instant::now(), &mut position);
+    assert!(matches!(early.await, Err(Error::Early)));
+    assert_eq!(age(&cluster), WATCH / 2);
+    let whole = watch.read(ends_after(WATCH), Instant::now(), &mut position);
+    whole.await.unwrap();
+    assert_eq!(age(&cluster), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_that_is_too_old_and_a_request_lead_to_a_new_listing() {
+    let Setup {
+        watch,
+        cluster,
+        asked,
+    } = setup(|number, line| match number {
+        0 => (200, page(&["old"])),
+        1 => failure(410, "Expired"),
+        2 => (200, page(&["new"])),
+        _ if line.contains("watch=true") => failure(500, "InternalError"),
+        _ => (200, page(&["newest"])),
+    });
+    let running = tokio::spawn(watch.run());
+    let holds = |name: &str| cluster.mirrors().claims.get("team", name).is_some();
+    while !holds("new") {
+        cluster.changed().await;
+    }
+    assert!(!holds("old"));
+    // Errors of the watch alone keep what is known, and its age tells.
+    let tries = || asked.lock().unwrap().len();
+    while tries() < 8 {
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(holds("new") && age(&cluster) > Duration::from_secs(5));
+    let request = cluster.list_again();
+    while !cluster.mirrors().claims.is_listed(request) {
+        cluster.changed().await;
+    }
+    assert!(holds("newest") && !holds("new"));
+    running.abort();
+}
