@@ -33,6 +33,9 @@ const LABEL_KEY: &str =
         "self.zoneLabel != self.leafLabel && self.zoneLabel != self.classLabel && self.leafLabel != self.classLabel"
     )
     .message("zoneLabel, leafLabel and classLabel must be three different labels: give each its own"))]
+#[x_kube(validation = Rule::new("self.classes.filter(class, has(class.default) && class.default).size() <= 1")
+    .message("one class at most can be the default: keep default: true on that one only")
+    .field_path(".classes"))]
 pub struct FabricSpec {
     /// Node label whose value is the zone; `topology.fireflyer.dev/zone` by default.
     #[serde(default = "default_zone_label")]
@@ -56,7 +59,7 @@ pub struct FabricSpec {
     /// How sidecars use RDMA, where they have it.
     #[serde(default)]
     pub rdma: Rdma,
-    /// Node classes that jobs may ask for; the first is the default.
+    /// Node classes that jobs may ask for. Jobs that ask for none get the one with `default: true`, else the first.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub classes: Vec<NodeClass>,
@@ -110,6 +113,9 @@ pub struct NodeClass {
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub name: String,
+    /// Whether jobs that name no class get this one. A job that has got one keeps it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default: bool,
     /// GPUs a node has, 0 (the default) to 64; the trainer container asks for all of them.
     #[serde(default)]
     #[schemars(range(min = 0, max = 64))]
@@ -162,4 +168,12 @@ fn default_hfreduce_class() -> u8 {
 }
 fn default_relaxed_ordering() -> bool {
     true
+}
+
+impl FabricSpec {
+    /// The class of jobs that name none.
+    pub fn default_class(&self) -> Option<&NodeClass> {
+        let marked = self.classes.iter().find(|class| class.default);
+        marked.or_else(|| self.classes.first())
+    }
 }

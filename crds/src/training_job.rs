@@ -26,12 +26,17 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq",
     doc = "A distributed training that runs on whole nodes, survives interruptions and node failures, and resumes from its last durable checkpoint.",
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "Where the job is, in one word"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", description = "Why it is there, or what it waits for, in one word"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".spec.nodes", description = "Whole nodes the job asks for"),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.ready", description = "Nodes whose trainer runs in the current attempt"),
-    printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", description = "Number of the current attempt"),
-    printcolumn(name = "Zone", type_ = "string", json_path = ".status.zone", description = "Zone of the current attempt, both joined by + when it crosses"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes", description = "Nodes whose trainer runs in the current attempt"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".status.nodeClass", description = "Class of the nodes that the job runs on"),
+    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts", description = "Failures charged against maxRestarts"),
+    printcolumn(name = "Zone", type_ = "string", json_path = ".status.zones", description = "Zone of the current attempt, two when it crosses"),
+    printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", description = "Number of the current attempt", priority = 1),
     printcolumn(name = "Step", type_ = "integer", json_path = ".status.lastCheckpoint.step", description = "Step of the last durable checkpoint", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    selectable = ".spec.nodeClass",
+    selectable = ".status.phase",
     validation = Rule::new("size(self.metadata.name) <= 50").message(
         "metadata.name must have at most 50 characters, because pods are called <name>-<attempt>-<rank>: shorten it"
     ),
@@ -311,9 +316,12 @@ impl Default for FailurePolicy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
-    /// One word for where the job is; derived from the conditions.
+    /// One word for where the job is.
     #[serde(default)]
     pub phase: Phase,
+    /// Why it is there, or what it waits for: the reason of the condition that says most about the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Assigned, Running, CheckpointDurable, Suspended, Complete, Failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -328,35 +336,77 @@ pub struct TrainingJobStatus {
     /// the job runs.
     #[serde(default)]
     pub replans: u32,
+    /// Class of the nodes that the job runs on: the one that it names, or what was the Fabric's default when
+    /// the operator first looked at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_class: Option<String>,
+    /// Processes (ranks) on each node: what the job asks for, or what its class gave then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procs_per_node: Option<u32>,
     /// Nodes whose trainer runs in the current attempt.
     #[serde(default)]
-    pub ready: u32,
+    pub ready_nodes: u32,
     /// Who takes part in an attempt that goes on without lost nodes (`onPeerLoss: Shrink`), since its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<MembershipStatus>,
     /// ConfigMap that lists the current attempt's nodes in rank order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignment: Option<String>,
-    /// Zone of the current attempt, or both joined by `+` when it crosses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zone: Option<String>,
+    /// Zones of the current attempt: one, or two when it crosses; none where nodes have no zone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<String>,
     /// Last checkpoint known to be durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint: Option<CheckpointStatus>,
     /// When the next attempt may start, after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub retry_at: Option<Time>,
+    pub next_attempt_time: Option<Time>,
+    /// When the job first got nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub start_time: Option<Time>,
     /// When the job reached Succeeded or Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub finished_at: Option<Time>,
+    pub completion_time: Option<Time>,
     /// Last lines that the failed rank printed, and which rank it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureStatus>,
+    /// The last attempts, at most 16, the newest at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub attempts: Vec<AttemptStatus>,
     /// Generation of the spec that this status answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// An attempt: the time for which the job had nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptStatus {
+    /// Its number.
+    pub number: u32,
+    /// How many nodes it had.
+    pub nodes: u32,
+    /// The first 16 of them by name, in rank order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub node_names: Vec<String>,
+    /// When it got them.
+    #[schemars(schema_with = "schema::time")]
+    pub start_time: Time,
+    /// When it ended; absent while it has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub end_time: Option<Time>,
+    /// Why it ended, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Nodes times seconds that it had them, once it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_seconds: Option<u64>,
 }
 
 /// The members of an attempt. Written before they go on, so that of two sides one does.
@@ -369,15 +419,24 @@ pub struct MembershipStatus {
     pub epoch: u64,
     /// How many nodes take part.
     pub participants: u32,
-    /// Node ranks that were lost, as ranges: `2,5-7`. Empty when all take part.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub lost: String,
+    /// Node ranks that were lost. Empty when all take part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_ranks: Vec<RankRange>,
     /// The first 16 of the lost nodes by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
     /// What the members began with: which operations were not run again. For the operator alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
+}
+
+/// Consecutive node ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RankRange {
+    /// The lowest.
+    pub first: u32,
+    /// The highest.
+    pub last: u32,
 }
 
 /// A durable checkpoint.

@@ -234,7 +234,7 @@ struct Job {
 
 impl Job {
     fn look(cluster: &Cluster) -> Result<Self> {
-        let path = "jsonpath={.status.phase}|{.status.attempt}|{.status.zone}";
+        let path = "jsonpath={.status.phase}|{.status.attempt}|{.status.zones[*]}";
         let text = kubectl(cluster, &["get", "trainingjob", JOB, "-o", path])?;
         let mut parts = text.split('|').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();

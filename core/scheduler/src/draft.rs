@@ -12,8 +12,10 @@ use crate::ledger::JobView;
 use crate::plan::{Action, Event, NewAttempt, Place};
 use crate::policy::Policy;
 use crate::snapshot::Job;
-use crate::status::{ConditionKind, Phase, Status};
+use crate::status::{AttemptRecord, ConditionKind, Phase, Status};
 use crate::time::Timestamp;
+
+use topology::Zone;
 
 use ConditionKind::{Assigned, CheckpointDurable, Running};
 
@@ -59,6 +61,9 @@ impl<'a> Draft<'a> {
         if self.status == self.recorded {
             return;
         }
+        if let (None, Some(procs)) = (&self.status.class, self.job.procs_per_node) {
+            self.status.class = Some((self.job.class.clone(), procs));
+        }
         self.recorded = self.status.clone();
         let status = Box::new(self.status.clone());
         self.actions.push(Action::Record {
@@ -79,18 +84,38 @@ impl<'a> Draft<'a> {
             self.actions.push(Action::AddFinalizer);
         }
         let count = places.len();
-        let place = zones
-            .as_deref()
-            .map_or_else(String::new, |zones| format!(" in {zones}"));
+        let names: Vec<&str> = zones.iter().map(Zone::as_str).collect();
+        let place = match names.is_empty() {
+            true => String::new(),
+            false => format!(" in {}", names.join("+")),
+        };
         let text = format!("{count} {}{place}", noun(count));
+        // An earlier leader may have recorded the attempt without deciding it.
+        let begun = self.status.newest.take();
+        let begun = begun.filter(|record| record.attempt == number && record.ended.is_none());
+        let is_news = begun.is_none() || self.status.zones != zones;
         self.status.phase = Phase::Assigned;
         self.status.attempt = number;
         self.status.retry_at = None;
         self.status.membership = None;
-        self.status.zone = zones;
+        self.status.zones = zones;
+        self.status.started_at.get_or_insert(self.now);
+        self.status.newest = Some(AttemptRecord {
+            attempt: number,
+            nodes: u32::try_from(count).unwrap_or(u32::MAX),
+            names: places
+                .iter()
+                .take(AttemptRecord::NAMES)
+                .map(|place| place.node.clone())
+                .collect(),
+            since: begun.map_or(self.now, |record| record.since),
+            ended: None,
+        });
         self.set(Assigned, true, "Placed", &text);
         self.set(Running, false, "Joining", "Waiting for the gang to join");
-        self.tell("Assigned", format!("Attempt {number} got {text}"));
+        if is_news {
+            self.tell("Assigned", format!("Attempt {number} got {text}"));
+        }
         self.record();
         let pods: Vec<_> = (0..)
             .zip(&places)
@@ -129,7 +154,8 @@ impl<'a> Draft<'a> {
                 1 => Phase::Queued,
                 _ => Phase::Restarting,
             };
-            self.status.zone = None;
+            self.status.zones = Vec::new();
+            self.close(reason);
         }
         let old = self.status.conditions.get(&Assigned);
         if old.is_none_or(|old| old.reason != reason) {
@@ -140,6 +166,19 @@ impl<'a> Draft<'a> {
             });
         }
         self.set(Assigned, false, reason, &message);
+    }
+
+    /// Notes that the attempt has no nodes any more, and why in one word.
+    fn close(&mut self, reason: &str) {
+        let now = self.now;
+        if let Some(newest) = self
+            .status
+            .newest
+            .as_mut()
+            .filter(|newest| newest.ended.is_none())
+        {
+            newest.ended = Some((now, reason.to_owned()));
+        }
     }
 
     pub(crate) fn joining(&mut self, reason: &'static str, message: &str) {
@@ -189,10 +228,10 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// `a`, or `a+b`: what the status and people see. None where nodes have no zone.
-fn zones(places: &[Place]) -> Option<String> {
-    let mut names: Vec<&str> = places.iter().map(|place| place.zone.as_str()).collect();
-    names.dedup();
-    let text = names.join("+");
-    (!text.is_empty()).then_some(text)
+/// The zones of an attempt. None where nodes have no zone.
+fn zones(places: &[Place]) -> Vec<Zone> {
+    let mut zones: Vec<Zone> = places.iter().map(|place| place.zone.clone()).collect();
+    zones.dedup();
+    zones.retain(|zone| !zone.as_str().is_empty());
+    zones
 }

@@ -27,5 +27,7 @@ pub use policy::{Backoff, Policy};
 pub use snapshot::{
     Attempt, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot, Stuck, ZonePolicy,
 };
-pub use status::{Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status};
+pub use status::{
+    AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,
+};
 pub use time::Timestamp;

@@ -110,6 +110,8 @@ pub struct Job {
     pub nodes: u32,
     /// Class of its nodes, the default already filled in.
     pub class: Class,
+    /// Processes on each node; none while its class is not known.
+    pub procs_per_node: Option<u32>,
     /// Whether it may cross zones.
     pub zone_policy: ZonePolicy,
     /// Whether it should release its nodes and wait.

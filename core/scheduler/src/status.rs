@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use topology::NodeName;
+use topology::{Class, NodeName, Zone};
 
 use crate::time::Timestamp;
 
@@ -130,6 +130,33 @@ pub struct Membership {
     pub resume: Option<Arc<str>>,
 }
 
+/// The time for which a job had nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// How many nodes it had.
+    pub nodes: u32,
+    /// The first of them, in rank order.
+    pub names: Vec<NodeName>,
+    /// When it got them.
+    pub since: Timestamp,
+    /// When it ended, and why in one word; none while it has them.
+    pub ended: Option<(Timestamp, String)>,
+}
+
+impl AttemptRecord {
+    /// Names that are kept.
+    pub const NAMES: usize = 16;
+
+    /// Nodes times seconds, once it ended.
+    pub fn node_seconds(&self) -> Option<u64> {
+        let (end, _) = self.ended.as_ref()?;
+        let millis = end.as_millis().saturating_sub(self.since.as_millis());
+        Some(millis.saturating_mul(self.nodes.into()) / 1000)
+    }
+}
+
 /// The failure that ended an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -159,13 +186,19 @@ pub struct Status {
     /// Attempts in a row that ended by no fault of the program (lost nodes, refusals). Lengthens
     /// the back-off, charges nothing, and is 0 again once the job runs.
     pub replans: u32,
+    /// Class of the job's nodes and processes on each, as they were resolved when the job was first recorded.
+    pub class: Option<(Class, u32)>,
     /// Nodes whose trainer runs: all or none, since it is written on transitions only.
     pub ready: u32,
     /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service writes
     /// it, before anybody goes on; the planner drops it when the next attempt begins.
     pub membership: Option<Membership>,
-    /// Zone of the attempt that holds nodes, or both joined by `+` when it crosses.
-    pub zone: Option<String>,
+    /// Zones of the attempt that holds nodes: two when it crosses, none where nodes have no zone.
+    pub zones: Vec<Zone>,
+    /// When the job first got nodes.
+    pub started_at: Option<Timestamp>,
+    /// The newest attempt that got nodes. What came before it is for people and not kept here.
+    pub newest: Option<AttemptRecord>,
     /// Last checkpoint known to be durable.
     pub last_checkpoint: Option<Checkpoint>,
     /// When `last_checkpoint` was learned.

@@ -12,7 +12,7 @@ use scheduler::{Job, JobKey, Status, Timestamp};
 use tracing::warn;
 
 use crate::mirror::{Kept, Key};
-use crate::training_job::{observe, translate};
+use crate::training_job::{observe, status, translate};
 
 /// What is kept of a TrainingJob.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +98,7 @@ impl Over {
             created: self.created,
             nodes: 1,
             class: "".into(),
+            procs_per_node: None,
             zone_policy: scheduler::ZonePolicy::default(),
             suspend: false,
             grace: Duration::ZERO,
@@ -155,7 +156,7 @@ fn over(job: &TrainingJob) -> Option<Over> {
         created: translate::created(metadata),
         succeeded,
         attempt: status.attempt,
-        finished_at: status.finished_at.as_ref().map(translate::timestamp)?,
+        finished_at: status::finished_at(status)?,
         ttl: seconds.map(|seconds| Duration::from_secs(seconds.into())),
     })
 }

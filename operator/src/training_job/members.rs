@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use collective::membership::Commit;
-use crds::training_job::MembershipStatus;
+use crds::training_job::{MembershipStatus, RankRange};
 use scheduler::Membership;
 use topology::NodeName;
 
@@ -74,7 +74,7 @@ pub fn to_api(recorded: &Membership) -> MembershipStatus {
         attempt: recorded.attempt,
         epoch: recorded.epoch,
         participants: recorded.participants,
-        lost: ranges(&recorded.lost),
+        lost_ranks: ranges(&recorded.lost),
         lost_nodes: recorded.lost_nodes.clone(),
         resume: recorded.resume.as_deref().map(str::to_owned),
     }
@@ -86,40 +86,31 @@ pub fn from_api(shown: &MembershipStatus) -> Option<Membership> {
         attempt: shown.attempt,
         epoch: shown.epoch,
         participants: shown.participants,
-        lost: ranks(&shown.lost)?,
+        lost: ranks(&shown.lost_ranks)?,
         lost_nodes: shown.lost_nodes.clone(),
         resume: shown.resume.as_deref().map(Into::into),
     })
 }
 
-/// `2,5-7`.
-fn ranges(ranks: &BTreeSet<u32>) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
+fn ranges(ranks: &BTreeSet<u32>) -> Vec<RankRange> {
+    let mut ranges: Vec<RankRange> = Vec::new();
     for &rank in ranks {
         match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            Some(_) | None => ranges.push((rank, rank)),
+            Some(range) if range.last + 1 == rank => range.last = rank,
+            Some(_) | None => ranges.push(RankRange {
+                first: rank,
+                last: rank,
+            }),
         }
     }
-    let words = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
-    words.collect::<Vec<_>>().join(",")
+    ranges
 }
 
-/// The ranks of `2,5-7`; none of anything else.
-fn ranks(text: &str) -> Option<BTreeSet<u32>> {
-    let mut ranks = BTreeSet::new();
-    for word in text.split(',').filter(|_| !text.is_empty()) {
-        let (first, last) = word.split_once('-').unwrap_or((word, word));
-        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        if first > last || last >= RANKS {
-            return None;
-        }
-        ranks.extend(first..=last);
-    }
-    Some(ranks)
+/// The ranks in some ranges; none when these are not what an attempt can have.
+fn ranks(ranges: &[RankRange]) -> Option<BTreeSet<u32>> {
+    let possible = |range: &RankRange| range.first <= range.last && range.last < RANKS;
+    let all = ranges.iter().flat_map(|range| range.first..=range.last);
+    ranges.iter().all(possible).then(|| all.collect())
 }
 
 #[cfg(test)]
@@ -159,7 +150,7 @@ mod tests {
             assert_eq!(there_and_back(&nodes, &commit), commit);
             let shown = to_api(&of_commit(1, &nodes, &commit).unwrap());
             let bytes = serde_json::to_string(&shown).unwrap().len();
-            assert!(bytes < 16 << 10, "{bytes} bytes");
+            assert!(bytes < 64 << 10, "{bytes} bytes");
         }
     }
 
@@ -171,15 +162,17 @@ mod tests {
             resume: Vec::new(),
         };
         let shown = to_api(&of_commit(1, &nodes(9), &commit).unwrap());
-        assert_eq!((shown.participants, &*shown.lost), (5, "2,5-7"));
+        let range = |first, last| RankRange { first, last };
+        assert_eq!(shown.participants, 5);
+        assert_eq!(shown.lost_ranks, [range(2, 2), range(5, 7)]);
         assert_eq!(shown.lost_nodes, ["node-2", "node-5", "node-6", "node-7"]);
         assert_eq!(shown.resume, None);
     }
 
     #[test]
     fn what_nobody_wrote_is_not_believed() {
-        for text in ["x", "1,", "5-2", "-", "1-99999999", "99999"] {
-            assert_eq!(ranks(text), None, "{text}");
+        for (first, last) in [(5, 2), (1, 99_999_999), (99_999, 99_999)] {
+            assert_eq!(ranks(&[RankRange { first, last }]), None);
         }
         let mut recorded = of_commit(
             1,

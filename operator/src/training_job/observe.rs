@@ -111,12 +111,19 @@ pub fn policy(fabric: &FabricSpec) -> Policy {
     }
 }
 
-/// The class that a job runs on: the one it names, else the Fabric's first.
+/// The class that a job runs on: the one that it names or was given when it was first looked at, else the Fabric's
+/// default.
 pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a NodeClass> {
-    match &job.spec.node_class {
+    match class_name(job) {
         Some(name) => fabric.classes.iter().find(|class| class.name == *name),
-        None => fabric.classes.first(),
+        None => fabric.default_class(),
     }
+}
+
+/// The class that is certain for a job, whatever becomes of the Fabric.
+fn class_name(job: &TrainingJob) -> Option<&String> {
+    let given = || job.status.as_ref()?.node_class.as_ref();
+    job.spec.node_class.as_ref().or_else(given)
 }
 
 /// Who a job is.
@@ -151,14 +158,19 @@ fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> sched
 
 fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job> {
     let spec = &job.spec;
-    let named = spec.node_class.as_deref();
-    let class = class_of(job, fabric).map(|class| class.name.as_str());
+    let named = class_name(job).map(String::as_str);
+    let class = class_of(job, fabric);
     let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
     Some(Job {
         key: key(job)?,
         created: translate::created(&job.metadata),
         nodes: spec.nodes,
-        class: class.or(named).unwrap_or_default().into(),
+        class: class
+            .map(|class| class.name.as_str())
+            .or(named)
+            .unwrap_or_default()
+            .into(),
+        procs_per_node: class.map(|class| pod::procs_per_node(job, class)),
         zone_policy: match spec.zone_policy {
             ZonePolicy::Single => scheduler::ZonePolicy::Single,
             ZonePolicy::PreferSingle => scheduler::ZonePolicy::PreferSingle,
@@ -186,7 +198,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
 /// Why the job cannot get pods, whatever nodes are free.
 fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Problem> {
     let because = |reason| move |message| Problem { reason, message };
-    if let (None, Some(name)) = (class_of(job, fabric), &job.spec.node_class) {
+    if let (None, Some(name)) = (class_of(job, fabric), class_name(job)) {
         let known: Vec<&str> = fabric
             .classes
             .iter()
@@ -356,6 +368,36 @@ mod tests {
             "{alone}"
         );
         assert!(problem("none").unwrap().message.contains("does not exist"));
+    }
+
+    #[test]
+    fn a_job_keeps_the_default_class_that_it_got_first() {
+        let class = |name: &str, gpus: u32, default: bool| NodeClass {
+            name: name.to_owned(),
+            default,
+            gpus,
+            ..mirrors(&job_with("")).fabric().unwrap().spec.classes[0].clone()
+        };
+        let resolved = |status: &str, classes: Vec<NodeClass>| {
+            let job = format!("{}\n            {status}", job_with(""));
+            let job: TrainingJob = serde_yaml::from_str(&job).unwrap();
+            let mut fabric = mirrors(&job_with("")).fabric().unwrap().spec.clone();
+            fabric.classes = classes;
+            let class = class_of(&job, &fabric).map(|class| class.name.clone());
+            let procs = class_of(&job, &fabric).map(|class| pod::procs_per_node(&job, class));
+            (class.unwrap_or_default(), procs)
+        };
+        let two = || vec![class("a100", 8, false), class("h100", 4, false)];
+        assert_eq!(resolved("", two()), ("a100".to_owned(), Some(8)));
+        let mut marked = two();
+        marked[1].default = true;
+        assert_eq!(resolved("", marked), ("h100".to_owned(), Some(4)));
+        // Whatever becomes the default, or what a class says, later.
+        let status = "status: {nodeClass: a100, procsPerNode: 8}";
+        let later = vec![class("h100", 4, true), class("a100", 2, false)];
+        assert_eq!(resolved(status, later), ("a100".to_owned(), Some(8)));
+        let gone = vec![class("h100", 4, true)];
+        assert_eq!(resolved(status, gone), (String::new(), None));
     }
 
     #[test]

@@ -66,9 +66,11 @@ pub fn grace_seconds(job: &TrainingJob) -> u32 {
     interruption.ack_seconds + interruption.save_seconds + GRACE_MARGIN_SECONDS
 }
 
-/// Processes of each node.
+/// Processes of each node: what the job asks for, else what its class gave when the job was first looked at.
 pub fn procs_per_node(job: &TrainingJob, class: &NodeClass) -> u32 {
-    job.spec.procs_per_node.unwrap_or_else(|| class.gpus.max(1))
+    let given = || job.status.as_ref()?.procs_per_node;
+    let named = job.spec.procs_per_node.or_else(given);
+    named.unwrap_or_else(|| class.gpus.max(1))
 }
 
 /// Folder of the job's checkpoints inside its claim.

@@ -41,6 +41,7 @@ fn job(text: &str) -> TrainingJob {
 fn class() -> NodeClass {
     NodeClass {
         name: "a100".to_owned(),
+        default: false,
         gpus: 8,
         rdma: 1,
         trainer: Share {

@@ -4,16 +4,30 @@
 use std::collections::BTreeMap;
 
 use crds::names;
-use crds::training_job::{CheckpointStatus, FailureStatus, Phase as ApiPhase, TrainingJobStatus};
+use crds::training_job::{
+    AttemptStatus, CheckpointStatus, FailureStatus, Phase as ApiPhase, TrainingJobStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use k8s_openapi::jiff;
-use scheduler::{Checkpoint, Condition, ConditionKind, Failure, Phase, Status, Timestamp};
+use scheduler::{
+    AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Phase, Status, Timestamp,
+};
+use topology::Class;
 
 use crate::training_job::members;
 use crate::training_job::translate::timestamp;
 
-/// The planner's status as the API shows it.
-pub fn to_api(status: &Status, job: &str, generation: Option<i64>) -> TrainingJobStatus {
+/// Attempts that the API shows.
+const ATTEMPTS: usize = 16;
+
+/// The planner's status as the API shows it. `seen` is what it replaces: the planner knows the newest attempt only, and
+/// those before it stay as they are shown.
+pub fn to_api(
+    status: &Status,
+    job: &str,
+    generation: Option<i64>,
+    seen: Option<&TrainingJobStatus>,
+) -> TrainingJobStatus {
     let conditions = status
         .conditions
         .iter()
@@ -27,17 +41,20 @@ pub fn to_api(status: &Status, job: &str, generation: Option<i64>) -> TrainingJo
         });
     TrainingJobStatus {
         phase: phase_to_api(status.phase),
+        reason: reason(status),
         conditions: conditions.collect(),
         attempt: status.attempt,
         restarts: status.restarts,
         replans: status.replans,
-        ready: status.ready,
+        node_class: status.class.as_ref().map(|(class, _)| class.to_string()),
+        procs_per_node: status.class.as_ref().map(|(_, procs)| *procs),
+        ready_nodes: status.ready,
         membership: status.membership.as_ref().map(members::to_api),
         assignment: status
             .phase
             .holds_nodes()
             .then(|| names::attempt_name(job, status.attempt)),
-        zone: status.zone.clone(),
+        zones: status.zones.iter().map(ToString::to_string).collect(),
         last_checkpoint: status
             .last_checkpoint
             .as_ref()
@@ -47,8 +64,9 @@ pub fn to_api(status: &Status, job: &str, generation: Option<i64>) -> TrainingJo
                 digest: checkpoint.digest.clone(),
                 time: status.checkpoint_at.map(time),
             }),
-        retry_at: status.retry_at.map(time),
-        finished_at: status.finished_at.map(time),
+        next_attempt_time: status.retry_at.map(time),
+        start_time: status.started_at.map(time),
+        completion_time: status.finished_at.map(time),
         failure: status.failure.as_ref().map(|failure| FailureStatus {
             attempt: failure.attempt,
             node: failure.node.as_ref().map(ToString::to_string),
@@ -56,8 +74,62 @@ pub fn to_api(status: &Status, job: &str, generation: Option<i64>) -> TrainingJo
             message: failure.message.clone(),
             log: failure.log.clone(),
         }),
+        attempts: attempts(status.newest.as_ref(), seen),
         observed_generation: generation,
     }
+}
+
+/// The reason of the condition that says most about the phase.
+fn reason(status: &Status) -> Option<String> {
+    let kind = match status.phase {
+        Phase::Queued | Phase::Assigned | Phase::Restarting => ConditionKind::Assigned,
+        Phase::Starting | Phase::Running | Phase::Interrupting => ConditionKind::Running,
+        Phase::Suspended => ConditionKind::Suspended,
+        Phase::Succeeded => ConditionKind::Complete,
+        Phase::Failed => ConditionKind::Failed,
+    };
+    let condition = status.conditions.get(&kind)?;
+    Some(condition.reason.clone())
+}
+
+/// The attempts that were shown, with the newest as it is now.
+fn attempts(
+    newest: Option<&AttemptRecord>,
+    seen: Option<&TrainingJobStatus>,
+) -> Vec<AttemptStatus> {
+    let number = newest.map_or(u32::MAX, |newest| newest.attempt);
+    let shown = seen.map_or(&[][..], |seen| &seen.attempts);
+    let earlier = shown.iter().filter(|attempt| attempt.number < number);
+    let mut attempts: Vec<AttemptStatus> = earlier.cloned().collect();
+    attempts.extend(newest.map(|newest| AttemptStatus {
+        number: newest.attempt,
+        nodes: newest.nodes,
+        node_names: newest.names.iter().map(ToString::to_string).collect(),
+        start_time: time(newest.since),
+        end_time: newest.ended.as_ref().map(|(end, _)| time(*end)),
+        reason: newest.ended.as_ref().map(|(_, reason)| reason.clone()),
+        node_seconds: newest.node_seconds(),
+    }));
+    let surplus = attempts.len().saturating_sub(ATTEMPTS);
+    attempts.drain(..surplus);
+    attempts
+}
+
+/// The newest attempt, as it is shown.
+fn newest(status: &TrainingJobStatus) -> Option<AttemptRecord> {
+    let shown = status.attempts.last()?;
+    let ended = shown.end_time.as_ref();
+    Some(AttemptRecord {
+        attempt: shown.number,
+        nodes: shown.nodes,
+        names: shown
+            .node_names
+            .iter()
+            .map(|name| name.as_str().into())
+            .collect(),
+        since: timestamp(&shown.start_time),
+        ended: ended.map(|end| (timestamp(end), shown.reason.clone().unwrap_or_default())),
+    })
 }
 
 /// The API's status as the planner recorded it.
@@ -68,9 +140,14 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
         attempt: status.attempt,
         restarts: status.restarts,
         replans: status.replans,
-        ready: status.ready,
+        class: class(status),
+        ready: status.ready_nodes,
         membership: status.membership.as_ref().and_then(members::from_api),
-        zone: status.zone.clone(),
+        zones: status
+            .zones
+            .iter()
+            .map(|zone| zone.as_str().into())
+            .collect(),
         last_checkpoint: status
             .last_checkpoint
             .as_ref()
@@ -84,8 +161,10 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
             .as_ref()
             .and_then(|checkpoint| checkpoint.time.as_ref())
             .map(timestamp),
-        retry_at: status.retry_at.as_ref().map(timestamp),
-        finished_at: status.finished_at.as_ref().map(timestamp),
+        retry_at: status.next_attempt_time.as_ref().map(timestamp),
+        started_at: status.start_time.as_ref().map(timestamp),
+        finished_at: finished_at(status),
+        newest: newest(status),
         failure: status.failure.as_ref().map(|failure| Failure {
             attempt: failure.attempt,
             node: failure.node.as_deref().map(Into::into),
@@ -105,6 +184,22 @@ pub fn is_ours(condition: &ApiCondition) -> bool {
 /// Whether two conditions have the same type.
 pub fn same_type(one: &ApiCondition, other: &ApiCondition) -> bool {
     one.type_ == other.type_
+}
+
+/// The class and the processes of each node, if both were resolved.
+fn class(status: &TrainingJobStatus) -> Option<(Class, u32)> {
+    let class = status.node_class.as_deref()?;
+    Some((class.into(), status.procs_per_node?))
+}
+
+/// When the job ended. An older operator said it in another field; then the condition that it ended by has the time.
+pub fn finished_at(status: &TrainingJobStatus) -> Option<Timestamp> {
+    let ends = [ConditionKind::Complete, ConditionKind::Failed].map(ConditionKind::as_str);
+    let ended = |one: &&ApiCondition| ends.contains(&&*one.type_) && one.status == "True";
+    let condition = || status.conditions.iter().find(ended);
+    let since = || condition().map(|condition| &condition.last_transition_time);
+    let end = status.completion_time.as_ref().or_else(since);
+    end.map(timestamp)
 }
 
 fn conditions_from_api(conditions: &[ApiCondition]) -> BTreeMap<ConditionKind, Condition> {
@@ -190,7 +285,16 @@ mod tests {
                 lost_nodes: vec!["n1".to_owned()],
                 resume: Some("[]".into()),
             }),
-            zone: Some("a+b".to_owned()),
+            class: Some(("a100".into(), 8)),
+            zones: vec!["a".into(), "b".into()],
+            started_at: Some(second(5)),
+            newest: Some(AttemptRecord {
+                attempt: 3,
+                nodes: 40,
+                names: vec!["n1".into(), "n2".into()],
+                since: second(15),
+                ended: Some((second(18), "Failed".to_owned())),
+            }),
             last_checkpoint: Some(Checkpoint {
                 attempt: 2,
                 step: 120,
@@ -211,7 +315,7 @@ mod tests {
         for (index, kind) in ConditionKind::ALL.into_iter().enumerate() {
             status.set(kind, index % 2 == 0, "Because", "it is so", second(40));
         }
-        let json = serde_json::to_string(&to_api(&status, "digits", Some(7))).unwrap();
+        let json = serde_json::to_string(&to_api(&status, "digits", Some(7), None)).unwrap();
         assert_eq!(from_api(&serde_json::from_str(&json).unwrap()), status);
     }
 
@@ -221,7 +325,7 @@ mod tests {
             retry_at: Some(Timestamp::from_millis(1001)),
             ..Status::default()
         };
-        let read = from_api(&to_api(&status, "digits", None));
+        let read = from_api(&to_api(&status, "digits", None, None));
         assert_eq!(read.retry_at, Some(Timestamp::from_millis(2000)));
     }
 
@@ -233,13 +337,89 @@ mod tests {
             ..Status::default()
         };
         assert_eq!(
-            to_api(&status, "digits", None).assignment.as_deref(),
+            to_api(&status, "digits", None, None).assignment.as_deref(),
             Some("digits-3")
         );
         let status = Status {
             phase: Phase::Suspended,
             ..status
         };
-        assert_eq!(to_api(&status, "digits", None).assignment, None);
+        assert_eq!(to_api(&status, "digits", None, None).assignment, None);
+    }
+
+    fn attempt(number: u32, ended: Option<&str>) -> AttemptRecord {
+        let at = |second: u32| Timestamp::from_millis(u64::from(second) * 1000);
+        AttemptRecord {
+            attempt: number,
+            nodes: 8,
+            names: vec!["n1".into()],
+            since: at(100 * number),
+            ended: ended.map(|reason| (at(100 * number + 30), reason.to_owned())),
+        }
+    }
+
+    #[test]
+    fn the_last_sixteen_attempts_stay_with_what_ended_them_and_what_they_used() {
+        let mut shown = TrainingJobStatus::default();
+        for number in 1..=20 {
+            for ended in [None, Some("Failed")] {
+                let status = Status {
+                    newest: Some(attempt(number, ended)),
+                    ..Status::default()
+                };
+                shown = to_api(&status, "digits", None, Some(&shown));
+            }
+        }
+        let numbers: Vec<u32> = shown.attempts.iter().map(|one| one.number).collect();
+        assert_eq!(numbers, (5..=20).collect::<Vec<_>>());
+        for one in &shown.attempts {
+            assert_eq!(one.reason.as_deref(), Some("Failed"));
+            assert_eq!(one.node_seconds, Some(240));
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_begins_anew_under_its_number_replaces_what_was_shown() {
+        let of = |record| Status {
+            newest: Some(record),
+            ..Status::default()
+        };
+        let first = to_api(&of(attempt(1, None)), "digits", None, None);
+        let other = AttemptRecord {
+            names: vec!["n9".into()],
+            ..attempt(1, None)
+        };
+        let shown = to_api(&of(other), "digits", None, Some(&first));
+        let [one] = &shown.attempts[..] else {
+            panic!("not one attempt: {:?}", shown.attempts)
+        };
+        assert_eq!(one.node_names, ["n9"]);
+    }
+
+    #[test]
+    fn the_reason_is_that_of_the_condition_that_explains_the_phase() {
+        let mut status = Status::default();
+        let now = Timestamp::default();
+        status.set(ConditionKind::Assigned, false, "WaitingForNodes", "", now);
+        status.set(ConditionKind::Running, false, "Joining", "", now);
+        let reason_of = |status: &Status| to_api(status, "digits", None, None).reason;
+        assert_eq!(reason_of(&status).as_deref(), Some("WaitingForNodes"));
+        status.phase = Phase::Starting;
+        assert_eq!(reason_of(&status).as_deref(), Some("Joining"));
+        status.phase = Phase::Failed;
+        assert_eq!(reason_of(&status), None);
+    }
+
+    #[test]
+    fn a_job_that_ended_under_an_older_operator_ended_when_its_condition_says() {
+        let mut status = Status {
+            phase: Phase::Succeeded,
+            ..Status::default()
+        };
+        let end = Timestamp::from_millis(90_000);
+        status.set(ConditionKind::Complete, true, "Succeeded", "", end);
+        let shown = to_api(&status, "digits", None, None);
+        assert_eq!(shown.completion_time, None);
+        assert_eq!(from_api(&shown).finished_at, Some(end));
     }
 }

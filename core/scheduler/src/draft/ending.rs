@@ -17,7 +17,7 @@ impl Draft<'_> {
     /// The attempt ended by no fault of the program: plan again, charge nothing.
     pub(crate) fn lost(&mut self, node: Option<NodeName>, message: String) {
         self.back_off();
-        self.void(&message);
+        self.void("Replanned", &message);
         self.warn("Replanning", message.clone());
         let attempt = self.status.attempt;
         self.status.failure = Some(Failure {
@@ -37,7 +37,7 @@ impl Draft<'_> {
             self.status.restarts += 1;
             let backoff = self.policy.failure_backoff;
             self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
-            self.void(&message);
+            self.void("Failed", &message);
             let nth = self.status.restarts;
             self.warn(
                 "Restarting",
@@ -66,11 +66,12 @@ impl Draft<'_> {
     }
 
     /// The attempt is void; the next one starts at `retry_at`.
-    fn void(&mut self, message: &str) {
+    fn void(&mut self, reason: &str, message: &str) {
         self.learn_saved();
         self.status.phase = Phase::Restarting;
         self.status.ready = 0;
-        self.status.zone = None;
+        self.status.zones = Vec::new();
+        self.close(reason);
         self.set(Running, false, "Restarting", message);
         self.set(Assigned, false, "Restarting", message);
     }
@@ -81,6 +82,7 @@ impl Draft<'_> {
         self.status.ready = 0;
         self.status.finished_at = Some(self.now);
         self.status.retry_at = None;
+        self.close(reason);
         self.set(Running, false, reason, message);
         self.set(
             Assigned,

@@ -21,7 +21,11 @@ impl Draft<'_> {
             self.suspended();
         } else {
             self.status.phase = Phase::Restarting;
-            self.status.zone = None;
+            // It says why the gang was asked to leave.
+            let asked = self.status.conditions.get(&Running);
+            let why = asked.map_or_else(String::new, |asked| asked.reason.clone());
+            self.status.zones = Vec::new();
+            self.close(&why);
             self.set(
                 Running,
                 false,
@@ -45,7 +49,8 @@ impl Draft<'_> {
     pub(crate) fn suspended(&mut self) {
         self.status.phase = Phase::Suspended;
         self.status.ready = 0;
-        self.status.zone = None;
+        self.status.zones = Vec::new();
+        self.close("Suspended");
         self.status.retry_at = None;
         for kind in [Assigned, Running] {
             self.set(kind, false, "Suspended", "spec.suspend is true");

@@ -49,6 +49,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         created: at(0),
         nodes,
         class: CLASS.into(),
+        procs_per_node: Some(8),
         zone_policy: ZonePolicy::PreferSingle,
         suspend: false,
         grace: GRACE,

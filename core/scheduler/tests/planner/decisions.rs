@@ -141,7 +141,7 @@ fn a_job_waits_for_its_zone_although_two_zones_have_room() {
 fn a_job_crosses_when_no_zone_is_large_enough_and_only_so_many_do() {
     let plan = decide(&queue("a:3 b:4", vec![job("a", 5)]), at(0));
     assert_eq!(placed(&plan), ["a: a-000 b-000 b-001 b-002 b-003"]);
-    assert_eq!(recorded(&plan, "a").zone.as_deref(), Some("a+b"));
+    assert_eq!(recorded(&plan, "a").zones, ["a".into(), "b".into()]);
     let mut two = queue("a:6 b:6", vec![job("a", 7)]);
     step(&mut two, at(0));
     two.nodes.extend(nodes("c:6 d:6"));

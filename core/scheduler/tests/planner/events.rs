@@ -147,13 +147,17 @@ fn a_deleted_job_tells_nothing() {
     assert_eq!(step(&mut snapshot, at(9)), [""; 0]);
 }
 
-/// Phase, zone, and what each condition says in one word. The zone, because a new leader may choose other nodes
+/// Phase, zones, and what each condition says in one word. The zones, because a new leader may choose other nodes
 /// for an attempt that was recorded and not decided.
 fn words(status: &Status) -> impl PartialEq + std::fmt::Debug {
     let conditions = status.conditions.iter();
     let words =
         conditions.map(|(kind, condition)| (*kind, condition.holds, condition.reason.clone()));
-    (status.phase, status.zone.clone(), words.collect::<Vec<_>>())
+    (
+        status.phase,
+        status.zones.clone(),
+        words.collect::<Vec<_>>(),
+    )
 }
 
 #[test]

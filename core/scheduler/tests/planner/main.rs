@@ -12,6 +12,7 @@ mod crowd;
 mod decisions;
 mod events;
 mod gangs;
+mod history;
 mod life;
 mod mutations;
 mod properties;

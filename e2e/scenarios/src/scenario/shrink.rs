@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use crds::training_job::{MembershipStatus, Phase, TrainingJobStatus};
+use crds::training_job::{MembershipStatus, Phase, RankRange, TrainingJobStatus};
 use serde_json::json;
 
 use crate::context::{Context, leader_node};
@@ -114,13 +114,19 @@ async fn completes(
     let members = status.membership.context("status has no membership")?;
     let MembershipStatus {
         participants,
-        lost,
+        lost_ranks,
         lost_nodes,
         ..
     } = members;
     ensure!(
-        participants == 2 && lost == rank.to_string() && lost_nodes == [node],
-        "{participants} took part, lost {lost}: {lost_nodes:?}"
+        participants == 2
+            && lost_ranks
+                == [RankRange {
+                    first: rank,
+                    last: rank
+                }]
+            && lost_nodes == [node],
+        "{participants} took part, lost {lost_ranks:?}: {lost_nodes:?}"
     );
     let mut weights = Vec::new();
     for left in (0..3).filter(|left| *left != rank) {
@@ -155,11 +161,11 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
     context.cluster.node(&lost)?.restart()?;
     let status = went_on?;
     ensure!(
-        (status.phase, status.attempt, status.ready) == (Phase::Running, 1, 2),
+        (status.phase, status.attempt, status.ready_nodes) == (Phase::Running, 1, 2),
         "{:?} in attempt {} with {} nodes",
         status.phase,
         status.attempt,
-        status.ready
+        status.ready_nodes
     );
     context.node_ready(&lost, true, NODE_LOSS).await?;
     // Of four nodes two train and one is taken here, so the next job needs the one that came back.

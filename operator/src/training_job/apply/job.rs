@@ -72,7 +72,8 @@ impl Applier {
         let Some(job) = &progress.job else {
             return Err(Error::Stale(format!("job {} is gone", progress.key)));
         };
-        let shown = status::to_api(status, &progress.key.name, job.metadata.generation);
+        let (name, generation) = (&progress.key.name, job.metadata.generation);
+        let shown = status::to_api(status, name, generation, job.status.as_ref());
         let job = self.write_status(progress.key, job, &shown).await?;
         info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
         progress.job = Some(job);

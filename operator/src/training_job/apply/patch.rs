@@ -84,7 +84,7 @@ mod tests {
                 "lastTransitionTime": "2026-01-02T03:04:05Z"})
         };
         let mut stored = json!({
-            "phase": "Running", "attempt": 2, "startTime": "2026-01-02T03:04:05Z",
+            "phase": "Running", "attempt": 2, "queueTime": "2026-01-02T03:04:05Z",
             "conditions": [condition("Running", "True"), condition("Rehearsed", "True")],
             "failure": {"attempt": 1, "rank": 5, "message": "rank 5 failed", "cause": "new"},
         });
@@ -101,7 +101,7 @@ mod tests {
                 .is_some_and(|all| !all.contains_key("attempt"))
         );
         merge(&mut stored, &patch);
-        assert_eq!(stored["startTime"], "2026-01-02T03:04:05Z");
+        assert_eq!(stored["queueTime"], "2026-01-02T03:04:05Z");
         assert_eq!(stored["failure"]["cause"], "new");
         assert_eq!(stored["failure"]["rank"], Value::Null);
         let kinds: Vec<_> = stored["conditions"]

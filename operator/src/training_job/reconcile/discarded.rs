@@ -51,6 +51,7 @@ mod tests {
             created: Timestamp::default(),
             nodes: 1,
             class: "a100".into(),
+            procs_per_node: Some(8),
             zone_policy: scheduler::ZonePolicy::default(),
             suspend: false,
             grace: Duration::from_secs(80),

@@ -43,7 +43,7 @@ fn training() -> Api {
     submit(&api, "train", 3);
     change(&api, |job| {
         job["spec"]["failurePolicy"] = json!({"onPeerLoss": "Shrink"});
-        job["status"] = json!({"phase": "Running", "attempt": 1, "ready": 3});
+        job["status"] = json!({"phase": "Running", "attempt": 1, "readyNodes": 3});
     });
     api
 }
@@ -93,7 +93,10 @@ async fn of_two_leaders_one_commit_is_taken_and_the_other_learns_which() {
     let status = shown(&api);
     assert_eq!(status["membership"]["participants"], 2);
     assert_eq!(status["membership"]["lostNodes"], json!(["n001"]));
-    assert_eq!(status["ready"], 3, "the rest of the status is untouched");
+    assert_eq!(
+        status["readyNodes"], 3,
+        "the rest of the status is untouched"
+    );
 }
 
 #[tokio::test]
@@ -177,7 +180,7 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
     assert_eq!(done, Ok(()));
     api.tell(&leader.cluster);
     api.until("it says with how many it goes on", |state| {
-        state.objects[&path("train")]["status"]["ready"] == 2
+        state.objects[&path("train")]["status"]["readyNodes"] == 2
     })
     .await;
     let told = api.state().of("events").iter().any(|event| {
