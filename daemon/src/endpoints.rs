@@ -1,22 +1,43 @@
 //! Serves /live, /ready and /metrics, and what else a process has to tell. Probes, scrapes and questions are all that
-//! comes in here: nothing can be changed over it.
+//! comes in here: nothing can be changed over it. Whoever reaches the port may connect, so connections are few, say what
+//! they want soon, and make room for each other.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use crate::metrics::Registry;
 use crate::ready::Readiness;
+use crate::slots::Slots;
+use crate::watchdog::Watchdog;
+
+/// Connections at once: some probes and scrapers, each with one.
+const CONNECTIONS: usize = 64;
+/// How long the head of a request may take, from the connection or from the answer before it.
+const HEAD: Duration = Duration::from_secs(5);
+/// How long a connection may last: one that does not take its answer ends as well.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// Before another try to accept, when there was no descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long answers under way may take when the process ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the endpoints could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -29,9 +50,6 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The listener failed while serving.
-    #[error("failed to serve health and metrics")]
-    Serve(#[source] io::Error),
 }
 
 /// Bound endpoints, not yet serving: binding first makes a taken port an error at start.
@@ -40,6 +58,7 @@ pub struct Endpoints {
     listener: TcpListener,
     registry: Registry,
     readiness: Readiness,
+    watchdog: Option<Watchdog>,
     more: Router,
 }
 
@@ -61,8 +80,18 @@ impl Endpoints {
             listener,
             registry,
             readiness,
+            watchdog: None,
             more: Router::new(),
         })
+    }
+
+    /// /live fails while the loop that is watched stands still.
+    #[must_use]
+    pub fn with_watchdog(self, watchdog: Watchdog) -> Self {
+        Self {
+            watchdog: Some(watchdog),
+            ..self
+        }
     }
 
     /// Serves one more document: `answer` is asked each time.
@@ -100,30 +129,93 @@ impl Endpoints {
     }
 
     /// Serves until the token is cancelled.
-    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn serve(self, shutdown: CancellationToken) {
         let Self {
             listener,
             registry,
             readiness,
+            watchdog,
             more,
         } = self;
         if let Ok(address) = listener.local_addr() {
             info!(%address, "serving health and metrics");
         }
         let router = Router::new()
-            .route("/live", get(async || "alive\n"))
-            .route("/ready", get(ready))
-            .with_state(readiness)
+            .route("/live", get(live))
+            .with_state(watchdog)
+            .merge(
+                Router::new()
+                    .route("/ready", get(ready))
+                    .with_state(readiness),
+            )
             .merge(
                 Router::new()
                     .route("/metrics", get(metrics))
                     .with_state(registry),
             )
             .merge(more);
-        axum::serve(listener, router)
-            .with_graceful_shutdown(async move { shutdown.cancelled().await })
-            .await
-            .map_err(Error::Serve)
+        accept(&listener, &router, &shutdown).await;
+    }
+}
+
+/// Accepts connections until the token is cancelled, then lets answers under way end.
+async fn accept(listener: &TcpListener, router: &Router, shutdown: &CancellationToken) {
+    let slots = Slots::new(CONNECTIONS);
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(_ended) = tasks.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let (slot, router) = (slots.admit(peer.ip()), router.clone());
+                    let shutdown = shutdown.clone();
+                    tasks.spawn(async move {
+                        tokio::select! {
+                            () = slot.evicted() => debug!(%peer, "made room for another connection"),
+                            _ = timeout(LIFETIME, converse(stream, router, shutdown)) => {}
+                        }
+                    });
+                }
+                // Out of descriptors, usually.
+                Err(error) => {
+                    warn!(%error, "failed to accept a connection for health and metrics");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    // Who has not taken its answer by then does without.
+    timeout(LAST_ANSWERS, ended).await.ok();
+    tasks.shutdown().await;
+}
+
+/// Answers what is asked on one connection.
+async fn converse(stream: TcpStream, router: Router, shutdown: CancellationToken) {
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection for health and metrics has ended");
+    }
+}
+
+async fn live(State(watchdog): State<Option<Watchdog>>) -> (StatusCode, String) {
+    match watchdog.and_then(|watchdog| watchdog.stalled()) {
+        None => (StatusCode::OK, "alive\n".to_owned()),
+        Some(stood) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("its loop stands still for {} s\n", stood.as_secs()),
+        ),
     }
 }
 
@@ -150,9 +242,23 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpSocket, TcpStream};
+    use tokio::task::JoinHandle;
 
     use super::*;
+
+    /// The time limit of a probe.
+    const PROBE: Duration = Duration::from_secs(5);
+
+    async fn serve(set: impl FnOnce(Endpoints) -> Endpoints) -> (SocketAddr, JoinHandle<()>) {
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let registry = Registry::new("1.2.3").unwrap();
+        let endpoints = Endpoints::bind(any_port, registry, Readiness::default());
+        let endpoints = set(endpoints.await.unwrap());
+        let address = endpoints.address().unwrap();
+        let server = tokio::spawn(endpoints.serve(CancellationToken::new()));
+        (address, server)
+    }
 
     async fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -191,7 +297,7 @@ mod tests {
         );
 
         shutdown.cancel();
-        server.await.unwrap().unwrap();
+        server.await.unwrap();
     }
 
     #[tokio::test]
@@ -222,6 +328,62 @@ mod tests {
         );
 
         shutdown.cancel();
-        server.await.unwrap().unwrap();
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn live_fails_while_the_loop_that_is_watched_stands_still() {
+        let watchdog = Watchdog::new(Duration::ZERO);
+        let (address, _server) = serve(|endpoints| endpoints.with_watchdog(watchdog.clone())).await;
+        assert!(get(address, "/live").await.starts_with("HTTP/1.1 200"));
+        watchdog.touch();
+        let answer = get(address, "/live").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.contains("stands still"),
+            "{answer}"
+        );
+        watchdog.rest();
+        assert!(get(address, "/live").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn a_probe_is_answered_while_others_hold_a_thousand_idle_connections() {
+        crate::descriptors::raise_limit();
+        let (address, _server) = serve(|endpoints| endpoints).await;
+        for sources in [1, 50] {
+            let mut idle = Vec::new();
+            for number in 0..1_000 {
+                let socket = TcpSocket::new_v4().unwrap();
+                let source = Ipv4Addr::new(127, 1, 0, 1 + (number % sources) as u8);
+                socket.bind((source, 0).into()).unwrap();
+                idle.push(socket.connect(address).await.unwrap());
+                if number % 100 == 99 {
+                    let answer = tokio::time::timeout(PROBE, get(address, "/live")).await;
+                    assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
+                }
+            }
+            // All but the last were closed to make room.
+            let closed = idle.iter_mut().take(1_000 - CONNECTIONS);
+            for stream in closed {
+                let mut byte = [0];
+                let read = tokio::time::timeout(PROBE, stream.read(&mut byte)).await;
+                assert!(!matches!(read.unwrap(), Ok(1..)));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_asks_nothing_or_half_a_question_is_closed() {
+        let (address, _server) = serve(|endpoints| endpoints).await;
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(b"GET /live HTT").await.unwrap();
+        let asked = tokio::time::Instant::now();
+        let mut rest = Vec::new();
+        for stream in [&mut silent, &mut half] {
+            let closed = tokio::time::timeout(2 * HEAD, stream.read_to_end(&mut rest));
+            closed.await.unwrap().ok();
+        }
+        assert!(asked.elapsed() < HEAD + Duration::from_secs(1));
     }
 }

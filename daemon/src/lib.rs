@@ -1,15 +1,19 @@
 //! What every process of ours does the same way: command-line block, logs, metrics registry,
-//! health endpoints and shutdown. What a process is for stays in its own crate.
+//! health endpoints, limits and shutdown. What a process is for stays in its own crate.
 
 pub mod args;
+pub mod descriptors;
 pub mod endpoints;
 pub mod logs;
 pub mod metrics;
 pub mod pending;
 pub mod ready;
 pub mod shutdown;
+pub mod slots;
+pub mod watchdog;
 
 pub use args::{Args, LogFormat};
 pub use metrics::Registry;
 pub use ready::{Gate, Readiness};
 pub use tokio_util::sync::CancellationToken;
+pub use watchdog::Watchdog;

@@ -28,6 +28,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 async fn serve(args: Args) -> anyhow::Result<()> {
     daemon::logs::init(&args.daemon)?;
+    daemon::descriptors::raise_limit();
     info!(?args, version = env!("CARGO_PKG_VERSION"), "starting");
     let place = args.place();
     let Args {
@@ -78,6 +79,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     shutdown.cancel();
     served
         .await
-        .context("failed to serve health and metrics")??;
+        .context("failed to join the health endpoints")?;
     Ok(result?)
 }

@@ -10,9 +10,8 @@ use anyhow::{Context, bail, ensure};
 use collective::machine::OnPeerLoss;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Deserialize;
-use tracing::{error, info, warn};
+use tracing::info;
 use wire::assignment::{self, Assignment};
 use wire::handshake::{JobId, KEY_BYTES, Key};
 use wire::rendezvous::Peer;
@@ -68,7 +67,7 @@ const fn one() -> u32 {
 pub fn run(args: &Serve) -> anyhow::Result<()> {
     logs::init(&args.daemon)?;
     info!(?args, "starting");
-    raise_descriptor_limit();
+    daemon::descriptors::raise_limit();
     let Start {
         member,
         source,
@@ -120,29 +119,9 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     })
 }
 
-/// Asks for as many descriptors as it may have: runtimes leave a process at the 1,024 that `select` can count, and each
-/// thread that uses the store takes one.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!(%error, limit = limit.current, "failed to raise the limit of descriptors");
-    }
-}
-
 async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> anyhow::Result<()> {
     let token = shutdown::token().context("failed to watch for signals")?;
-    tokio::spawn({
-        let token = token.clone();
-        async move {
-            if let Err(error) = endpoints.serve(token).await {
-                error!(%error, "health and metrics ended");
-            }
-        }
-    });
+    tokio::spawn(endpoints.serve(token.clone()));
     let (ended, end) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("node".to_owned())

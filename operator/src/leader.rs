@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::Watchdog;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
@@ -27,6 +28,8 @@ pub const LEASE: &str = "fireflyer-operator";
 const DURATION: Duration = Duration::from_secs(15);
 /// A leader that could not renew for so long steps down: 5 s before anybody takes over.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// A renewal that takes longer is given up for another: what hangs is a connection, usually.
+const ATTEMPT: Duration = Duration::from_secs(3);
 /// How often the holder renews and the others look.
 const PERIOD: Duration = Duration::from_secs(2);
 /// A replica whose mirrors are stale takes a Lease only when nobody else has wanted it for so long.
@@ -66,6 +69,8 @@ pub struct Elector {
     free_since: Option<Instant>,
     /// Whether it leads with stale mirrors, because nobody else did.
     is_last_resort: bool,
+    /// Watches the loop that plans: while it stands still, another replica had better lead.
+    watchdog: Option<Watchdog>,
 }
 
 /// `<pod>_<ip>`: tells the others where to send sidecars.
@@ -91,6 +96,15 @@ impl Elector {
             cluster: None,
             free_since: None,
             is_last_resort: false,
+            watchdog: None,
+        }
+    }
+
+    /// A candidate that does not renew while the loop that plans stands still.
+    pub fn watched_by(self, watchdog: Watchdog) -> Self {
+        Self {
+            watchdog: Some(watchdog),
+            ..self
         }
     }
 
@@ -146,17 +160,10 @@ impl Elector {
                 continue;
             }
             let started = Instant::now();
-            let within = renewed.map_or(RENEW_DEADLINE, |at| {
+            let left = renewed.map_or(ATTEMPT, |at| {
                 (at + RENEW_DEADLINE).saturating_duration_since(started)
             });
-            let now = match tokio::time::timeout(within, self.attempt()).await {
-                Ok(Ok(now)) => Some(now),
-                Ok(Err(error)) => {
-                    warn!(error = %chain(&error), "failed to renew or read the Lease");
-                    None
-                }
-                Err(_elapsed) => None,
-            };
+            let now = self.attempt_within(left.min(ATTEMPT)).await;
             match now {
                 Some(Role::Leading) => {
                     renewed = Some(started);
@@ -184,6 +191,27 @@ impl Elector {
         role.send_replace(Role::Standby { leader: None });
         if led {
             self.release().await;
+        }
+    }
+
+    /// Renews or reads the Lease; none when that failed, or must not be while the loop stands still.
+    async fn attempt_within(&mut self, limit: Duration) -> Option<Role> {
+        if let Some(stood) = self.watchdog.as_ref().and_then(Watchdog::stalled) {
+            let seconds = stood.as_secs();
+            warn!(seconds, "the loop stands still: the Lease is not renewed");
+            return None;
+        }
+        match tokio::time::timeout(limit, self.attempt()).await {
+            Ok(Ok(now)) => Some(now),
+            Ok(Err(error)) => {
+                warn!(error = %chain(&error), "failed to renew or read the Lease");
+                None
+            }
+            Err(_elapsed) => {
+                let seconds = limit.as_secs_f64();
+                warn!(seconds, "failed to renew or read the Lease in time");
+                None
+            }
         }
     }
 

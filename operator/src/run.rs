@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use daemon::endpoints::Endpoints;
-use daemon::{CancellationToken, Readiness, Registry};
-use kube::Client;
+use daemon::{CancellationToken, Readiness, Registry, Watchdog};
+use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use crate::rendezvous::{self, ClusterDirectory};
 use crate::training_job::apply::Applier;
 use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
-use crate::training_job::reconcile::Reconciler;
+use crate::training_job::reconcile::{Reconciler, STALLED};
 use crate::training_job::write::Writer;
 use crate::{bootstrap, watch as watches};
 
@@ -50,23 +50,27 @@ async fn serve(cli: Cli) -> anyhow::Result<()> {
         operator,
     } = cli;
     daemon::logs::init(&daemon)?;
+    daemon::descriptors::raise_limit();
     let shutdown = daemon::shutdown::token().context("failed to listen for signals")?;
     let registry = Registry::new(env!("CARGO_PKG_VERSION"))?;
     let metrics = Metrics::new(&registry)?;
     let address = daemon.metrics_address(METRICS_PORT);
     let readiness = Readiness::default();
-    let endpoints = Endpoints::bind(address, registry, readiness.clone()).await?;
+    let watchdog = Watchdog::new(STALLED);
+    let endpoints = Endpoints::bind(address, registry, readiness.clone())
+        .await?
+        .with_watchdog(watchdog.clone());
     // Until the end of the process: a probe is answered also while the parts stop.
     let stopped = CancellationToken::new();
     let serving = tokio::spawn(endpoints.serve(stopped.clone()));
     let result = match command {
-        None => operate(operator, &readiness, metrics, shutdown).await,
+        None => operate(operator, &readiness, watchdog, metrics, shutdown).await,
         Some(Command::Rendezvous(args)) => standalone(&args, metrics, shutdown).await,
     };
     stopped.cancel();
     serving
         .await
-        .context("failed to join the health endpoints")??;
+        .context("failed to join the health endpoints")?;
     result
 }
 
@@ -82,6 +86,7 @@ async fn standalone(
 async fn operate(
     args: OperatorArgs,
     readiness: &Readiness,
+    watchdog: Watchdog,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -107,9 +112,11 @@ async fn operate(
     let listener = TcpListener::bind(rendezvous_listen)
         .await
         .with_context(|| format!("failed to listen on {rendezvous_listen}"))?;
-    let client = Client::try_default()
-        .await
-        .context("failed to set up the API client")?;
+    let config = Config::infer().await;
+    let config = config.context("failed to find the API server")?;
+    let client = Client::try_from(config.clone()).context("failed to set up the API client")?;
+    // Of its own, with connections of its own: a renewal waits behind no other request.
+    let leases = Client::try_from(config).context("failed to set up the client of the Lease")?;
     let writer = Writer::new(client.clone(), metrics.writes.clone());
     let Some(master) = master(&writer, &namespace, &shutdown).await? else {
         return Ok(());
@@ -155,8 +162,9 @@ async fn operate(
         shutdown.clone(),
     ));
     let identity = leader::identity(&pod_name, pod_ip);
-    let elector = Elector::new(client, &namespace, identity, rendezvous_listen.port());
+    let elector = Elector::new(leases, &namespace, identity, rendezvous_listen.port());
     let elector = elector.guarding(fence, Arc::clone(&cluster));
+    let elector = elector.watched_by(watchdog.clone());
     let elected = CancellationToken::new();
     let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
 
@@ -167,7 +175,8 @@ async fn operate(
         reports,
         gone_sender,
         metrics.clone(),
-    );
+    )
+    .watched_by(watchdog);
     lead(reconciler, role, &metrics, &shutdown).await;
 
     // In this order: nothing is planned any more, so another replica may begin.

@@ -19,6 +19,8 @@ use crate::testing::{failure, response};
 const PORT: u16 = 9443;
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(600);
+/// How long a loop may take to go round.
+const STALLED: Duration = Duration::from_secs(60);
 /// Timers are rounded up to a millisecond.
 const ROUNDING: Duration = Duration::from_millis(10);
 
@@ -30,6 +32,8 @@ enum Link {
     Refused,
     /// Nothing arrives.
     Silent,
+    /// Nothing arrives of the next request, as on a connection that is dead.
+    SilentOnce,
     /// Writes arrive, their answers come so much later.
     Late(Duration),
 }
@@ -105,6 +109,7 @@ struct Candidate {
     address: SocketAddr,
     role: watch::Receiver<Role>,
     link: Arc<Mutex<Link>>,
+    watchdog: Watchdog,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -127,12 +132,19 @@ impl Server {
         let link = Arc::new(Mutex::new(Link::Good));
         let (server, shared) = (self.clone(), Arc::clone(&link));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let (server, link) = (server.clone(), *shared.lock().unwrap());
+            let (server, mut shared) = (server.clone(), shared.lock().unwrap());
+            let link = *shared;
+            if let Link::SilentOnce = link {
+                *shared = Link::Good;
+            }
+            drop(shared);
             async move { Ok::<_, Infallible>(server.serve(link, request).await) }
         });
         let identity = name(number);
         let client = Client::new(service, "system");
-        let elector = prepare(Elector::new(client, "system", identity.clone(), PORT));
+        let watchdog = Watchdog::new(STALLED);
+        let elector = Elector::new(client, "system", identity.clone(), PORT);
+        let elector = prepare(elector.watched_by(watchdog.clone()));
         let (sender, role) = watch::channel(Role::Standby { leader: None });
         self.stored().roles.push((identity.clone(), role.clone()));
         let stop = CancellationToken::new();
@@ -140,6 +152,7 @@ impl Server {
             address: address(&identity, PORT).unwrap(),
             role,
             link,
+            watchdog,
             task: tokio::spawn(elector.run(sender, stop.clone())),
             stop,
         }
@@ -150,7 +163,7 @@ impl Server {
         let bytes = body.collect_bytes().await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
         let answer = match link {
-            Link::Silent => pending().await,
+            Link::Silent | Link::SilentOnce => pending().await,
             Link::Refused => failure(500, "InternalError"),
             Link::Good | Link::Late(_) => self.stored().answer(&parts.method, body),
         };
@@ -221,7 +234,7 @@ async fn a_renewal_counts_from_when_it_was_sent_however_late_its_answer_is() {
     let server = Server::default();
     let (mut one, _two) = pair(&server).await;
     let mut writes = server.stored().written.subscribe();
-    one.is_linked(Link::Late(Duration::from_secs(5)));
+    one.is_linked(Link::Late(ATTEMPT - Duration::from_secs(1)));
     writes.changed().await.unwrap();
     one.is_linked(Link::Silent);
     let stepped_down = one.follows(None).await;
@@ -272,4 +285,35 @@ async fn a_leader_that_shuts_down_lets_another_lead_at_once() {
     one.task.await.unwrap();
     let took_over = two.becomes(Role::Leading).await;
     assert!(took_over - stopped <= PERIOD + ROUNDING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_that_hangs_does_not_cost_the_leadership() {
+    let server = Server::default();
+    let (one, _two) = pair(&server).await;
+    for _ in 0..5 {
+        let before = server.written();
+        one.is_linked(Link::SilentOnce);
+        let mut writes = server.stored().written.subscribe();
+        writes.changed().await.unwrap();
+        assert!(server.written() - before <= PERIOD + ATTEMPT + ROUNDING);
+        assert!(!one.role.has_changed().unwrap(), "it leads without a break");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_loop_stands_still_lets_another_lead() {
+    let server = Server::default();
+    let (mut one, mut two) = pair(&server).await;
+    let went_round = Instant::now();
+    one.watchdog.touch();
+    let stepped_down = one.follows(None).await;
+    assert!(stepped_down - went_round >= STALLED);
+    assert!(stepped_down - went_round <= STALLED + RENEW_DEADLINE + ROUNDING);
+    let renewed = server.written();
+    let took_over = two.becomes(Role::Leading).await;
+    assert!(took_over - renewed >= DURATION);
+    // Once it stands by, nothing is expected of its loop, and it takes part again.
+    one.watchdog.rest();
+    one.follows(Some(two.address)).await;
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crds::fabric::FabricSpec;
 use crds::training_job::TrainingJob;
+use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{Gone, JobKey, JobPlan, Plan, Policy, Snapshot, Timestamp, Violation};
@@ -40,6 +41,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// Even when nothing happens: expectations expire, gauges are refreshed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// A loop that has not gone round for so long stands still: it neither leads nor lives.
+pub const STALLED: Duration = LONGEST_SLEEP.saturating_mul(2);
 
 /// The loop's state.
 #[derive(Debug)]
@@ -56,6 +59,7 @@ pub struct Reconciler {
     /// leader wrote last may not have arrived yet.
     barrier: u64,
     sweep: Sweep,
+    watchdog: Watchdog,
 }
 
 /// What the last look at all jobs that are over has shown: there may be many, so they are looked at
@@ -112,7 +116,14 @@ impl Reconciler {
             pauses: Pauses::default(),
             barrier: 0,
             sweep: Sweep::new(),
+            watchdog: Watchdog::new(STALLED),
         }
+    }
+
+    /// The same, watched by this one.
+    #[must_use]
+    pub fn watched_by(self, watchdog: Watchdog) -> Self {
+        Self { watchdog, ..self }
     }
 
     /// Plans and writes until the token is cancelled; then it stops at once, also in mid-write.
@@ -121,6 +132,7 @@ impl Reconciler {
         let mut due = Instant::now();
         let mut pause = DEBOUNCE;
         self.barrier = self.cluster.list_again();
+        self.watchdog.touch();
         loop {
             let news = tokio::select! {
                 () = leading.cancelled() => return,
@@ -141,12 +153,14 @@ impl Reconciler {
                     due
                 }
             };
+            self.watchdog.touch();
         }
     }
 
     /// Does not lead any more: what was seen then is not for gangs that meet when it leads again.
     pub fn rest(&self) {
         self.gone.send_replace(Vec::new());
+        self.watchdog.rest();
     }
 
     /// Makes one plan and begins to write it. Returns when to make the next if nothing changes.
