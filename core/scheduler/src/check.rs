@@ -110,6 +110,8 @@ struct World<'a> {
     occupied: BTreeSet<&'a NodeName>,
     /// The attempts that hold nodes.
     held: BTreeMap<&'a JobKey, &'a Attempt>,
+    /// Attempts whose ConfigMap does not say by itself who gets a pod.
+    doubtful: BTreeSet<(&'a JobKey, u32)>,
     /// Jobs whose last plan is still being written.
     under_way: BTreeSet<&'a JobKey>,
     crossing: u32,
@@ -142,7 +144,19 @@ impl<'a> World<'a> {
         let mut taken = occupied.clone();
         let mut held = BTreeMap::new();
         let mut crossing = 0;
+        let doubtful = snapshot.doubtful.iter();
+        let mut doubtful: BTreeSet<_> = doubtful.map(|one| (&one.job, one.number)).collect();
+        let mut numbers: BTreeMap<(&JobKey, u32), u32> = BTreeMap::new();
         for attempt in &snapshot.attempts {
+            *numbers.entry((&attempt.job, attempt.number)).or_default() += 1;
+        }
+        for attempt in &snapshot.attempts {
+            let number = (&attempt.job, attempt.number);
+            // Two of one number hold nothing: the planner counts neither.
+            if numbers.get(&number).is_some_and(|count| *count > 1) {
+                doubtful.insert(number);
+                continue;
+            }
             if jobs
                 .get(&attempt.job)
                 .is_some_and(|job| holds(job, attempt))
@@ -168,6 +182,7 @@ impl<'a> World<'a> {
             .collect();
         Self {
             under_way: snapshot.under_way.iter().map(|plan| &plan.job).collect(),
+            doubtful,
             policy,
             now,
             nodes,
@@ -186,11 +201,15 @@ impl<'a> World<'a> {
             "its last plan is still being written".to_owned()
         })?;
         let Some(&job) = self.jobs.get(&plan.job) else {
-            let only_strips = plan
-                .actions
-                .iter()
-                .all(|action| matches!(action, Action::StripPod { .. }));
-            return ensure(only_strips, RECORD_FIRST, || {
+            let mut actions = plan.actions.iter();
+            let only_leftovers = actions.all(|action| match action {
+                Action::StripPod { .. } => true,
+                Action::DeletePod { attempt, rank, .. } => {
+                    self.is_unowned(&plan.job, *attempt, *rank)
+                }
+                _ => false,
+            });
+            return ensure(only_leftovers, RECORD_FIRST, || {
                 "the job does not exist".to_owned()
             });
         };
@@ -256,6 +275,12 @@ impl<'a> World<'a> {
         pods.iter()
             .copied()
             .filter(move |pod| pod.attempt == attempt)
+    }
+
+    /// Whether no garbage collector will remove the pod, whatever becomes of its job.
+    fn is_unowned(&self, job: &JobKey, attempt: u32, rank: u32) -> bool {
+        let mut pods = self.pods.get(job).into_iter().flatten();
+        pods.any(|pod| (pod.attempt, pod.rank) == (attempt, rank) && pod.unowned)
     }
 
     /// Whether a trainer of the attempt may still be saving.

@@ -7,7 +7,7 @@ use topology::NodeName;
 
 use crate::plan::JobPlan;
 use crate::policy::Policy;
-use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, Snapshot, Stuck};
+use crate::snapshot::{Attempt, Doubt, Job, JobKey, Node, Pod, Snapshot, Stuck};
 use crate::status::{Checkpoint, Phase};
 use crate::time::Timestamp;
 
@@ -16,6 +16,8 @@ use crate::time::Timestamp;
 pub(crate) struct JobView<'a> {
     pub(crate) job: Option<&'a Job>,
     pub(crate) attempts: BTreeMap<u32, &'a Attempt>,
+    /// By attempt.
+    pub(crate) doubts: BTreeMap<u32, Doubt>,
     /// By attempt, then rank.
     pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
     pub(crate) report: Option<&'a Checkpoint>,
@@ -67,15 +69,24 @@ impl<'a> Ledger<'a> {
             .map(|node| (&node.name, node))
             .collect();
         let mut views: BTreeMap<&JobKey, JobView<'_>> = BTreeMap::new();
+        let mut ambiguous = BTreeSet::new();
         for job in &snapshot.jobs {
             views.entry(&job.key).or_default().job = Some(job);
         }
+        for doubtful in &snapshot.doubtful {
+            let view = views.entry(&doubtful.job).or_default();
+            view.doubts.insert(doubtful.number, doubtful.doubt);
+        }
         for attempt in &snapshot.attempts {
-            views
-                .entry(&attempt.job)
-                .or_default()
-                .attempts
-                .insert(attempt.number, attempt);
+            let view = views.entry(&attempt.job).or_default();
+            if view.attempts.insert(attempt.number, attempt).is_some() {
+                view.doubts.insert(attempt.number, Doubt::Unproved);
+                ambiguous.insert((&attempt.job, attempt.number));
+            }
+        }
+        // Of two with one number nobody knows which was decided, so neither holds anything.
+        for (job, number) in ambiguous {
+            views.entry(job).or_default().attempts.remove(&number);
         }
         for report in &snapshot.reports {
             if let Some(view) = views.get_mut(&report.job) {

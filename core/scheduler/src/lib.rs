@@ -4,6 +4,7 @@
 mod assign;
 mod capacity;
 mod check;
+mod doubt;
 mod draft;
 mod filter;
 mod gang;
@@ -25,7 +26,8 @@ pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use snapshot::{
-    Attempt, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot, Stuck, ZonePolicy,
+    Attempt, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot,
+    Stuck, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,

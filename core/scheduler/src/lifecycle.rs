@@ -82,6 +82,10 @@ impl<'a> Draft<'a> {
     /// Holds nodes.
     fn hold(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         let Some(attempt) = self.view.holding() else {
+            if self.view.doubts.contains_key(&self.status.attempt) {
+                self.hold_in_doubt(ledger, wake);
+                return;
+            }
             let fresh = self.status.phase == Phase::Assigned
                 && self.view.gang(self.status.attempt).next().is_none();
             if !fresh {
@@ -132,6 +136,10 @@ impl<'a> Draft<'a> {
             self.lost(None, problem.message.clone());
             return;
         }
+        if self.view.doubts.contains_key(&attempt.number) {
+            self.tell_unreadable();
+            return;
+        }
         let mut writes = vec![Action::CreateKey {
             attempt: attempt.number,
         }];
@@ -158,7 +166,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Saves and releases.
-    fn leave(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
+    pub(crate) fn leave(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         let gang: Vec<&Pod> = self.view.gang(self.status.attempt).collect();
         if self.view.has_ended_well(self.status.attempt) {
             self.succeed();

@@ -21,7 +21,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     let mut drafts = Vec::new();
     for (key, view) in ledger.views() {
         let Some(job) = view.job else {
-            push(&mut jobs, &ledger, key, orphans(view));
+            push(&mut jobs, &ledger, key, orphans(view, policy));
             continue;
         };
         let mut draft = Draft::new(job, view, policy, now);
@@ -30,6 +30,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
             push(&mut jobs, &ledger, key, draft.actions);
         } else {
             draft.advance(&ledger, &mut wake);
+            draft.tell_doubt();
             if ledger.gets_nodes(key) {
                 draft.want = None;
             }

@@ -1,10 +1,13 @@
 //! Removes what attempts left behind: pods, finalizers, ConfigMaps, finished jobs. Everything here
 //! follows from the status alone, so it is the same after a crash.
 
+use std::collections::BTreeSet;
+
 use crate::draft::Draft;
 use crate::gang::Wake;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
+use crate::policy::Policy;
 use crate::snapshot::{Pod, PodState};
 use crate::status::Phase;
 
@@ -43,9 +46,12 @@ impl<'a> Draft<'a> {
             true => !phase.holds_nodes() && !phase.is_terminal(),
             false => number <= known,
         };
-        let attempts = self.view.attempts.keys().filter(|number| void(**number));
-        self.actions
-            .extend(attempts.map(|attempt| Action::DeleteAttempt { attempt: *attempt }));
+        let doubtful = self.view.doubts.keys();
+        let mut attempts: BTreeSet<u32> =
+            doubtful.chain(self.view.attempts.keys()).copied().collect();
+        attempts.retain(|number| void(*number));
+        let delete = |attempt| Action::DeleteAttempt { attempt };
+        self.actions.extend(attempts.into_iter().map(delete));
     }
 
     /// Whether a pod of the attempt that holds nodes can go before it ends. Who is out may still run, on a node that was
@@ -115,9 +121,17 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Pods whose job is gone: the garbage collector deletes them once our finalizer is off.
-pub(crate) fn orphans(view: &JobView<'_>) -> Vec<Action> {
-    strips(view).collect()
+/// Pods whose job is gone: the garbage collector deletes them once our finalizer is off. Not those that
+/// point to no owner any more, because the job was deleted with `--cascade=orphan`.
+pub(crate) fn orphans(view: &JobView<'_>, policy: &Policy) -> Vec<Action> {
+    let left = view.pods.values();
+    let left = left.filter(|pod| pod.unowned && pod.delete_by.is_none());
+    let deletions = left.map(|pod| Action::DeletePod {
+        attempt: pod.attempt,
+        rank: pod.rank,
+        grace: policy.survivor_grace,
+    });
+    deletions.chain(strips(view)).collect()
 }
 
 /// Lets all pods of a job go.

@@ -21,8 +21,11 @@ pub struct Snapshot {
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
-    /// The ConfigMap of every attempt that still has one.
+    /// The ConfigMap of every attempt that still has one. One whose content cannot be trusted or read is among
+    /// [`Snapshot::doubtful`], and here only if its nodes are known by other means.
     pub attempts: Vec<Attempt>,
+    /// Attempts whose ConfigMap does not decide anything by itself.
+    pub doubtful: Vec<Doubtful>,
     /// Every pod of ours, also of voided attempts and of jobs that are gone.
     pub pods: Vec<Pod>,
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
@@ -158,6 +161,26 @@ pub struct Attempt {
     pub created: Timestamp,
 }
 
+/// An attempt whose ConfigMap does not decide anything by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubtful {
+    /// The job it says it belongs to.
+    pub job: JobKey,
+    /// Its number.
+    pub number: u32,
+    /// What is wrong with it.
+    pub doubt: Doubt,
+}
+
+/// What is wrong with the ConfigMap of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Doubt {
+    /// Nothing proves that the operator wrote it.
+    Unproved,
+    /// The operator wrote it, in a form that this version does not know.
+    Unreadable,
+}
+
 /// A pod of ours: one node rank of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -177,6 +200,8 @@ pub struct Pod {
     pub delete_by: Option<Timestamp>,
     /// Whether it carries our finalizer. Who may acknowledge for the gang does, until that is recorded.
     pub finalizer: bool,
+    /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
+    pub unowned: bool,
     /// creationTimestamp.
     pub created: Timestamp,
 }

@@ -63,6 +63,8 @@ pub enum ConditionKind {
     Complete,
     /// The job was given up.
     Failed,
+    /// Nothing proves that the operator wrote the assignment of the attempt that holds nodes.
+    AssignmentUnproved,
 }
 
 impl ConditionKind {
@@ -75,17 +77,19 @@ impl ConditionKind {
             Self::Suspended => "Suspended",
             Self::Complete => "Complete",
             Self::Failed => "Failed",
+            Self::AssignmentUnproved => "AssignmentUnproved",
         }
     }
 
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Assigned,
         Self::Running,
         Self::CheckpointDurable,
         Self::Suspended,
         Self::Complete,
         Self::Failed,
+        Self::AssignmentUnproved,
     ];
 }
 

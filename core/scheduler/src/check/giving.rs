@@ -121,6 +121,10 @@ impl<'a> World<'a> {
                 status.phase, status.attempt
             )
         })?;
+        let sure = !self.doubtful.contains(&(&replay.job.key, attempt));
+        ensure(sure, RECORD_FIRST, || {
+            format!("pod of attempt {attempt}, whose assignment is in doubt")
+        })?;
         ensure(replay.key == Some(attempt), RECORD_FIRST, || {
             format!("pod of attempt {attempt} before its key")
         })?;

@@ -11,6 +11,7 @@ mod build;
 mod crowd;
 mod decisions;
 mod events;
+mod forged;
 mod gangs;
 mod history;
 mod life;

@@ -49,6 +49,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                             terminal: false,
                             delete_by: None,
                             finalizer: *finalizer,
+                            unowned: false,
                             created: now,
                         });
                     }

@@ -145,6 +145,7 @@ impl World {
             terminal: false,
             delete_by: None,
             finalizer,
+            unowned: false,
             created: self.now(),
         };
         self.pods.insert(

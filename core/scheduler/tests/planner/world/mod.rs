@@ -225,6 +225,7 @@ impl World {
                 .map(|stored| stored.job.clone())
                 .collect(),
             attempts: self.attempts.values().cloned().collect(),
+            doubtful: Vec::new(),
             pods: self
                 .pods
                 .values()
