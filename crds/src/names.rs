@@ -2,6 +2,8 @@
 
 /// API group of all our kinds.
 pub const GROUP: &str = "fireflyer.dev";
+/// `apiVersion` of all our kinds.
+pub const API_VERSION: &str = "fireflyer.dev/v1alpha1";
 /// Name of the one Fabric object.
 pub const FABRIC: &str = "default";
 /// Namespace and release name that the chart's documentation uses.

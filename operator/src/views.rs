@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// A Pod.
 #[derive(Clone, Debug, Deserialize, Resource)]
@@ -31,6 +32,22 @@ pub struct PodSpecView {
     pub node_name: Option<String>,
     /// The node it is pinned to is in here.
     pub affinity: Option<AffinityView>,
+    /// Its containers.
+    #[serde(default)]
+    pub containers: Vec<ContainerView>,
+}
+
+/// What is read of a Container.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerView {
+    #[serde(default)]
+    resources: ResourcesView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ResourcesView {
+    #[serde(default)]
+    limits: BTreeMap<String, IgnoredAny>,
 }
 
 /// What is read of an Affinity.
@@ -71,6 +88,12 @@ impl PodSpecView {
     /// The node it is bound to, else the one it is pinned to.
     pub fn node(&self) -> Option<&str> {
         self.node_name.as_deref().or_else(|| self.pinned())
+    }
+
+    /// Whether a container asks for one of a resource that has no requests apart from limits.
+    pub fn asks_for(&self, resource: &str) -> bool {
+        let mut containers = self.containers.iter();
+        containers.any(|container| container.resources.limits.contains_key(resource))
     }
 
     fn pinned(&self) -> Option<&str> {

@@ -202,12 +202,10 @@ impl<'a> World<'a> {
         })?;
         let Some(&job) = self.jobs.get(&plan.job) else {
             let mut actions = plan.actions.iter();
-            let only_leftovers = actions.all(|action| match action {
-                Action::StripPod { .. } => true,
-                Action::DeletePod { attempt, rank, .. } => {
-                    self.is_unowned(&plan.job, *attempt, *rank)
-                }
-                _ => false,
+            let only_leftovers = actions.all(|action| {
+                let unowned = |attempt, rank| self.is_unowned(&plan.job, attempt, rank);
+                matches!(action, Action::StripPod { .. })
+                    || matches!(action, Action::DeletePod { attempt, rank, .. } if unowned(*attempt, *rank))
             });
             return ensure(only_leftovers, RECORD_FIRST, || {
                 "the job does not exist".to_owned()

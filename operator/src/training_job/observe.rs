@@ -77,6 +77,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
             .collect(),
         jobs,
         attempts,
+        doubtful: Vec::new(),
         pods,
         reports: reports.checkpoints.clone(),
         stuck: reports.stuck.clone(),

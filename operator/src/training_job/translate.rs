@@ -156,12 +156,34 @@ pub fn owner(metadata: &ObjectMeta) -> Option<JobKey> {
     let owners = metadata.owner_references.as_ref()?;
     let owner = owners
         .iter()
-        .find(|owner| owner.kind == "TrainingJob" && owner.api_version.starts_with(names::GROUP))?;
+        .find(|owner| owner.kind == "TrainingJob" && owner.api_version == names::API_VERSION)?;
     Some(JobKey {
         namespace: metadata.namespace.as_deref()?.into(),
         name: owner.name.as_str().into(),
         uid: owner.uid.as_str().into(),
     })
+}
+
+/// The job that a pod belongs to. One that lost its ownerReference, because its job was deleted with
+/// `--cascade=orphan`, still has labels, which nobody but the operator may set.
+pub fn job_of(metadata: &ObjectMeta) -> Option<JobKey> {
+    owner(metadata).or_else(|| {
+        let labels = metadata.labels.as_ref()?;
+        let uid = labels.get(names::LABEL_JOB_UID);
+        Some(JobKey {
+            namespace: metadata.namespace.as_deref()?.into(),
+            name: labels.get(names::LABEL_JOB)?.as_str().into(),
+            uid: uid.map(String::as_str).unwrap_or_default().into(),
+        })
+    })
+}
+
+/// Attempt and rank of a pod, which its name says: that cannot be changed.
+fn place_in(job: &str, metadata: &ObjectMeta) -> Option<(u32, u32)> {
+    let name = metadata.name.as_deref()?;
+    let (attempt, rank) = name.strip_prefix(job)?.strip_prefix('-')?.split_once('-')?;
+    let (attempt, rank) = (attempt.parse().ok()?, rank.parse().ok()?);
+    (names::pod_name(job, attempt, rank) == name).then_some((attempt, rank))
 }
 
 /// A node; none while it is being removed.
@@ -234,17 +256,28 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
     }))
 }
 
-/// A pod; none when it is not one of ours.
+/// A pod; none when it is not one of ours. Each of ours asks for the resource that stands for its node,
+/// which nobody but the operator may: anything else takes no node, whatever its labels say.
 pub fn pod(view: PodView) -> Option<Pod> {
-    let job = owner(&view.metadata)?;
-    let labels = view.metadata.labels.as_ref()?;
-    let number = |label: &str| labels.get(label)?.parse().ok();
+    if !view.spec.asks_for(names::RESOURCE_NODE) {
+        return None;
+    }
+    let job = job_of(&view.metadata)?;
+    let (attempt, rank) = place_in(&job.name, &view.metadata)?;
+    let unowned = owner(&view.metadata).is_none();
     let finalizers = view.metadata.finalizers.as_deref().unwrap_or_default();
-    let is_labelled = labels.get(names::LABEL_JOB_UID).map(String::as_str) == Some(&*job.uid);
+    let labels = view.metadata.labels.as_ref();
+    let says = |label: &str, value: &str| {
+        let said = labels.and_then(|labels| labels.get(label));
+        said.is_some_and(|said| said == value)
+    };
+    let is_labelled = says(names::LABEL_JOB_UID, &job.uid)
+        && says(names::LABEL_ATTEMPT, &attempt.to_string())
+        && says(names::LABEL_RANK, &rank.to_string());
     let pod = scheduler::Pod {
         job,
-        attempt: number(names::LABEL_ATTEMPT)?,
-        rank: number(names::LABEL_RANK)?,
+        attempt,
+        rank,
         node: view.spec.node()?.into(),
         state: pod_state(&view),
         terminal: matches!(view.status.phase.as_str(), "Succeeded" | "Failed"),
@@ -252,6 +285,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
         finalizer: finalizers
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER),
+        unowned,
         created: created(&view.metadata),
     };
     Some(Pod {

@@ -26,7 +26,11 @@ fn view(spec: Value, status: Value, deleting: bool) -> PodView {
 }
 
 fn bound() -> Value {
-    json!({"nodeName": "n7", "containers": [{"name": "trainer"}]})
+    json!({"nodeName": "n7", "containers": containers()})
+}
+
+fn containers() -> Value {
+    json!([{"name": "trainer", "resources": {"limits": {"fireflyer.dev/node": "1"}}}])
 }
 
 fn trainer(state: Value) -> Value {
@@ -46,7 +50,7 @@ fn state(status: Value) -> PodState {
 
 #[test]
 fn labels_owner_and_pinned_node_are_read() {
-    let spec = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+    let spec = json!({"containers": containers(), "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n9"]}]}]}}}});
     let read = pod(view(spec, json!({"phase": "Pending"}), true))
         .unwrap()
@@ -62,10 +66,59 @@ fn labels_owner_and_pinned_node_are_read() {
 }
 
 #[test]
+fn a_pod_that_does_not_ask_for_its_node_takes_none() {
+    let mut pending = view(bound(), json!({"phase": "Pending"}), false);
+    pending.spec.containers.clear();
+    assert_eq!(pod(pending), None);
+}
+
+#[test]
+fn an_owner_of_a_kind_or_group_like_ours_owns_nothing() {
+    let like_ours = [
+        ("fireflyer.development/v1", "TrainingJob"),
+        ("fireflyer.devil/v1", "TrainingJob"),
+        ("fireflyer.dev/v2", "TrainingJob"),
+        ("fireflyer.dev/v1alpha1", "TrainingJobs"),
+    ];
+    for (version, kind) in like_ours {
+        let mut other = view(bound(), json!({}), false);
+        let mut owners = other.metadata.owner_references.take().unwrap();
+        owners[0].api_version = version.to_owned();
+        owners[0].kind = kind.to_owned();
+        other.metadata.owner_references = Some(owners);
+        assert_eq!(owner(&other.metadata), None, "{version} {kind}");
+        assert!(pod(other).unwrap().pod.unowned);
+    }
+}
+
+#[test]
+fn a_pod_that_lost_its_owner_or_its_labels_numbers_still_takes_its_node() {
+    let mut orphan = view(bound(), json!({"phase": "Running"}), false);
+    orphan.metadata.owner_references = None;
+    let labels = orphan.metadata.labels.as_mut().unwrap();
+    labels.insert("fireflyer.dev/job-uid".to_owned(), "u-1".to_owned());
+    labels.remove("fireflyer.dev/rank");
+    labels.insert("fireflyer.dev/attempt".to_owned(), "9".to_owned());
+    let read = pod(orphan.clone()).unwrap().pod;
+    assert_eq!((&*read.job.uid, read.attempt, read.rank), ("u-1", 2, 1));
+    assert!(read.unowned && !read.terminal);
+    assert_eq!(read.node.as_str(), "n7");
+
+    // An older release did not write the uid: then it belongs to a job that is gone.
+    let labels = orphan.metadata.labels.as_mut().unwrap();
+    labels.remove("fireflyer.dev/job-uid");
+    assert_eq!(&*pod(orphan).unwrap().pod.job.uid, "");
+}
+
+#[test]
 fn a_pod_of_somebody_else_is_none_of_ours() {
     let mut other = view(bound(), json!({}), false);
     other.metadata.owner_references = None;
+    other.metadata.labels = None;
     assert_eq!(pod(other), None);
+    let mut named = view(bound(), json!({}), false);
+    named.metadata.name = Some("digits-02-1".to_owned());
+    assert_eq!(pod(named), None);
 }
 
 #[test]

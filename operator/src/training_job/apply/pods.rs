@@ -101,10 +101,13 @@ impl Applier {
                 let name = names::pod_name(&key.name, attempt, rank);
                 let view: PodView = self.writer.get(&key.namespace, &name).await?;
                 let owner = translate::owner(&view.metadata);
+                let found = translate::pod(view.clone());
                 self.saw_pod(view);
-                if owner.as_ref() == Some(key) {
+                if found.is_some_and(|found| found.pod.job == *key) {
                     return Ok(());
                 }
+                // One that only points to the job is nobody's of ours.
+                let owner = owner.filter(|owner| owner != key);
                 Err(Error::taken("pod", &name, key, owner))
             }
             Err(error) => Err(error.into()),
@@ -167,7 +170,7 @@ impl Applier {
             }
             Err(error) => return Err(error.into()),
         };
-        if translate::owner(&view.metadata).as_ref() != Some(key) {
+        if translate::job_of(&view.metadata).as_ref() != Some(key) {
             return Err(Error::Stale(format!("pod {name} belongs to another job")));
         }
         let mut finalizers = view.metadata.finalizers.clone().unwrap_or_default();

@@ -103,7 +103,10 @@ fn pod_json(rank: u32, owner: &str, version: u64) -> Value {
             "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/job-uid": owner, "fireflyer.dev/attempt": "1", "fireflyer.dev/rank": rank.to_string()},
             "ownerReferences": [{"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob", "name": "digits", "uid": owner}],
         },
-        "spec": {"nodeName": format!("n{rank}")},
+        "spec": {
+            "nodeName": format!("n{rank}"),
+            "containers": [{"name": "trainer", "resources": {"limits": {"fireflyer.dev/node": "1"}}}],
+        },
         "status": {"phase": "Running"},
     })
 }
