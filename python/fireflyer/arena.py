@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import naming, process
+from . import average, naming, process
 from .buckets import Bucket, Slot, layout, plan
 from .errors import HFReduceError
 from .shared import Memory, of_result
@@ -288,15 +288,16 @@ class _GroupLane(_Lane):
         flat = torch.empty(bucket.count, dtype=bucket.dtype, device=bucket.device)
         super().__init__(bucket, group, flat)
         self._work: dist.Work | None = None
+        self._op, self._divisor = average.operation(group, flat)
 
     def start(self) -> None:
-        self._work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+        self._work = dist.all_reduce(self.flat, self._op, group=self.group, async_op=True)
 
     def finish(self, views: bool) -> torch.Tensor:
         work, self._work = self._work, None
         if work is not None:
             work.wait()
-        return self.flat.div_(self.group.size())
+        return self.flat if self._divisor == 1 else self.flat.div_(self._divisor)
 
 
 def _make_alike(module: torch.nn.Module, group: dist.ProcessGroup) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import sys
 import weakref
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NAME = "hfreduce"
+#: The versions of PyTorch whose process groups have the methods that ours has.
+OLDEST, NEWEST = (2, 5), (2, 15)
 #: File of the sidecar's socket in the run directory.
 SOCKET = "hfreduce.sock"
 #: How long a sidecar that has a socket may take to answer, in seconds.
@@ -49,15 +53,28 @@ _FAILED, _ALONE, _ATTACHED = 0, 1, 2
 def register() -> None:
     """Makes ``hfreduce`` known to ``torch.distributed``. Called by ``import torch``."""
     import torch.distributed as dist
+    from torch.version import __version__ as torch_version
 
     if not dist.is_available():
         return
     from . import rendezvous
 
     rendezvous.register()
+    _look_at_version(torch_version)
     if NAME not in dist.Backend.backend_list:
         # Also for "cuda", so that its tensors get an answer of ours and not one about a missing backend.
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _look_at_version(version: str) -> None:
+    """Says so if PyTorch is a version whose calls of a backend nobody has compared with ours."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    known = numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST
+    if not known:
+        _log.warning(
+            "hfreduce knows PyTorch %d.%d to %d.%d, this is %s: collectives under new names would go over gloo",
+            *OLDEST, *NEWEST, version,
+        )  # fmt: skip
 
 
 def _create(options: Any, backend_options: Any) -> HFReduceGroup:
@@ -72,6 +89,8 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     import torch
     import torch.distributed as dist
 
+    _refuse_others(sys._getframe(1).f_locals.get("backend_config"))
+    from . import average, rendezvous
     from .group import HFReduceGroup
 
     rank, size = options.group_rank, options.group_size
@@ -108,11 +127,25 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     if client is None and rank == 0:
         _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
     group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane, numerics, pairs)
+    if client is not None and rendezvous.outlives_losses():
+        average.install()
     if client is not None and not is_part:
         _owner = weakref.ref(group)
         _generation += 1
         _opened.clear()
     return group
+
+
+def _refuse_others(config: Any) -> None:
+    """PyTorch takes a group of ours for the whole group, and would drop the other backends of a string like
+    ``cpu:hfreduce,cuda:nccl`` without a word. It says nowhere but in its caller's variable which there are."""
+    named = getattr(config, "device_backend_map", {})
+    others = sorted({str(backend) for backend in named.values()} - {NAME})
+    if others:
+        raise HFReduceError(
+            f"failed to make a group of {config}: PyTorch would drop {', '.join(others)}; use one backend, and "
+            f'make a group of the other one beside it: new_group(backend="{others[0]}")'
+        )
 
 
 def _numerics(backend_options: Any) -> str:

@@ -86,6 +86,18 @@ class Copies:
             return self._over_gloo("_allgather_base", output, input, *given(opts))
         return self._each("allgather", [input], [(moved(input), "sum", 0)], [output])
 
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
+        """What newer versions of PyTorch call `_allgather_base`."""
+        return self._allgather_base(output, input, opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """What newer versions of PyTorch call `allgather_into_tensor_coalesced`."""
+        return self.allgather_into_tensor_coalesced(outputs, inputs, opts)
+
     def allgather_into_tensor_coalesced(
         self,
         outputs: Sequence[torch.Tensor],

@@ -89,6 +89,32 @@ class Exchange:
         call = (moved(outputs[0]), "sum", target)
         return self._each("scatter", [whole], [call], outputs)
 
+    def gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
+        """Copies the tensors of all ranks into one tensor of the root, in rank order."""
+        here = root_of(opts, None) == self.rank()
+        if here and output.numel() != input.numel() * self.size():
+            raise ValueError(
+                f"failed to gather: the output has {output.numel()} elements, {self.size()} ranks bring "
+                f"{input.numel()} each"
+            )
+        outputs = list(output.view(-1).split(max(input.numel(), 1))) if here else []
+        return self.gather([outputs] if here else [], [input.reshape(-1)], opts)
+
+    gather_into_tensor = gather_single
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        """What newer versions of PyTorch call `alltoall_base`."""
+        return self.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
+
     def alltoall_base(
         self,
         output: torch.Tensor,

@@ -118,7 +118,7 @@ class Courier:
         self._gpus: dict[int, Gpu] = {}
         self._memories: dict[int, list[Memory]] = {}
         self._kept = 0
-        self._delivered: deque[Copy] = deque()
+        self._delivered: deque[tuple[Copy, list[torch.Tensor]]] = deque()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last: threading.Event | None = None
         # What is rounded otherwise than on each level keeps its order of adding up.
@@ -166,7 +166,7 @@ class Courier:
             work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
             return work
         steps = cut(kind, self._own, itemsize, total, *starts)
-        gates = self.run(work, device.index, kind, dtype, steps, stream, **said)
+        gates = self.run(work, device.index, kind, dtype, steps, stream, inputs=sources, **said)
         work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
         return work
 
@@ -178,10 +178,12 @@ class Courier:
         dtype: str,
         steps: Sequence[Step],
         stream: int,
+        inputs: Sequence[torch.Tensor] = (),
         **said: object,
     ) -> Callable[[int], None]:
         """Takes the steps of a collective; completes `work` when the copies back are begun. Returns what makes a stream
-        wait for them, which may be called from then on."""
+        wait for them, which may be called from then on. `inputs` own the memory that the steps read: they are kept until it
+        was read, because whoever calls may drop them at once, and PyTorch would give their memory to the next kernel."""
         gpu = self._gpu(ordinal)
         lengths = [_aligned(max(sum(n for _, n in step.sources), step.nbytes)) for step in steps]
         memory, size = self._memory(sum(lengths))
@@ -191,11 +193,14 @@ class Courier:
             parts.append(_Part(step, offset, fetched))
             offset += length
         back: list[Copy] = []
+        held, results = list(inputs), work.result()
 
         def call(part: _Part) -> None:
             try:
                 # What is called before it has come would be worked on as it was.
                 part.fetched.wait()
+                if part is parts[-1]:
+                    held.clear()
                 part.ticket = self._client.submit(
                     kind, dtype, part.step.count, memory.arena, part.offset,
                     numerics=self._numerics, group=self._lane, timeout=self._timeout, **said,
@@ -218,7 +223,8 @@ class Courier:
                         timeout=self._timeout,
                     )  # fmt: skip
                     back.append(copy)
-                    self._delivered.append(copy)
+                    # Nor may what is written be given to anybody before it was.
+                    self._delivered.append((copy, results))
                 except HFReduceError as error:
                     first = first or HFReduceError(naming.explain(str(error)))
             if first is not None:
@@ -309,7 +315,7 @@ class Courier:
     def _settle(self) -> None:
         """Waits for copies of results that are still under way: the sidecar gets their memory back."""
         while self._delivered:
-            self._delivered.popleft().wait()
+            self._delivered.popleft()[0].wait()
 
     def _memory(self, nbytes: int) -> tuple[Memory, int]:
         size = 1 << max(nbytes - 1, ALIGNMENT).bit_length()

@@ -100,7 +100,7 @@ class Progress:
         # The ranks of a node may write the same file at once.
         new = path.with_suffix(f".{os.getpid()}.new")
         try:
-            new.write_text(json.dumps(content))
+            new.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
             os.replace(new, path)
         except OSError as error:
             if not self._failed:

@@ -80,6 +80,18 @@ class Reductions:
             return self._over_gloo("_reduce_scatter_base", output, input, *given(opts))
         return self._share_out([output], [input], opts)
 
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist.Work:
+        """What newer versions of PyTorch call `_reduce_scatter_base`."""
+        return self._reduce_scatter_base(output, input, opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """What newer versions of PyTorch call `reduce_scatter_tensor_coalesced`."""
+        return self.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+
     def reduce_scatter_tensor_coalesced(
         self,
         outputs: Sequence[torch.Tensor],

@@ -49,6 +49,11 @@ def register() -> None:
         handlers["env"] = ours_or_theirs
 
 
+def outlives_losses() -> bool:
+    """Whether this is the pod of a job that goes on without lost nodes."""
+    return _socket() is not None
+
+
 def _socket() -> Path | None:
     """The store's socket, if this is the pod of a job that has one."""
     run_dir = Environment.read().run_dir

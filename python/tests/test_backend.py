@@ -2,6 +2,7 @@
 
 import unittest
 
+import fireflyer
 import gang
 import torch
 import torch.distributed as dist
@@ -163,7 +164,26 @@ def train_with_ddp(steps=20):
     return losses, [parameter.tolist() for parameter in model.parameters()]
 
 
+def several_backends():
+    """What is said of strings that name another backend beside ours."""
+    said = []
+    for backend in ("cpu:hfreduce,cuda:gloo", "cpu:gloo,cuda:hfreduce", "cuda:gloo,cpu:hfreduce"):
+        try:
+            dist.init_process_group(backend)
+        except fireflyer.HFReduceError as error:
+            said.append(str(error))
+            dist.distributed_c10d._world.pg_map.clear()
+    dist.init_process_group("cpu:hfreduce,cuda:hfreduce")
+    return said
+
+
 class BackendTest(unittest.TestCase):
+    def test_a_backend_beside_ours_is_refused_and_not_dropped(self):
+        said = gang.successes(gang.run(several_backends, 1, backend=None))[0]
+        self.assertEqual(len(said), 3)
+        for text in said:
+            self.assertIn("PyTorch would drop gloo", text)
+
     def test_without_a_sidecar_everything_goes_over_gloo(self):
         ours = gang.successes(gang.run(every_collective, 3, backend="hfreduce"))
         theirs = gang.successes(gang.run(every_collective, 3, backend="gloo"))

@@ -103,7 +103,10 @@ class OnGpu:
     def rows(self, size):
         """Its equal parts, one for each rank."""
         count = self.count // size
-        return [OnGpu(self.fake, count, self.pointer + row * count) for row in range(size)]
+        rows = [OnGpu(self.fake, count, self.pointer + row * count) for row in range(size)]
+        for row in rows:
+            row.whole = self
+        return rows
 
     def fill(self, stream, value):
         self.fake.fake_fill(u64(stream), u64(self.pointer), ctypes.c_size_t(self.count), value)
@@ -121,6 +124,15 @@ class OnGpu:
         return sorted(set(into))
 
 
+class Reused(OnGpu):
+    """One whose memory PyTorch's allocator gives to the next kernel of its stream, once nobody holds it."""
+
+    stream = 0
+
+    def __del__(self):
+        self.fill(self.stream, 77)
+
+
 def moved_on_gpu():
     """Every collective between tensors that kernels fill just before, on streams that run late."""
     gpu.PART_BYTES = 4096
@@ -130,8 +142,9 @@ def moved_on_gpu():
     for seed in range(SEEDS):
         couriers(fake, 1 + seed * 4 + rank)
         producer, consumer = fake.fake_stream(), fake.fake_stream()
-        sent, small, apart, part, row = (OnGpu(fake, COUNT) for _ in range(5))
-        gathered, whole, lists, root = (OnGpu(fake, 4 * COUNT) for _ in range(4))
+        sent, part, row = (OnGpu(fake, COUNT) for _ in range(3))
+        gathered, lists, root = (OnGpu(fake, 4 * COUNT) for _ in range(3))
+        small, apart, whole = (Reused(fake, size * COUNT) for size in (1, 1, 4))
         # Who did not wait for its stream would be written over by these.
         for tensor in (part, row, gathered, lists):
             tensor.fill(producer, 50)
@@ -140,6 +153,7 @@ def moved_on_gpu():
         for place, one in enumerate(whole.rows(4)):
             one.fill(producer, place + rank)
         current.cuda_stream = producer
+        small.stream = apart.stream = whole.stream = producer
         works = [
             group.broadcast([sent], root=2),
             group._allgather_base(gathered, small),
@@ -148,6 +162,8 @@ def moved_on_gpu():
             group.reduce_scatter([row], [whole.rows(4)]),
             group.reduce([root], root=1),
         ]
+        # Whoever calls drops its inputs, which nobody has read yet.
+        del small, apart, whole, one
         current.cuda_stream = consumer
         for work in works:
             work.wait()

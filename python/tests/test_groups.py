@@ -95,6 +95,26 @@ def share_out():
             part = torch.empty(length, dtype=dtype)
             dist.reduce_scatter(part, list(whole.chunk(size)))
             assert part.equal(expected), (dtype, length)
+    # Under the names that newer versions of PyTorch call.
+    group, own = dist.group.WORLD, torch.full((2,), float(rank))
+    everybody = [float(one) for one in range(size) for _ in range(2)]
+    whole = torch.empty(2 * size)
+    group.all_gather_single(whole, own).wait()
+    assert whole.tolist() == everybody
+    group.all_gather_single_coalesced([whole.zero_()], [own]).wait()
+    assert whole.tolist() == everybody
+    options = dist.GatherOptions()
+    options.rootRank = 1
+    group.gather_single(whole.zero_() if rank == 1 else torch.empty(0), own, options).wait()
+    assert rank != 1 or whole.tolist() == everybody
+    part = torch.empty(2)
+    group.reduce_scatter_single(part, torch.ones(2 * size), dist.ReduceScatterOptions()).wait()
+    assert part.eq(size).all()
+    group.reduce_scatter_single_coalesced([part.zero_()], [torch.ones(2 * size)]).wait()
+    assert part.eq(size).all()
+    row = torch.empty(size)
+    group.all_to_all_single(row, torch.full((size,), float(rank)), [], []).wait()
+    assert row.tolist() == [float(one) for one in range(size)]
     part = torch.empty(2)
     dist.reduce_scatter_tensor(part, torch.full((2 * size,), float(rank)), dist.ReduceOp.AVG)
     assert part.eq(sum(range(size)) / size).all()
