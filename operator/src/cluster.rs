@@ -87,6 +87,12 @@ impl Mirrors {
         ]
     }
 
+    /// Whether some mirror is stale.
+    pub fn is_stale(&self, now: Instant) -> bool {
+        let is_stale = |(_, age): &(_, Option<Duration>)| age.is_none_or(|age| age > STALE);
+        self.ages(now).iter().any(is_stale)
+    }
+
     /// The job of this name, if it is still the one with this uid, and not over.
     pub fn job(&self, key: &scheduler::JobKey) -> Option<&Arc<TrainingJob>> {
         let job = self.jobs.get(&key.namespace, &key.name)?.whole()?;
@@ -129,8 +135,7 @@ impl Cluster {
 
     /// Whether some mirror is so old that another replica may know better.
     pub fn is_stale(&self) -> bool {
-        let is_stale = |(_, age): &(_, Option<Duration>)| age.is_none_or(|age| age > STALE);
-        self.mirrors().ages(now()).iter().any(is_stale)
+        self.mirrors().is_stale(now())
     }
 }
 

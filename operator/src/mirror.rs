@@ -55,6 +55,8 @@ pub struct Mirror<T> {
     resting: BTreeMap<Key, Entry<T>>,
     /// The resting ones by job.
     by_job: BTreeMap<Key, BTreeSet<Key>>,
+    /// What nobody has confirmed yet.
+    unconfirmed: BTreeSet<Key>,
     /// The highest version that the watch has told.
     position: u64,
     listing: Option<Listing<T>>,
@@ -70,6 +72,7 @@ impl<T> Default for Mirror<T> {
             awake: BTreeMap::new(),
             resting: BTreeMap::new(),
             by_job: BTreeMap::new(),
+            unconfirmed: BTreeSet::new(),
             position: 0,
             listing: None,
             listed: None,
@@ -206,6 +209,7 @@ impl<T: Kept> Mirror<T> {
             }
         }
         self.by_job.clear();
+        self.unconfirmed.clear();
         for (key, entry) in listed {
             self.put(key, entry);
         }
@@ -218,6 +222,11 @@ impl<T: Kept> Mirror<T> {
         // Had the watch come so far already, it would have told of the object, or of its end.
         (version > self.position || self.listing.is_some())
             && self.set(key, version, value, Some(now))
+    }
+
+    /// We read an object that the watch does not show.
+    pub fn found(&mut self, key: Key, version: u64, value: T) -> bool {
+        self.set(key, version, value, None)
     }
 
     /// We changed an object. One that has gone in the meantime does not come back.
@@ -244,19 +253,21 @@ impl<T: Kept> Mirror<T> {
     /// What we created and the watch has not told of for too long: it is to be asked for. It stays
     /// until the answer is known, and is named again after a while.
     pub fn overdue(&mut self, now: Instant) -> Vec<Key> {
-        let is_due = |entry: &Entry<T>| {
-            let since = entry
-                .unconfirmed
-                .map(|at| now.saturating_duration_since(at));
-            since.is_some_and(|since| since >= UNCONFIRMED)
-        };
-        let due = self.awake.iter_mut().filter(|(_, entry)| is_due(entry));
-        due.take(ASKED)
-            .map(|(key, entry)| {
-                entry.unconfirmed = Some(now);
-                key.clone()
-            })
-            .collect()
+        let mut due = Vec::new();
+        for key in &self.unconfirmed {
+            let entry = match self.awake.get_mut(key) {
+                Some(entry) => Some(entry),
+                None => self.resting.get_mut(key),
+            };
+            let Some(at) = entry.and_then(|entry| entry.unconfirmed.as_mut()) else {
+                continue;
+            };
+            if now.saturating_duration_since(*at) >= UNCONFIRMED && due.len() < ASKED {
+                *at = now;
+                due.push(key.clone());
+            }
+        }
+        due
     }
 
     fn entry(&self, key: &Key) -> Option<&Entry<T>> {
@@ -264,6 +275,7 @@ impl<T: Kept> Mirror<T> {
     }
 
     fn take(&mut self, key: &Key) -> Option<Entry<T>> {
+        self.unconfirmed.remove(key);
         if let Some(entry) = self.awake.remove(key) {
             return Some(entry);
         }
@@ -280,6 +292,9 @@ impl<T: Kept> Mirror<T> {
     }
 
     fn put(&mut self, key: Key, entry: Entry<T>) {
+        if entry.unconfirmed.is_some() {
+            self.unconfirmed.insert(key.clone());
+        }
         match entry.value.rests_with() {
             Some(job) => {
                 self.by_job.entry(job).or_default().insert(key.clone());

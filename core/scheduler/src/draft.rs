@@ -72,6 +72,18 @@ impl<'a> Draft<'a> {
         });
     }
 
+    /// Says that the spec as it is now was taken note of, when nothing else is to be recorded.
+    pub(crate) fn take_note(&mut self) {
+        let is_recorded = |action: &Action| matches!(action, Action::Record { .. });
+        if !self.job.observed && !self.actions.iter().any(is_recorded) {
+            let status = Box::new(self.status.clone());
+            self.actions.push(Action::Record {
+                status,
+                event: None,
+            });
+        }
+    }
+
     /// Gets nodes: records the attempt, then creates what decides it, then its pods.
     pub(crate) fn start(&mut self, placement: Placement) {
         let Some(number) = self.want.take() else {

@@ -5,7 +5,7 @@ use topology::NodeName;
 
 use crate::ledger::{JobView, Ledger};
 use crate::shrink::{goes_on, outlook, stuck};
-use crate::snapshot::{Attempt, Exit, Pod, PodState, Problem};
+use crate::snapshot::{Absent, Attempt, Exit, Pod, PodState, Problem};
 use crate::status::Phase;
 use crate::time::Timestamp;
 
@@ -59,7 +59,7 @@ pub(crate) fn judge<'a>(
     lost(view, attempt, &pods, ledger)
         .or_else(|| failed(&pods, attempt, view, ledger, wake))
         .or_else(|| leaving(&pods))
-        .or_else(|| missing(view, attempt, phase, whole))
+        .or_else(|| missing(view, attempt, phase, whole, ledger))
         .or_else(|| stuck(view, attempt, ledger, wake))
         .or_else(|| overdue(&pods, attempt, ledger, wake))
         .unwrap_or_else(|| {
@@ -177,6 +177,7 @@ fn missing<'a>(
     attempt: &'a Attempt,
     phase: Phase,
     whole: bool,
+    ledger: &Ledger<'a>,
 ) -> Option<Verdict<'a>> {
     if whole {
         return None;
@@ -196,6 +197,14 @@ fn missing<'a>(
         return Some(Verdict::Incomplete(ranks.map(|(rank, _)| rank).collect()));
     }
     let (rank, node) = ranks.next()?;
+    let gone = Absent::Pod {
+        job: attempt.job.clone(),
+        attempt: attempt.number,
+        rank,
+    };
+    if !ledger.is_absent(&gone) {
+        return Some(Verdict::Joining);
+    }
     let message = format!("the pod of node rank {rank} on node {node} vanished");
     Some(Verdict::Lost {
         node: None,
@@ -233,12 +242,11 @@ pub(crate) fn overdue<'a>(
             | PodState::Refused(_) => continue,
         };
         let due = pod.created.max(attempt.created) + patience;
-        if due <= ledger.now() {
+        if ledger.is_over_for_pods(due, wake) {
             let message =
                 node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));
             return Some(Verdict::Lost { node, message });
         }
-        wake.at(due);
     }
     blocked.map(Verdict::Blocked)
 }

@@ -2,14 +2,19 @@
 //! every decision to others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use topology::NodeName;
 
+use crate::gang::Wake;
 use crate::plan::JobPlan;
 use crate::policy::Policy;
-use crate::snapshot::{Attempt, Doubt, Job, JobKey, Node, Pod, Snapshot, Stuck};
+use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, Snapshot, Stuck};
 use crate::status::{Checkpoint, Phase};
 use crate::time::Timestamp;
+
+/// When news of pods is awaited that are known to be late.
+const NEWS: Duration = Duration::from_secs(1);
 
 /// One job with everything that belongs to it. The job itself may be gone already.
 #[derive(Debug, Default)]
@@ -56,6 +61,9 @@ pub(crate) struct Ledger<'a> {
     under_way: BTreeMap<&'a JobKey, &'a JobPlan>,
     /// Attempts that lost a race between two leaders and must give way.
     beaten: BTreeSet<&'a JobKey>,
+    absent: &'a BTreeSet<Absent>,
+    unreadable: BTreeSet<&'a JobKey>,
+    pods_as_of: Timestamp,
     crossing: u32,
     now: Timestamp,
     policy: &'a Policy,
@@ -122,10 +130,14 @@ impl<'a> Ledger<'a> {
                 .map(|plan| (&plan.job, &**plan))
                 .collect(),
             beaten: BTreeSet::new(),
+            absent: &snapshot.absent,
+            unreadable: snapshot.unreadable.iter().collect(),
+            pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
             crossing: 0,
             now,
             policy,
         };
+        ledger.keep_unreadable();
         ledger.settle_claims();
         ledger.take_under_way();
         ledger
@@ -156,6 +168,36 @@ impl<'a> Ledger<'a> {
             self.crossing += u32::from(attempt.crossing);
             self.owned.extend(nodes);
         }
+    }
+
+    /// What a job holds that cannot be read: as far as one knows, the nodes of its newest attempt.
+    fn keep_unreadable(&mut self) {
+        for key in &self.unreadable {
+            let view = self.views.get(*key);
+            let newest = view.and_then(|view| view.attempts.values().next_back());
+            self.owned
+                .extend(newest.iter().flat_map(|attempt| &attempt.nodes));
+        }
+    }
+
+    /// Whether the job is not for this release to touch.
+    pub(crate) fn is_untouchable(&self, job: &JobKey) -> bool {
+        self.unreadable.contains(job)
+    }
+
+    /// Whether a read has confirmed that the object does not exist.
+    pub(crate) fn is_absent(&self, object: &Absent) -> bool {
+        self.absent.contains(object)
+    }
+
+    /// Whether a wait for pods is over: what they did since they were last known to be complete is
+    /// not known. Else `wake` is lowered to when to look again.
+    pub(crate) fn is_over_for_pods(&self, due: Timestamp, wake: &mut Wake) -> bool {
+        if due <= self.pods_as_of {
+            return true;
+        }
+        wake.at(if due > self.now { due } else { self.now + NEWS });
+        false
     }
 
     /// What is being written counts as written, as far as it takes something. Also if its job is
@@ -252,7 +294,9 @@ impl<'a> Ledger<'a> {
     /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has
     /// outlived its grace for so long that waiting is pointless (it still keeps its node).
     pub(crate) fn is_out(&self, pod: &Pod) -> bool {
-        let overdue = self.gives_up_at(pod).is_some_and(|when| when <= self.now);
+        let overdue = self
+            .gives_up_at(pod)
+            .is_some_and(|when| when <= self.pods_as_of);
         pod.terminal || overdue || self.is_lost(&pod.node)
     }
 

@@ -1,6 +1,7 @@
 //! Decides which job runs where and what becomes of it: a pure function from what is seen to what
 //! is to be written. Leaves seeing and writing to `operator`.
 
+mod absence;
 mod assign;
 mod capacity;
 mod check;
@@ -26,8 +27,8 @@ pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use snapshot::{
-    Attempt, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report, Snapshot,
-    Stuck, ZonePolicy,
+    Absent, Attempt, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report,
+    Snapshot, Stuck, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,

@@ -10,7 +10,7 @@ use crate::draft::Draft;
 use crate::gang::{Verdict, Wake, judge};
 use crate::ledger::Ledger;
 use crate::plan::Action;
-use crate::snapshot::{Attempt, Pod, PodState};
+use crate::snapshot::{Absent, Attempt, Pod, PodState};
 use crate::status::Phase;
 
 impl<'a> Draft<'a> {
@@ -60,7 +60,7 @@ impl<'a> Draft<'a> {
         for pod in self.view.pods.values().filter(|pod| !ledger.is_out(pod)) {
             left = false;
             if let Some(when) = ledger.gives_up_at(pod) {
-                wake.at(when);
+                ledger.is_over_for_pods(when, wake);
             }
         }
         if self.job.suspend {
@@ -88,6 +88,13 @@ impl<'a> Draft<'a> {
             }
             let fresh = self.status.phase == Phase::Assigned
                 && self.view.gang(self.status.attempt).next().is_none();
+            let gone = Absent::Attempt {
+                job: self.job.key.clone(),
+                number: self.status.attempt,
+            };
+            if !fresh && !ledger.is_absent(&gone) {
+                return;
+            }
             if !fresh {
                 self.lost(None, "the attempt's ConfigMap was deleted".to_owned());
             } else if self.job.suspend {
@@ -173,7 +180,9 @@ impl<'a> Draft<'a> {
             return;
         }
         if gang.iter().all(|pod| ledger.is_out(pod)) {
-            self.left();
+            if !self.view.may_speak_unseen(ledger) {
+                self.left();
+            }
             return;
         }
         self.record();
@@ -186,7 +195,7 @@ impl<'a> Draft<'a> {
         };
         for pod in gang.into_iter().filter(|pod| !ledger.is_out(pod)) {
             match ledger.gives_up_at(pod) {
-                Some(when) => wake.at(when),
+                Some(when) => drop(ledger.is_over_for_pods(when, wake)),
                 None => {
                     let Pod { attempt, rank, .. } = *pod;
                     self.actions.push(Action::DeletePod {

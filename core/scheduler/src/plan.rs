@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use topology::{Leaf, NodeName, Zone};
 
-use crate::snapshot::JobKey;
 #[cfg(doc)]
 use crate::snapshot::Snapshot;
+use crate::snapshot::{Absent, JobKey};
 use crate::status::{Checkpoint, Status};
 use crate::time::Timestamp;
 
@@ -25,6 +25,8 @@ pub struct Plan {
     pub jobs: Vec<JobPlan>,
     /// When the passing of time alone will change the plan.
     pub wake_at: Option<Timestamp>,
+    /// What is to be read from the API server before its absence may count.
+    pub confirm: Vec<Absent>,
     /// What gangs that may go on without lost nodes have to know. Stays until they have.
     pub gone: Vec<Gone>,
 }

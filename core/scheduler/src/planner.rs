@@ -2,6 +2,7 @@
 //! is left over is removed. Jobs whose last plan is still being written keep their place in the
 //! queue, but get no new plan.
 
+use crate::absence::doubts;
 use crate::assign::assign;
 use crate::draft::Draft;
 use crate::gang::Wake;
@@ -10,7 +11,7 @@ use crate::plan::{Action, JobPlan, Plan};
 use crate::policy::Policy;
 use crate::release::orphans;
 use crate::shrink::gone;
-use crate::snapshot::{JobKey, Snapshot};
+use crate::snapshot::{Absent, JobKey, Snapshot};
 use crate::time::Timestamp;
 
 /// What to write now. The same arguments give the same plan, whatever the order of the lists.
@@ -20,7 +21,13 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     let mut jobs = Vec::new();
     let mut drafts = Vec::new();
     for (key, view) in ledger.views() {
+        if ledger.is_untouchable(key) {
+            continue;
+        }
         let Some(job) = view.job else {
+            if !ledger.is_absent(&Absent::Job(key.clone())) {
+                continue;
+            }
             push(&mut jobs, &ledger, key, orphans(view, policy));
             continue;
         };
@@ -37,9 +44,12 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
             drafts.push(draft);
         }
     }
-    assign(&mut drafts, &ledger, &mut wake);
+    if !snapshot.is_stale {
+        assign(&mut drafts, &ledger, &mut wake);
+    }
     for mut draft in drafts {
         draft.record();
+        draft.take_note();
         draft.sweep(&ledger, &mut wake);
         draft.let_go(&ledger, &mut wake);
         if let Some(when) = draft.status.retry_at.filter(|when| *when > now) {
@@ -56,6 +66,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     Plan {
         jobs,
         wake_at: wake.get(),
+        confirm: doubts(&ledger),
         gone: gone(&ledger),
     }
 }

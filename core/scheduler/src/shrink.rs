@@ -7,7 +7,7 @@ use crate::draft::Draft;
 use crate::gang::{Verdict, Wake, leaving, overdue};
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Gone;
-use crate::snapshot::{Attempt, Pod, PodState};
+use crate::snapshot::{Absent, Attempt, Pod, PodState};
 use crate::status::ConditionKind::Running;
 use crate::status::{Membership, Phase};
 
@@ -133,6 +133,15 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
         let leaves = view.job?.status.phase == Phase::Interrupting;
         let is_gone = |(rank, node): &(u32, &NodeName)| {
             let pod = view.pods.get(&(attempt.number, *rank)).copied();
+            // One that is not seen may be there all the same.
+            let absent = Absent::Pod {
+                job: attempt.job.clone(),
+                attempt: attempt.number,
+                rank: *rank,
+            };
+            if pod.is_none() && !ledger.is_absent(&absent) {
+                return false;
+            }
             // Who has saved and left is gone as well, and missed by nobody.
             is_gone(pod, node, ledger) && !(leaves && pod.is_none())
         };

@@ -4,6 +4,7 @@
 //! writes). It may lag behind other writers: what they wrote shows up as a conflict when the plan
 //! is applied.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,14 @@ pub struct Snapshot {
     pub reports: Vec<Report>,
     /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
     pub stuck: Vec<Stuck>,
+    /// What a read of the API server did not find just now, of what the last plan named.
+    pub absent: BTreeSet<Absent>,
+    /// Up to when the pods are known to be complete, if not up to now: nobody's patience ends later.
+    pub pods_as_of: Option<Timestamp>,
+    /// Whether some kind is so old that nothing is given away: what looks free may not be.
+    pub is_stale: bool,
+    /// Jobs that this release cannot read. They are left alone, with all that they hold.
+    pub unreadable: Vec<JobKey>,
     /// Plans that are being written at this moment. Nothing more is planned for their jobs, and the
     /// nodes that they name are taken, until they are written to the end or have failed.
     pub under_way: Vec<Arc<JobPlan>>,
@@ -57,6 +66,29 @@ pub struct Node {
     pub has_node_resource: bool,
     /// Peers reported it dead or silent: no new work until then.
     pub suspect_until: Option<Timestamp>,
+}
+
+/// An object that is not in the snapshot where one is expected.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Absent {
+    /// A job whose pods are still there.
+    Job(JobKey),
+    /// The ConfigMap of an attempt that holds nodes.
+    Attempt {
+        /// The job.
+        job: JobKey,
+        /// The attempt.
+        number: u32,
+    },
+    /// A pod of an attempt that holds nodes.
+    Pod {
+        /// The job.
+        job: JobKey,
+        /// The attempt.
+        attempt: u32,
+        /// The node rank.
+        rank: u32,
+    },
 }
 
 /// Identity of a job. The uid tells a job from an earlier one of the same name.
@@ -131,6 +163,8 @@ pub struct Job {
     pub deleting: bool,
     /// Whether it carries our finalizer.
     pub finalizer: bool,
+    /// Whether what was recorded answers its spec as it is now.
+    pub observed: bool,
     /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set, unless
     /// all its pods exist.
     pub problem: Option<Problem>,

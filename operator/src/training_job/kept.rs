@@ -107,6 +107,7 @@ impl Over {
             ttl: self.ttl,
             deleting: false,
             finalizer: false,
+            observed: true,
             problem: None,
             status: Status {
                 phase,

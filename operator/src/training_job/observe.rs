@@ -79,6 +79,10 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         attempts,
         doubtful: Vec::new(),
         pods,
+        absent: BTreeSet::new(),
+        pods_as_of: None,
+        is_stale: false,
+        unreadable,
         reports: reports.checkpoints.clone(),
         stuck: reports.stuck.clone(),
         under_way: Vec::new(),
@@ -187,6 +191,10 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
         finalizer: finalizers
             .iter()
             .any(|finalizer| finalizer == crds::names::FINALIZER),
+        observed: job
+            .status
+            .as_ref()
+            .is_none_or(|status| status.observed_generation == job.metadata.generation),
         problem: problem(job, fabric, mirrors),
         status: job
             .status

@@ -3,6 +3,7 @@
 //! jobs; a job whose last plan is still being written gets no new one.
 
 mod discarded;
+mod doubts;
 mod gauges;
 mod pauses;
 
@@ -26,6 +27,7 @@ use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
+use doubts::Doubts;
 use gauges::Ended;
 use pauses::Pauses;
 
@@ -87,6 +89,7 @@ struct Observed {
 struct UnderWay {
     plans: BTreeMap<JobKey, Arc<JobPlan>>,
     writing: FuturesUnordered<BoxFuture<'static, Written>>,
+    doubts: Doubts,
 }
 
 /// How the writing of a job's plan ended.
@@ -142,6 +145,7 @@ impl Reconciler {
                     self.written(written);
                     true
                 }
+                Some(()) = under_way.doubts.next() => true,
                 () = tokio::time::sleep_until(due) => false,
             };
             due = match news {
@@ -191,6 +195,7 @@ impl Reconciler {
             news
         });
         let wake_at = plan.wake_at;
+        let read_at = under_way.doubts.ask(&self.applier, &plan.confirm);
         for plan in self.pauses.allowed(plan.jobs, Instant::now()) {
             self.begin(plan, &observed, under_way);
         }
@@ -198,17 +203,36 @@ impl Reconciler {
             Instant::now() + Duration::from_millis(at.as_millis().saturating_sub(now.as_millis()))
         });
         let now = Instant::now();
-        [planned, self.pauses.next_end(now), Some(self.sweep.due)]
-            .into_iter()
-            .flatten()
-            .fold(now + LONGEST_SLEEP, Instant::min)
+        [
+            planned,
+            read_at,
+            self.pauses.next_end(now),
+            Some(self.sweep.due),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(now + LONGEST_SLEEP, Instant::min)
     }
 
-    fn observe(&mut self, under_way: &UnderWay) -> Option<Observed> {
+    fn observe(&mut self, under_way: &mut UnderWay) -> Option<Observed> {
         let reports = self.reports.borrow_and_update().clone();
-        let mirrors = self.cluster.mirrors();
+        let mut mirrors = self.cluster.mirrors();
+        under_way
+            .doubts
+            .ask_for_created(&self.applier, &mut mirrors);
         self.sweep.look(&mirrors);
         let mut snapshot = observe::snapshot(&mirrors, &reports, &self.sweep.expired)?;
+        let heard = crate::cluster::now();
+        let late = mirrors
+            .pods
+            .heard()
+            .map(|at| heard.saturating_duration_since(at));
+        let clock = wall_clock().as_millis();
+        snapshot.pods_as_of = late.map(|late| {
+            let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
+            Timestamp::from_millis(clock.saturating_sub(late))
+        });
+        snapshot.is_stale = mirrors.is_stale(heard);
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());
         let jobs: BTreeMap<_, _> = mirrors
             .jobs
@@ -220,6 +244,7 @@ impl Reconciler {
             .collect();
         drop(mirrors);
         snapshot.under_way = under_way.plans.values().cloned().collect();
+        snapshot.absent = under_way.doubts.absent();
         let now = Instant::now();
         self.pauses.forget(|job| jobs.contains_key(job), now);
         for job in &mut snapshot.jobs {

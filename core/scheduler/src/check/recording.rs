@@ -25,7 +25,7 @@ impl<'a> World<'a> {
         ensure(said == end(new), ONE_END, || {
             format!("phase {:?} with (Complete, Failed) = {said:?}", new.phase)
         })?;
-        ensure(!old.phase.is_terminal(), ONE_END, || {
+        ensure(!old.phase.is_terminal() || old == new, ONE_END, || {
             "a finished job changes".to_owned()
         })?;
         ensure(!replay.job.deleting, ONE_END, || {
@@ -60,7 +60,7 @@ impl<'a> World<'a> {
         // Only the rendezvous says who takes part, and only a new attempt begins with all.
         let same = new.membership == old.membership || fresh && new.membership.is_none();
         ensure(same, RECORD_FIRST, || "the members change".to_owned())?;
-        if new.phase != Phase::Succeeded {
+        if new.phase != Phase::Succeeded || old == new {
             return Ok(());
         }
         let member = |rank: &u32| !is_out(new, new.attempt, *rank);

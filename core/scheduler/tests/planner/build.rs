@@ -58,6 +58,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         ttl: None,
         deleting: false,
         finalizer: false,
+        observed: true,
         problem: None,
         status: Status::default(),
     }

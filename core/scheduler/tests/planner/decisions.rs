@@ -5,6 +5,7 @@ use scheduler::{
     Timestamp, ZonePolicy, check, plan,
 };
 
+use crate::absence::confirm;
 use crate::build::{at, job, nodes};
 use crate::gangs::{deletions, running, train};
 use crate::properties::apply;
@@ -26,6 +27,7 @@ pub(crate) fn queue(nodes_text: &str, jobs: Vec<Job>) -> Snapshot {
 
 /// Decides and writes.
 pub(crate) fn step(snapshot: &mut Snapshot, now: Timestamp) {
+    confirm(snapshot, now);
     let plan = decide(snapshot, now);
     apply(snapshot, &plan, now);
 }

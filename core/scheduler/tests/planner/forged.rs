@@ -5,6 +5,7 @@ use scheduler::{
     Action, Attempt, ConditionKind, Doubt, Doubtful, Phase, PodState, Policy, Snapshot, plan, vet,
 };
 
+use crate::absence::confirm;
 use crate::build::{at, job, key, node};
 use crate::decisions::decide;
 use crate::gangs::running;
@@ -203,6 +204,7 @@ fn pods_that_lost_their_owner_are_removed_with_their_job() {
     for pod in &mut snapshot.pods {
         pod.finalizer = true;
     }
+    confirm(&mut snapshot, at(9));
     let kinds = |snapshot: &Snapshot| {
         let next = decide(snapshot, at(9));
         let actions = next.jobs.into_iter().flat_map(|plan| plan.actions);

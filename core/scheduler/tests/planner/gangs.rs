@@ -7,6 +7,7 @@ use scheduler::{
     Timestamp,
 };
 
+use crate::absence::confirm;
 use crate::build::{GRACE, acknowledge, at, job, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::properties::apply;
@@ -132,6 +133,7 @@ fn a_rank_that_fails_beside_a_silent_node_is_not_charged() {
 fn a_vanished_pod_restarts_the_gang_uncharged() {
     let mut snapshot = running(2);
     snapshot.pods.pop();
+    confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
     assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
 }
@@ -398,6 +400,7 @@ fn a_pod_whose_job_is_gone_only_loses_its_finalizer() {
     let mut snapshot = running(2);
     let attempt = 1;
     snapshot.jobs.clear();
+    confirm(&mut snapshot, at(9));
     let plan = decide(&snapshot, at(9));
     assert_eq!(
         plan.jobs[0].actions,

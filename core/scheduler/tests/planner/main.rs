@@ -7,6 +7,7 @@
     reason = "a test harness fails by panicking, and looks for one variant among many"
 )]
 
+mod absence;
 mod build;
 mod crowd;
 mod decisions;

@@ -238,6 +238,7 @@ fn only(snapshot: &Snapshot, actions: Vec<Action>) -> Plan {
     Plan {
         jobs: vec![scheduler::JobPlan { job, actions }],
         wake_at: None,
+        confirm: Vec::new(),
         gone: Vec::new(),
     }
 }

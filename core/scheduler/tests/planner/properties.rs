@@ -11,6 +11,8 @@ use crate::crowd;
 
 /// Applies a plan as if nothing else happened meanwhile.
 pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
+    // Nothing exists but what the snapshot shows.
+    snapshot.absent = plan.confirm.iter().cloned().collect();
     for job_plan in &plan.jobs {
         let key = &job_plan.job;
         for action in &job_plan.actions {
@@ -87,9 +89,10 @@ fn pod_of<'a>(pods: &'a mut [Pod], job: &JobKey, attempt: u32, rank: u32) -> Opt
 /// Planning comes to rest: what a plan frees may start others, then nothing is left to write.
 pub(crate) fn converges(snapshot: &Snapshot, policy: &Policy, now: Timestamp) {
     let mut state = snapshot.clone();
-    for _ in 0..4 {
+    for _ in 0..6 {
         let next = plan(&state, policy, now);
-        if next.is_empty() {
+        let asks = next.confirm.iter().any(|one| !state.absent.contains(one));
+        if next.is_empty() && !asks {
             return;
         }
         check(&state, policy, now, &next).unwrap_or_else(|violation| panic!("{violation}"));

@@ -6,6 +6,7 @@ use scheduler::{
     Stuck, check,
 };
 
+use crate::absence::confirm;
 use crate::build::{at, job, key, node};
 use crate::decisions::{decide, placed, queue, recorded, step};
 use crate::gangs::{deletions, train};
@@ -72,6 +73,7 @@ fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
     for loss in losses {
         let mut snapshot = running();
         loss(&mut snapshot);
+        confirm(&mut snapshot, at(10));
         let plan = decide(&snapshot, at(10));
         assert!(plan.is_empty(), "{plan:#?}");
         let gone = Gone {

@@ -18,6 +18,7 @@ fn begin(snapshot: &mut Snapshot, plan: &JobPlan, writes: usize) {
     let written = Plan {
         jobs: vec![written],
         wake_at: None,
+        confirm: Vec::new(),
         gone: Vec::new(),
     };
     apply(snapshot, &written, at(0));
@@ -124,6 +125,7 @@ fn the_check_refuses_what_collides_with_what_is_under_way() {
     let again = Plan {
         jobs: vec![plan.clone()],
         wake_at: None,
+        confirm: Vec::new(),
         gone: Vec::new(),
     };
     begin(&mut snapshot, &plan, 0);

@@ -9,7 +9,7 @@ use scheduler::{Action, JobKey};
 
 use super::Applier;
 use crate::cluster::{key_of, version_of};
-use crate::training_job::write;
+use crate::training_job::{translate, write};
 use crate::views::{AttemptView, PodView};
 use crate::watch;
 
@@ -31,6 +31,48 @@ impl Applier {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a job is gone for sure, or another one by now.
+    pub async fn job_is_absent(&self, key: &JobKey) -> bool {
+        matches!(self.look_at_job(key).await, Ok(None))
+    }
+
+    /// Whether the ConfigMap of an attempt is gone for sure. If it is not, it is seen.
+    pub async fn attempt_is_absent(&self, namespace: &str, name: &str) -> bool {
+        match self.writer.get::<AttemptView>(namespace, name).await {
+            Ok(view) => {
+                if let Some(attempt) = watch::attempt(&view) {
+                    let (at, version) = (key_of(&view), version_of(&view));
+                    let mut mirrors = self.cluster.mirrors();
+                    mirrors.attempts.found(at, version, attempt);
+                }
+                false
+            }
+            Err(write::Error::Missing { .. }) => {
+                self.cluster.mirrors().attempts.missing(namespace, name);
+                true
+            }
+            Err(_still_unknown) => false,
+        }
+    }
+
+    /// Whether a pod is gone for sure. If it is not, it is seen.
+    pub async fn pod_is_absent(&self, namespace: &str, name: &str) -> bool {
+        match self.writer.get::<PodView>(namespace, name).await {
+            Ok(view) => {
+                let (at, version) = (key_of(&view), version_of(&view));
+                if let Some(pod) = translate::pod(view) {
+                    self.cluster.mirrors().pods.found(at, version, pod);
+                }
+                false
+            }
+            Err(write::Error::Missing { .. }) => {
+                self.cluster.mirrors().pods.missing(namespace, name);
+                true
+            }
+            Err(_still_unknown) => false,
         }
     }
 

@@ -60,6 +60,7 @@ mod tests {
             ttl: None,
             deleting: false,
             finalizer: false,
+            observed: true,
             problem: None,
             status: scheduler::Status::default(),
         };

@@ -10,7 +10,7 @@ mod regroup;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use scheduler::{Attempt, Job, JobKey, Node, Pod, Policy, Snapshot, Timestamp};
+use scheduler::{Absent, Attempt, Job, JobKey, Node, Pod, Policy, Snapshot, Timestamp};
 use sim::{Queue, Rng};
 use topology::NodeName;
 
@@ -56,6 +56,8 @@ pub(crate) enum Event {
     Write,
     Wake,
     Haunt,
+    /// A read of the operator arrives.
+    Read(Absent),
 }
 
 /// What people do.
@@ -233,7 +235,9 @@ impl World {
                 .collect(),
             reports: Vec::new(),
             stuck: self.stuck(),
+            absent: self.operator.absent.clone(),
             under_way: self.operator.under_way(),
+            ..Snapshot::default()
         }
     }
 
@@ -336,6 +340,7 @@ impl World {
             Event::Write => self.write(),
             Event::Wake => self.changed(),
             Event::Haunt => self.haunt(),
+            Event::Read(object) => self.read(object),
         }
     }
 

@@ -1,11 +1,11 @@
 //! The operator around the planner: look, plan, check, write, and look again while it writes. Killed after any
 //! write; what a deposed one still had to write may come later.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Action, JobKey, JobPlan};
+use scheduler::{Absent, Action, JobKey, JobPlan};
 
 use super::{Event, World};
 
@@ -33,6 +33,9 @@ pub(crate) struct Operator {
     /// Actions left per job, with the version of the job object that they build on.
     left: BTreeMap<JobKey, Left>,
     ghosts: VecDeque<BTreeMap<JobKey, Left>>,
+    /// What it reads because its plan misses it, and what it did not find.
+    pub(crate) reading: BTreeSet<Absent>,
+    pub(crate) absent: BTreeSet<Absent>,
     next_wake: Option<u64>,
     pub(crate) plans: u64,
 }
@@ -67,6 +70,16 @@ impl World {
         }
         if self.operator.plans.is_multiple_of(16) {
             crate::properties::converges(&snapshot, &self.policy, now);
+        }
+        let missed: BTreeSet<Absent> = plan.confirm.into_iter().collect();
+        self.operator.absent.retain(|one| missed.contains(one));
+        self.operator.reading.retain(|one| missed.contains(one));
+        for one in missed {
+            let known = self.operator.absent.contains(&one);
+            if !known && self.operator.reading.insert(one.clone()) {
+                let delay = self.delay(1, 20);
+                self.queue.after(delay, Event::Read(one));
+            }
         }
         for plan in plan.jobs {
             let version = self.jobs.get(&plan.job).map_or(0, |stored| stored.version);
@@ -142,12 +155,29 @@ impl World {
         true
     }
 
+    /// A read arrives.
+    pub(crate) fn read(&mut self, object: Absent) {
+        let exists = match &object {
+            Absent::Job(job) => self.jobs.contains_key(job),
+            Absent::Attempt { job, number } => self.attempts.contains_key(&(job.clone(), *number)),
+            Absent::Pod { job, attempt, rank } => {
+                self.pods.contains_key(&(job.clone(), *attempt, *rank))
+            }
+        };
+        if self.operator.reading.remove(&object) && !exists {
+            self.operator.absent.insert(object);
+        }
+        self.changed();
+    }
+
     /// The operator is killed (or paused); another leads after a while.
     fn crash(&mut self) {
         let left = std::mem::take(&mut self.operator.left);
         self.queue
             .retain(|event| !matches!(event, Event::Plan | Event::Write | Event::Wake));
         self.operator.next_wake = None;
+        self.operator.reading.clear();
+        self.operator.absent.clear();
         self.operator.awake = true;
         self.queue.after(self.operator.crash.vacancy, Event::Plan);
         if let Some(returns) = self.operator.crash.returns {

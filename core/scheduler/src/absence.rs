@@ -1,0 +1,77 @@
+//! What is not in the snapshot where it is expected. A copy of the cluster may lack what exists, so
+//! absence ends nothing before a read of the API server has confirmed it: the plan names what is to
+//! be read, and the next one acts on what was not found.
+
+use crate::ledger::{JobView, Ledger};
+use crate::snapshot::{Absent, JobKey};
+use crate::status::Phase;
+
+/// Objects of one job that are asked for at once.
+const ASKED: usize = 16;
+
+/// What is to be read before the absence of it may count.
+pub(crate) fn doubts(ledger: &Ledger<'_>) -> Vec<Absent> {
+    let mut doubts = Vec::new();
+    for (key, view) in ledger.views() {
+        if !ledger.is_untouchable(key) && !ledger.is_under_way(key) {
+            doubts.extend(of_job(key, view).into_iter().take(ASKED));
+        }
+    }
+    doubts
+}
+
+fn of_job(key: &JobKey, view: &JobView<'_>) -> Vec<Absent> {
+    let Some(job) = view.job else {
+        let kept = view.pods.values().any(|pod| pod.finalizer || pod.unowned);
+        return kept.then(|| Absent::Job(key.clone())).into_iter().collect();
+    };
+    let phase = job.status.phase;
+    let attempt = job.status.attempt;
+    if job.deleting || !phase.holds_nodes() {
+        return Vec::new();
+    }
+    let pod = |rank| Absent::Pod {
+        job: key.clone(),
+        attempt,
+        rank,
+    };
+    let missing = |rank: &u32| !view.pods.contains_key(&(attempt, *rank));
+    if phase == Phase::Interrupting {
+        let speaks = |rank: &u32| job.may_acknowledge(*rank) && !view.is_out(attempt, *rank);
+        let silent = (0..job.nodes).filter(|rank| speaks(rank) && missing(rank));
+        return silent.map(pod).collect();
+    }
+    let begins = phase == Phase::Assigned;
+    let Some(found) = view.holding() else {
+        if begins && view.gang(attempt).next().is_none() {
+            return Vec::new(); // Its nodes are not chosen yet.
+        }
+        let number = attempt;
+        return vec![Absent::Attempt {
+            job: key.clone(),
+            number,
+        }];
+    };
+    // While the gang is being created, that its pods are missing is no news.
+    let mut ranks = view.places(found).map(|(rank, _)| rank);
+    let first = ranks.find(|rank| !begins && missing(rank));
+    first.map(pod).into_iter().collect()
+}
+
+impl JobView<'_> {
+    /// Whether a pod that may have acknowledged for its gang is not seen, though nobody has confirmed
+    /// that it is gone.
+    pub(crate) fn may_speak_unseen(&self, ledger: &Ledger<'_>) -> bool {
+        let Some(job) = self.job else {
+            return false;
+        };
+        let attempt = job.status.attempt;
+        (0..job.nodes).any(|rank| {
+            let speaks = job.may_acknowledge(rank) && !self.is_out(attempt, rank);
+            speaks && !self.pods.contains_key(&(attempt, rank)) && {
+                let job = job.key.clone();
+                !ledger.is_absent(&Absent::Pod { job, attempt, rank })
+            }
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! What is not seen ends nothing before a read has confirmed that it is gone, and nobody's patience ends
+//! by what is old.
+
+use std::time::Duration;
+
+use scheduler::{Absent, Phase, PodState, Policy, Snapshot, Timestamp};
+
+use crate::build::{at, job, key};
+use crate::decisions::{decide, placed, queue, recorded};
+use crate::gangs::running;
+
+/// Reads what the plan misses: nothing exists but what the snapshot shows.
+pub(crate) fn confirm(snapshot: &mut Snapshot, now: Timestamp) {
+    snapshot.absent = decide(snapshot, now).confirm.into_iter().collect();
+}
+
+fn pod(rank: u32) -> Absent {
+    Absent::Pod {
+        job: key("train"),
+        attempt: 1,
+        rank,
+    }
+}
+
+#[test]
+fn a_pod_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
+    let mut snapshot = running(2);
+    snapshot.pods.pop();
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert_eq!(plan.confirm, [pod(1)]);
+    // Something else was not found.
+    snapshot.absent = [pod(0)].into();
+    assert!(decide(&snapshot, at(9)).is_empty());
+    snapshot.absent = [pod(1)].into();
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+}
+
+#[test]
+fn an_assignment_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
+    let mut snapshot = running(2);
+    snapshot.attempts.clear();
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    let missed = Absent::Attempt {
+        job: key("train"),
+        number: 1,
+    };
+    assert_eq!(plan.confirm, [missed]);
+    confirm(&mut snapshot, at(9));
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+}
+
+#[test]
+fn a_gang_has_not_left_before_it_is_sure_that_nobody_can_tell_what_was_saved() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].suspend = true;
+    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    snapshot.pods.clear();
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert_eq!(plan.confirm, [pod(0)], "the others say nothing");
+    confirm(&mut snapshot, at(9));
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Suspended);
+}
+
+#[test]
+fn the_finalizer_of_a_pod_stays_before_a_read_has_missed_its_job() {
+    let mut snapshot = running(2);
+    snapshot.jobs.clear();
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert_eq!(plan.confirm, [Absent::Job(key("train"))]);
+}
+
+#[test]
+fn a_pod_waits_as_long_as_nobody_knows_what_became_of_it() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].status.phase = Phase::Starting;
+    snapshot.pods[0].state = PodState::Unbound;
+    snapshot.jobs[0].status = recorded(&decide(&snapshot, at(2)), "train");
+    let over = at(1) + Policy::default().bind_patience + Duration::from_secs(60);
+    snapshot.pods_as_of = Some(at(2));
+    let plan = decide(&snapshot, over);
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert!(
+        plan.wake_at.is_some_and(|wake| wake > over),
+        "it looks again"
+    );
+    snapshot.pods_as_of = Some(over);
+    let status = recorded(&decide(&snapshot, over), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+}
+
+#[test]
+fn nothing_is_given_away_while_something_that_may_hold_it_is_not_seen() {
+    let mut snapshot = queue("a:2", vec![job("train", 2)]);
+    snapshot.is_stale = true;
+    assert!(decide(&snapshot, at(1)).is_empty());
+    snapshot.is_stale = false;
+    assert_eq!(placed(&decide(&snapshot, at(1))), ["train: a-000 a-001"]);
+}
+
+#[test]
+fn a_job_that_cannot_be_read_is_left_alone_and_keeps_its_nodes() {
+    let mut snapshot = running(2);
+    let nodes = snapshot.nodes.len() as u32;
+    snapshot.jobs.clear();
+    snapshot.unreadable = vec![key("train")];
+    // Not even its pods show on which nodes it is.
+    snapshot.pods.clear();
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty() && plan.confirm.is_empty(), "{plan:#?}");
+    snapshot.jobs = vec![job("other", nodes - 1)];
+    assert_eq!(placed(&decide(&snapshot, at(9))), [] as [&str; 0]);
+}
+
+#[test]
+fn a_change_of_the_spec_that_asks_for_nothing_is_taken_note_of_once() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].observed = false;
+    let plan = decide(&snapshot, at(9));
+    assert_eq!(recorded(&plan, "train"), snapshot.jobs[0].status);
+    assert_eq!(plan.jobs[0].actions.len(), 1);
+    snapshot.jobs[0].observed = true;
+    assert!(decide(&snapshot, at(9)).is_empty());
+    // Also of one that has ended.
+    let mut over = job("over", 1);
+    over.status.phase = Phase::Succeeded;
+    over.status.set(
+        scheduler::ConditionKind::Complete,
+        true,
+        "Succeeded",
+        "Every rank ended well",
+        at(1),
+    );
+    over.observed = false;
+    snapshot.jobs.push(over);
+    assert_eq!(decide(&snapshot, at(9)).jobs.len(), 1);
+}
