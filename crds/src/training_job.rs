@@ -54,15 +54,9 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("self.zonePolicy == oldSelf.zonePolicy")
     .message("zonePolicy cannot change once the job exists: delete the job and create it again")
     .field_path(".zonePolicy"))]
-#[x_kube(validation = Rule::new("self.interruption == oldSelf.interruption")
-    .message("interruption cannot change once the job exists: delete the job and create it again")
-    .field_path(".interruption"))]
 #[x_kube(validation = Rule::new("self.communication == oldSelf.communication")
     .message("communication cannot change once the job exists: delete the job and create it again")
     .field_path(".communication"))]
-#[x_kube(validation = Rule::new("self.failurePolicy == oldSelf.failurePolicy")
-    .message("failurePolicy cannot change once the job exists: delete the job and create it again")
-    .field_path(".failurePolicy"))]
 #[x_kube(validation = Rule::new("!has(self.failurePolicy.minNodes) || self.failurePolicy.minNodes <= self.nodes")
     .message("failurePolicy.minNodes is more than nodes: the gang could never go on after a loss, lower it")
     .field_path(".failurePolicy.minNodes"))]
@@ -102,7 +96,8 @@ pub struct TrainingJobSpec {
     /// only when no zone has enough healthy nodes of the class in total. `Single`: never crosses, waits.
     #[serde(default)]
     pub zone_policy: ZonePolicy,
-    /// How long a lossless interruption may take: the job is asked to leave, saves, and its nodes are free.
+    /// How long a lossless interruption may take: the job is asked to leave, saves, and its nodes are free. A change
+    /// counts from the next attempt on.
     #[serde(default)]
     pub interruption: Interruption,
     /// Where checkpoints go. Without it the job restarts from nothing.
@@ -111,7 +106,8 @@ pub struct TrainingJobSpec {
     /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
-    /// What happens after a failure.
+    /// What happens after a failure. A change of maxRestarts counts at the next failure, any other from the next attempt
+    /// on.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// True asks the job to save, release its nodes and wait; false (the default) lets it go on.
@@ -425,9 +421,10 @@ pub struct MembershipStatus {
     /// The first 16 of the lost nodes by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
-    /// What the members began with: which operations were not run again. For the operator alone.
+    /// ConfigMap with what the members began with, for the operator alone: which operations were not run again. Its name
+    /// ends in the SHA-256 of the text, which is written before this status refers to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resume: Option<String>,
+    pub record: Option<String>,
 }
 
 /// Consecutive node ranks.

@@ -65,6 +65,18 @@ pub struct OperatorArgs {
         default_value = concat!("localhost/fireflyer/hfreduce-sidecar:", env!("CARGO_PKG_VERSION"))
     )]
     pub sidecar_image: String,
+    /// When the kubelet pulls that image: Always, IfNotPresent or Never.
+    #[arg(
+        long,
+        env = "FIREFLYER_SIDECAR_PULL_POLICY",
+        default_value = "IfNotPresent",
+        value_parser = ["Always", "IfNotPresent", "Never"]
+    )]
+    pub sidecar_pull_policy: String,
+    /// Names of Secrets with registry credentials that each job pod gets beside those of its template. The kubelet looks
+    /// for them in the job's namespace and does without those that are not there.
+    #[arg(long, env = "FIREFLYER_PULL_SECRETS", value_delimiter = ',')]
+    pub pull_secrets: Vec<String>,
     /// Where sidecars find the adapter on a machine with several NUMA nodes: `auto` looks in sysfs, a number says at which
     /// node it is, `off` leaves all memory to the kernel.
     #[arg(

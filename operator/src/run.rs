@@ -101,6 +101,8 @@ async fn operate(
         rendezvous_service_port: _,
         rendezvous_listen,
         sidecar_image,
+        sidecar_pull_policy,
+        pull_secrets,
         sidecar_numa,
         sidecar_env,
         default_fabric,
@@ -135,6 +137,8 @@ async fn operate(
     let (gone_sender, gone) = watch::channel(Vec::new());
     let settings = Settings {
         sidecar_image,
+        sidecar_pull_policy,
+        pull_secrets,
         sidecar_numa,
         sidecar_env,
         rendezvous,

@@ -73,6 +73,12 @@ pub struct Assignment {
     /// How long a node may be gone before it is lost, in seconds.
     #[serde(default = "peer_loss_seconds")]
     pub peer_loss_seconds: u32,
+    /// With fewer nodes than this the others do not go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_nodes: Option<u32>,
+    /// How long its pods may take to save and leave, in seconds. Absent in what older operators wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u32>,
     /// The class of the job's data on the network, 0 to 7: InfiniBand's service level, and the class selector of IP
     /// packets.
     #[serde(default)]
@@ -263,6 +269,8 @@ mod tests {
             master_port: 29_400,
             on_peer_loss: OnPeerLoss::Restart,
             peer_loss_seconds: PEER_LOSS_SECONDS,
+            min_nodes: None,
+            grace_seconds: None,
             traffic_class: 1,
             relaxed_ordering: true,
             checkpoint: None,

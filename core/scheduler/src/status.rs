@@ -130,8 +130,8 @@ pub struct Membership {
     pub lost: BTreeSet<u32>,
     /// The first of them by name, for people.
     pub lost_nodes: Vec<String>,
-    /// What the members began with; means something to the rendezvous service alone.
-    pub resume: Option<Arc<str>>,
+    /// Where it is written down what the members began with; means something to the rendezvous service alone.
+    pub record: Option<Arc<str>>,
 }
 
 /// The time for which a job had nodes.

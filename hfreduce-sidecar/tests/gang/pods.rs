@@ -184,6 +184,8 @@ impl Pods {
             master_port: 29_400,
             on_peer_loss,
             peer_loss_seconds: PEER_LOSS_SECONDS,
+            min_nodes: None,
+            grace_seconds: None,
             traffic_class: 1,
             relaxed_ordering: true,
             checkpoint: None,

@@ -9,10 +9,12 @@ use collective::membership::{OnPeerLoss, Policy};
 use crds::training_job::{FailurePolicy, Phase, TrainingJob};
 use scheduler::JobKey;
 use topology::NodeName;
+use wire::assignment;
 use wire::handshake::{JobId, Key};
 
 use crate::cluster::Cluster;
 use crate::training_job::observe;
+use crate::training_job::translate::Terms;
 
 /// A gang that may meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,12 +129,27 @@ impl Directory for ClusterDirectory {
                 nodes: kept.attempt.nodes.clone(),
                 attempt,
                 job: key,
-                policy: policy(&job.spec.failure_policy),
+                policy: kept
+                    .terms
+                    .map_or_else(|| policy(&job.spec.failure_policy), agreed),
             }),
             None => Err(Refusal::now(format!(
                 "the assignment of attempt {attempt} is not known yet"
             ))),
         }
+    }
+}
+
+/// What the attempt was started with.
+fn agreed(terms: Terms) -> Policy {
+    let unless_told = Policy::default();
+    Policy {
+        on_peer_loss: match terms.on_peer_loss {
+            assignment::OnPeerLoss::Restart => OnPeerLoss::Restart,
+            assignment::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
+        },
+        peer_loss: terms.peer_loss,
+        least: terms.min_nodes.unwrap_or(unless_told.least),
     }
 }
 

@@ -10,8 +10,7 @@ use futures::future::BoxFuture;
 use scheduler::JobKey;
 
 use crate::rendezvous::directory::Gang;
-use crate::training_job::apply::Applier;
-use crate::training_job::write;
+use crate::training_job::apply::{Applier, commit};
 
 /// Keeps the last commit of each attempt.
 pub trait Store: Send + Sync + 'static {
@@ -29,7 +28,7 @@ pub trait Store: Send + Sync + 'static {
 /// What the store holds is not known.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Unknown(#[from] write::Error);
+pub struct Unknown(#[from] commit::Unknown);
 
 /// The statuses of jobs.
 #[derive(Clone, Debug)]

@@ -4,18 +4,20 @@
 use std::collections::BTreeSet;
 
 use collective::membership::Commit;
+use crds::names;
 use crds::training_job::{MembershipStatus, RankRange};
 use scheduler::Membership;
+use sha2::{Digest as _, Sha256};
 use topology::NodeName;
 
 /// Lost nodes that the status names; ranks say the rest.
 const NAMED: usize = 16;
-/// The longest `resume`: 128 operations of some 250 bytes, eight times. An object of the API server holds 1.5 MB.
+/// The longest record: 128 operations of some 250 bytes, eight times. An object of the API server holds 1 MiB.
 const RESUME_BYTES: usize = 256 << 10;
 /// No attempt has ranks from here on.
 const RANKS: u32 = wire::assignment::MAX_NODES as u32;
 
-/// What the status cannot hold.
+/// What a record cannot hold.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "failed to write down what {operations} operations begin with: {bytes} bytes are more than {RESUME_BYTES}"
@@ -25,39 +27,64 @@ pub struct TooLarge {
     bytes: usize,
 }
 
-/// A commit of an attempt over these nodes, to be recorded.
+/// A commit, as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// What goes into the status.
+    pub membership: Membership,
+    /// What its record holds: what the members begin with. None when they begin with nothing.
+    pub text: Option<String>,
+}
+
+/// A commit of an attempt of a job over these nodes, to be recorded.
 pub fn of_commit(
+    job: &str,
     attempt: u32,
     nodes: &[NodeName],
     commit: &Commit,
-) -> Result<Membership, TooLarge> {
+) -> Result<Recorded, TooLarge> {
     let members: BTreeSet<u32> = commit.members.iter().copied().collect();
     let lost = (0..).zip(nodes).filter(|(rank, _)| !members.contains(rank));
     let (lost, names): (BTreeSet<u32>, Vec<&NodeName>) = lost.unzip();
-    let resume = serde_json::to_string(&commit.resume).unwrap_or_default();
-    if resume.len() > RESUME_BYTES {
+    let text = serde_json::to_string(&commit.resume).unwrap_or_default();
+    if text.len() > RESUME_BYTES {
         return Err(TooLarge {
             operations: commit.resume.iter().map(|group| group.served.len()).sum(),
-            bytes: resume.len(),
+            bytes: text.len(),
         });
     }
-    Ok(Membership {
+    let text = (!commit.resume.is_empty()).then_some(text);
+    let record = text
+        .as_deref()
+        .map(|text| record_name(job, (attempt, commit.epoch), text));
+    let membership = Membership {
         attempt,
         epoch: commit.epoch,
         participants: u32::try_from(members.len()).unwrap_or(u32::MAX),
         lost,
         lost_nodes: names.iter().take(NAMED).map(ToString::to_string).collect(),
-        resume: (!commit.resume.is_empty()).then(|| resume.into()),
-    })
+        record: record.map(Into::into),
+    };
+    Ok(Recorded { membership, text })
 }
 
-/// The commit that was recorded for an attempt over so many nodes; none when it cannot be read.
-pub fn to_commit(recorded: &Membership, nodes: usize) -> Option<Commit> {
+/// Name of the ConfigMap that holds the text of an epoch: of no other epoch, and of no other text.
+pub fn record_name(job: &str, (attempt, epoch): (u32, u64), text: &str) -> String {
+    let mut name = format!("{}-{epoch}-", names::attempt_name(job, attempt));
+    for byte in Sha256::digest(text) {
+        name.push_str(&format!("{byte:02x}"));
+    }
+    name
+}
+
+/// The commit that was recorded for an attempt over so many nodes, with the text of its record; none when it cannot be
+/// read.
+pub fn to_commit(recorded: &Membership, nodes: usize, text: Option<&str>) -> Option<Commit> {
     let nodes = u32::try_from(nodes).ok()?;
     let members: Vec<u32> = (0..nodes)
         .filter(|rank| !recorded.lost.contains(rank))
         .collect();
-    let resume = match &recorded.resume {
+    let resume = match text {
         Some(text) => serde_json::from_str(text).ok()?,
         None => Vec::new(),
     };
@@ -76,7 +103,7 @@ pub fn to_api(recorded: &Membership) -> MembershipStatus {
         participants: recorded.participants,
         lost_ranks: ranges(&recorded.lost),
         lost_nodes: recorded.lost_nodes.clone(),
-        resume: recorded.resume.as_deref().map(str::to_owned),
+        record: recorded.record.as_deref().map(str::to_owned),
     }
 }
 
@@ -88,7 +115,7 @@ pub fn from_api(shown: &MembershipStatus) -> Option<Membership> {
         participants: shown.participants,
         lost: ranks(&shown.lost_ranks)?,
         lost_nodes: shown.lost_nodes.clone(),
-        resume: shown.resume.as_deref().map(Into::into),
+        record: shown.record.as_deref().map(Into::into),
     })
 }
 
@@ -126,10 +153,10 @@ mod tests {
     }
 
     fn there_and_back(nodes: &[NodeName], commit: &Commit) -> Commit {
-        let shown = to_api(&of_commit(1, nodes, commit).unwrap());
-        let json = serde_json::to_string(&shown).unwrap();
+        let Recorded { membership, text } = of_commit("train", 1, nodes, commit).unwrap();
+        let json = serde_json::to_string(&to_api(&membership)).unwrap();
         let read = from_api(&serde_json::from_str(&json).unwrap()).unwrap();
-        to_commit(&read, nodes.len()).unwrap()
+        to_commit(&read, nodes.len(), text.as_deref()).unwrap()
     }
 
     #[test]
@@ -148,7 +175,7 @@ mod tests {
         let odd = commit((0..4096).filter(|rank| rank % 2 == 1).collect());
         for commit in [commit((0..4096).collect()), commit(vec![4095]), odd] {
             assert_eq!(there_and_back(&nodes, &commit), commit);
-            let shown = to_api(&of_commit(1, &nodes, &commit).unwrap());
+            let shown = to_api(&of_commit("train", 1, &nodes, &commit).unwrap().membership);
             let bytes = serde_json::to_string(&shown).unwrap().len();
             assert!(bytes < 64 << 10, "{bytes} bytes");
         }
@@ -161,12 +188,16 @@ mod tests {
             members: vec![0, 1, 3, 4, 8],
             resume: Vec::new(),
         };
-        let shown = to_api(&of_commit(1, &nodes(9), &commit).unwrap());
+        let shown = to_api(
+            &of_commit("train", 1, &nodes(9), &commit)
+                .unwrap()
+                .membership,
+        );
         let range = |first, last| RankRange { first, last };
         assert_eq!(shown.participants, 5);
         assert_eq!(shown.lost_ranks, [range(2, 2), range(5, 7)]);
         assert_eq!(shown.lost_nodes, ["node-2", "node-5", "node-6", "node-7"]);
-        assert_eq!(shown.resume, None);
+        assert_eq!(shown.record, None);
     }
 
     #[test]
@@ -174,7 +205,8 @@ mod tests {
         for (first, last) in [(5, 2), (1, 99_999_999), (99_999, 99_999)] {
             assert_eq!(ranks(&[RankRange { first, last }]), None);
         }
-        let mut recorded = of_commit(
+        let recorded = of_commit(
+            "train",
             1,
             &nodes(3),
             &Commit {
@@ -183,10 +215,9 @@ mod tests {
                 resume: Vec::new(),
             },
         )
-        .unwrap();
-        recorded.resume = Some("{".into());
-        assert_eq!(to_commit(&recorded, 3), None);
-        recorded.resume = None;
-        assert_eq!(to_commit(&recorded, 4), None);
+        .unwrap()
+        .membership;
+        assert_eq!(to_commit(&recorded, 3, Some("{")), None);
+        assert_eq!(to_commit(&recorded, 4, None), None);
     }
 }

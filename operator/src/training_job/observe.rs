@@ -9,9 +9,11 @@ use crds::fabric::{FabricSpec, NodeClass};
 use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
 use scheduler::{Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
 use topology::NodeName;
+use wire::assignment;
 
 use crate::cluster::Mirrors;
 use crate::training_job::kept::KeptJob;
+use crate::training_job::translate::Terms;
 use crate::training_job::{pod, status, translate};
 
 /// What the rendezvous service knows beyond the API server.
@@ -166,6 +168,9 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
     let named = class_name(job).map(String::as_str);
     let class = class_of(job, fabric);
     let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
+    let terms = terms(job, mirrors);
+    let asked = Duration::from_secs(pod::grace_seconds(job).into());
+    let shrinks = spec.failure_policy.on_peer_loss == OnPeerLoss::Shrink;
     Some(Job {
         key: key(job)?,
         created: translate::created(&job.metadata),
@@ -181,9 +186,11 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
             ZonePolicy::PreferSingle => scheduler::ZonePolicy::PreferSingle,
         },
         suspend: spec.suspend,
-        grace: Duration::from_secs(pod::grace_seconds(job).into()),
+        grace: terms.map_or(asked, |terms| terms.grace),
         max_restarts: spec.failure_policy.max_restarts,
-        shrinks: spec.failure_policy.on_peer_loss == OnPeerLoss::Shrink,
+        shrinks: terms.map_or(shrinks, |terms| {
+            terms.on_peer_loss == assignment::OnPeerLoss::Shrink
+        }),
         ttl: spec
             .ttl_seconds_after_finished
             .map(|ttl| Duration::from_secs(ttl.into())),
@@ -202,6 +209,17 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
             .map(status::from_api)
             .unwrap_or_default(),
     })
+}
+
+/// What the attempt that has the job's nodes runs with: the job may ask for something else by now.
+fn terms(job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
+    let (key, status) = (key(job)?, job.status.as_ref()?);
+    if !status::phase_from_api(status.phase).holds_nodes() {
+        return None;
+    }
+    let name = crds::names::attempt_name(&key.name, status.attempt);
+    let kept = mirrors.attempts.get(&key.namespace, &name)?;
+    kept.terms.filter(|_| kept.attempt.job == key)
 }
 
 /// Why the job cannot get pods, whatever nodes are free.
@@ -377,6 +395,44 @@ mod tests {
             "{alone}"
         );
         assert!(problem("none").unwrap().message.contains("does not exist"));
+    }
+
+    #[test]
+    fn an_attempt_keeps_the_terms_that_it_was_started_with() {
+        let spec = "interruption: {ackSeconds: 5, saveSeconds: 5}";
+        let running = format!(
+            "{}\n            status: {{phase: Running, attempt: 1}}",
+            job_with(spec)
+        );
+        let waiting = running.replace("Running", "Restarting");
+        let attempt = translate::Attempt {
+            attempt: scheduler::Attempt {
+                job: key(&serde_yaml::from_str(&running).unwrap()).unwrap(),
+                number: 1,
+                nodes: Vec::new(),
+                crossing: false,
+                created: Timestamp::default(),
+            },
+            resume: None,
+            terms: Some(Terms {
+                grace: Duration::from_secs(80),
+                on_peer_loss: assignment::OnPeerLoss::Shrink,
+                peer_loss: Duration::from_secs(10),
+                min_nodes: None,
+            }),
+            uid: "map-1".into(),
+            seen: None,
+        };
+        let of = |job: &str| {
+            let mirrors = Mirrors {
+                attempts: mirror(vec![("team", "digits-1", attempt.clone())]),
+                ..mirrors(job)
+            };
+            let snapshot = snapshot(&mirrors, &Reports::default(), &[]).unwrap();
+            (snapshot.jobs[0].grace.as_secs(), snapshot.jobs[0].shrinks)
+        };
+        assert_eq!(of(&running), (80, true));
+        assert_eq!(of(&waiting), (20, false));
     }
 
     #[test]

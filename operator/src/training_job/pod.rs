@@ -33,6 +33,10 @@ const GRACE_MARGIN_SECONDS: u32 = 10;
 pub struct Settings {
     /// Image of the sidecar.
     pub sidecar_image: String,
+    /// When the kubelet pulls it.
+    pub sidecar_pull_policy: String,
+    /// Names of Secrets with registry credentials, expected in the namespace of each job.
+    pub pull_secrets: Vec<String>,
     /// Where sidecars find the adapter: `auto`, `off`, or the number of its NUMA node.
     pub sidecar_numa: String,
     /// Other variables of the sidecar.
@@ -147,6 +151,15 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
     );
     if !tolerations.is_empty() {
         spec.insert("tolerations".to_owned(), Value::Array(tolerations));
+    }
+
+    let mut secrets = array(&body.rest, "imagePullSecrets").to_vec();
+    let ours = settings.pull_secrets.iter();
+    let missing = ours.filter(|name| !secrets.iter().any(|given| given["name"] == **name));
+    let missing: Vec<Value> = missing.map(|name| json!({"name": name})).collect();
+    secrets.extend(missing);
+    if !secrets.is_empty() {
+        spec.insert("imagePullSecrets".to_owned(), Value::Array(secrets));
     }
 
     let mut volumes = array(&body.rest, "volumes").to_vec();

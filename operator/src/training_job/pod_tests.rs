@@ -62,6 +62,8 @@ fn settings() -> Settings {
         rendezvous: "10.96.0.7:9443".to_owned(),
         sidecar_numa: "auto".to_owned(),
         sidecar_env: Vec::new(),
+        sidecar_pull_policy: "IfNotPresent".to_owned(),
+        pull_secrets: Vec::new(),
         dedicated_taints: vec!["nvidia.com/gpu".to_owned()],
     }
 }
@@ -299,8 +301,43 @@ fn sidecars_are_told_where_the_adapter_is_and_what_their_flags_are() {
 }
 
 #[test]
-fn half_of_a_quantity_is_exact() {
-    assert_eq!(half("400Gi").as_deref(), Some("214748364800"));
-    assert_eq!(half("1001").as_deref(), Some("500"));
-    assert_eq!(half("a lot"), None);
+fn half_of_every_quantity_is_exact() {
+    for (whole, expected) in [
+        ("400Gi", "214748364800"),
+        ("1001", "500"),
+        ("1.5Gi", "805306368"),
+        ("0.5Ti", "274877906944"),
+        ("2e9", "1000000000"),
+        ("1.5E3", "750"),
+        ("4E", "2000000000000000000"),
+        ("3000000m", "1500"),
+        (".5Ki", "256"),
+        ("1Pi", "562949953421312"),
+        ("9e99", "9223372036854775807"),
+    ] {
+        assert_eq!(half(whole).as_deref(), Some(expected), "{whole}");
+    }
+    for word in ["a lot", "", "Gi", "1.2.3", "1gi"] {
+        assert_eq!(half(word), None, "{word}");
+    }
+}
+
+#[test]
+fn pods_get_our_pull_secrets_beside_those_of_their_template() {
+    let mut job = job(JOB);
+    let settings = Settings {
+        sidecar_pull_policy: "Always".to_owned(),
+        pull_secrets: vec!["registry".to_owned(), "theirs".to_owned()],
+        ..settings()
+    };
+    let given = serde_json::json!([{"name": "theirs"}]);
+    let rest = &mut job.spec.template.spec.rest;
+    rest.insert("imagePullSecrets".to_owned(), given);
+    let pod = build(&job, &class(), &settings, rank());
+    let named = serde_json::json!([{"name": "theirs"}, {"name": "registry"}]);
+    assert_eq!(pod["spec"]["imagePullSecrets"], named);
+    assert_eq!(
+        pod["spec"]["initContainers"][0]["imagePullPolicy"],
+        "Always"
+    );
 }

@@ -246,7 +246,8 @@ fn phase_to_api(phase: Phase) -> ApiPhase {
     }
 }
 
-fn phase_from_api(phase: ApiPhase) -> Phase {
+/// The planner's word for a phase.
+pub fn phase_from_api(phase: ApiPhase) -> Phase {
     match phase {
         ApiPhase::Queued => Phase::Queued,
         ApiPhase::Assigned => Phase::Assigned,
@@ -283,7 +284,7 @@ mod tests {
                 participants: 2,
                 lost: BTreeSet::from([1, 4, 5, 6]),
                 lost_nodes: vec!["n1".to_owned()],
-                resume: Some("[]".into()),
+                record: Some("digits-3-ab".into()),
             }),
             class: Some(("a100".into(), 8)),
             zones: vec!["a".into(), "b".into()],

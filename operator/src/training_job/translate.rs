@@ -1,13 +1,13 @@
 //! From what Kubernetes says to what the planner reasons about. Pure: one object in, one value out.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem, Timestamp};
 use topology::NodeName;
-use wire::assignment::{Assignment, LIMIT_BYTES};
+use wire::assignment::{self, Assignment, LIMIT_BYTES};
 use wire::run_dir::CheckpointRef;
 use wire::termination::{Outcome, TerminationMessage};
 
@@ -62,6 +62,19 @@ pub struct Claim {
     pub readable: bool,
 }
 
+/// What an attempt runs with, whatever its job asks for by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long its pods may take to save and leave.
+    pub grace: Duration,
+    /// What becomes of the others when a node is lost.
+    pub on_peer_loss: assignment::OnPeerLoss,
+    /// How long a silent node is waited for.
+    pub peer_loss: Duration,
+    /// With fewer nodes than this the others do not go on.
+    pub min_nodes: Option<u32>,
+}
+
 /// What is kept of the ConfigMap of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
@@ -69,6 +82,8 @@ pub struct Attempt {
     pub attempt: scheduler::Attempt,
     /// Where the attempt resumes, when that is pinned.
     pub resume: Option<CheckpointRef>,
+    /// What it runs with; none where an older operator did not say, and then it is what the job asks for.
+    pub terms: Option<Terms>,
     /// Uid of the ConfigMap.
     pub uid: Arc<str>,
     /// Since when it is known, by our own clock.
@@ -237,6 +252,13 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
         return Ok(None);
     };
     let assignment = Assignment::from_gz(&file.0, LIMIT_BYTES)?;
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let terms = assignment.grace_seconds.map(|grace| Terms {
+        grace: seconds(grace),
+        on_peer_loss: assignment.on_peer_loss,
+        peer_loss: seconds(assignment.peer_loss_seconds),
+        min_nodes: assignment.min_nodes,
+    });
     let attempt = scheduler::Attempt {
         job,
         number: assignment.attempt,
@@ -251,6 +273,7 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
     Ok(Some(Attempt {
         attempt,
         resume: assignment.resume,
+        terms,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
         seen: None,
     }))

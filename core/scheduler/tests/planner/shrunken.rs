@@ -37,7 +37,7 @@ fn commit(snapshot: &mut Snapshot, lost: &[u32]) {
         participants: 3 - lost.len() as u32,
         lost: lost.iter().copied().collect(),
         lost_nodes: lost.iter().map(|rank| format!("a-{rank:03}")).collect(),
-        resume: None,
+        record: None,
     });
 }
 

@@ -153,7 +153,7 @@ impl Applier {
     }
 }
 
-fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value {
+pub(super) fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value {
     json!({
         "name": name,
         "namespace": &*key.namespace,
@@ -198,6 +198,8 @@ fn assignment_of(
             OnPeerLoss::Shrink => assignment::OnPeerLoss::Shrink,
         },
         peer_loss_seconds: job.spec.failure_policy.peer_loss_seconds,
+        min_nodes: job.spec.failure_policy.min_nodes,
+        grace_seconds: Some(pod::grace_seconds(job)),
         traffic_class: fabric.traffic_classes.hfreduce,
         relaxed_ordering: fabric.rdma.relaxed_ordering,
         checkpoint: job

@@ -1,19 +1,45 @@
 //! The part of `apply` that writes who takes part in an attempt, for its rendezvous: into the job's status, and only
 //! over what the rendezvous has read there. Of two leaders one succeeds.
+//!
+//! What the members begin with is too long for a status that every watcher gets. It is written before, into a ConfigMap
+//! that is named by its digest and never changes, so the one write to the status decides about both.
 
 use std::sync::Arc;
 
 use collective::membership::Commit;
 use crds::training_job::TrainingJob;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::DeleteParams;
 use scheduler::{JobKey, Membership};
+use serde_json::json;
 use topology::NodeName;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::Applier;
+use super::attempts::metadata;
+use crate::training_job::members::Recorded;
 use crate::training_job::{members, status, write};
 
 /// Tries against other writers of the same status: the planner's records, one at a time.
 const TRIES: u32 = 5;
+/// Entry of the ConfigMap that holds what the members begin with.
+const RECORD: &str = "resume.json";
+
+/// Why it is not known who takes part.
+#[derive(Debug, thiserror::Error)]
+pub enum Unknown {
+    /// The API server did not say.
+    #[error(transparent)]
+    Write(#[from] write::Error),
+    /// What it said is not what was written.
+    #[error("failed to read who takes part in attempt {attempt}: {what} was changed or deleted")]
+    Damaged {
+        /// The attempt.
+        attempt: u32,
+        /// What was.
+        what: String,
+    },
+}
 
 impl Applier {
     /// Who takes part in an attempt, read from the API server: a mirror may be behind an earlier leader.
@@ -22,9 +48,11 @@ impl Applier {
         job: &JobKey,
         attempt: u32,
         nodes: usize,
-    ) -> Result<Option<Commit>, write::Error> {
-        let seen = self.look_at_job(job).await?;
-        Ok(seen.and_then(|seen| last(&seen, attempt, nodes)))
+    ) -> Result<Option<Commit>, Unknown> {
+        match self.look_at_job(job).await? {
+            Some(seen) => self.last(job, &seen, attempt, nodes).await,
+            None => Ok(None),
+        }
     }
 
     /// Writes down who takes part in an attempt, if the last commit is that of epoch `after`. Else what is there, if
@@ -37,10 +65,11 @@ impl Applier {
         commit: &Commit,
         after: Option<u64>,
     ) -> Result<(), Option<Commit>> {
-        let recorded = members::of_commit(attempt, nodes, commit).map_err(|error| {
+        let recorded = members::of_commit(&job.name, attempt, nodes, commit).map_err(|error| {
             warn!(%job, attempt, %error, "an epoch is not committed");
             None
         })?;
+        let ours = members::to_api(&recorded.membership);
         for _ in 0..TRIES {
             let seen = self.look_at_job(job).await.map_err(|error| {
                 warn!(%job, attempt, %error, "whether an epoch is committed is not known");
@@ -50,20 +79,24 @@ impl Applier {
             let is_current = seen.status.as_ref().is_some_and(|status| {
                 status.attempt == attempt && status::from_api(status).phase.holds_nodes()
             });
-            let current = last(&seen, attempt, nodes.len());
             if !is_current {
                 return Err(None);
             }
-            if current.as_ref() == Some(commit) {
+            let current = shown(&seen, attempt);
+            if current == Some(&ours) {
                 return Ok(()); // Ours, of which we did not hear.
             }
-            if current.as_ref().map(|current| current.epoch) != after {
-                return Err(current);
+            if current.map(|current| current.epoch) != after {
+                return Err(self.known(job, &seen, attempt, nodes.len()).await);
             }
-            match self.put_membership(job, &seen, &recorded).await {
+            if let Err(error) = self.keep_record(job, &seen, &recorded).await {
+                warn!(%job, attempt, %error, "an epoch is not committed");
+                continue;
+            }
+            match self.put_membership(job, &seen, &recorded.membership).await {
                 Ok(written) => {
                     self.cluster.notify();
-                    if last(&written, attempt, nodes.len()).as_ref() == Some(commit) {
+                    if shown(&written, attempt) == Some(&ours) {
                         return Ok(());
                     }
                     warn!(%job, attempt, "the API server drops status.membership: its CRD is of an older chart");
@@ -86,11 +119,123 @@ impl Applier {
         status.membership = Some(members::to_api(membership));
         self.write_status(job, seen, &status).await
     }
+
+    /// The last commit of an attempt that a job's status holds, if it can be read.
+    async fn known(
+        &self,
+        job: &JobKey,
+        seen: &TrainingJob,
+        attempt: u32,
+        nodes: usize,
+    ) -> Option<Commit> {
+        let read = self.last(job, seen, attempt, nodes).await;
+        read.unwrap_or_else(|error| {
+            warn!(%job, attempt, %error, "whether an epoch is committed is not known");
+            None
+        })
+    }
+
+    /// The last commit of an attempt that a job's status holds.
+    async fn last(
+        &self,
+        job: &JobKey,
+        seen: &TrainingJob,
+        attempt: u32,
+        nodes: usize,
+    ) -> Result<Option<Commit>, Unknown> {
+        let Some(shown) = shown(seen, attempt) else {
+            return Ok(None);
+        };
+        let damaged = |what: &str| Unknown::Damaged {
+            attempt,
+            what: what.to_owned(),
+        };
+        let text = match &shown.record {
+            Some(name) => Some(
+                self.record_text(job, (attempt, shown.epoch), name)
+                    .await?
+                    .ok_or_else(|| damaged(name))?,
+            ),
+            None => None,
+        };
+        let commit = members::from_api(shown)
+            .and_then(|recorded| members::to_commit(&recorded, nodes, text.as_deref()));
+        commit.map(Some).ok_or_else(|| damaged("status.membership"))
+    }
+
+    /// Writes what the members begin with, unless it is there.
+    async fn keep_record(
+        &self,
+        job: &JobKey,
+        seen: &TrainingJob,
+        recorded: &Recorded,
+    ) -> Result<(), Unknown> {
+        let (Some(name), Some(text)) = (&recorded.membership.record, &recorded.text) else {
+            return Ok(());
+        };
+        let attempt = recorded.membership.attempt;
+        let config_map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata(seen, job, name, attempt),
+            "immutable": true,
+            "data": {RECORD: text},
+        });
+        let created = self.writer.create::<ConfigMap>(&job.namespace, &config_map);
+        match created.await {
+            Ok(_) => Ok(()),
+            // By an earlier try, unless somebody has put something else in its place.
+            Err(write::Error::Exists { .. }) => {
+                let epoch = recorded.membership.epoch;
+                match self.record_text(job, (attempt, epoch), name).await? {
+                    Some(_) => Ok(()),
+                    None => Err(Unknown::Damaged {
+                        attempt,
+                        what: name.to_string(),
+                    }),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a record holds; none when it is not what was written.
+    async fn record_text(
+        &self,
+        job: &JobKey,
+        of: (u32, u64),
+        name: &str,
+    ) -> Result<Option<String>, write::Error> {
+        let read = self.writer.get::<ConfigMap>(&job.namespace, name).await;
+        let text = match read {
+            Ok(found) => found.data.unwrap_or_default().remove(RECORD),
+            Err(write::Error::Missing { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(text.filter(|text| members::record_name(&job.name, of, text) == name))
+    }
+
+    /// Deletes a record that a status referred to and its successor does not. One that is left over goes with its job.
+    pub(super) async fn drop_superseded(
+        &self,
+        job: &JobKey,
+        before: &TrainingJob,
+        after: &TrainingJob,
+    ) {
+        let of = |job: &TrainingJob| job.status.as_ref()?.membership.as_ref()?.record.clone();
+        let Some(old) = of(before).filter(|old| Some(old) != of(after).as_ref()) else {
+            return;
+        };
+        let (namespace, params) = (&job.namespace, DeleteParams::default());
+        let deleted = self.writer.delete::<ConfigMap>(namespace, &old, &params);
+        if let Err(error) = deleted.await {
+            debug!(%job, record = old, %error, "a record of members is left to its job's end");
+        }
+    }
 }
 
-/// The last commit of an attempt that a job's status holds.
-fn last(job: &TrainingJob, attempt: u32, nodes: usize) -> Option<Commit> {
-    let shown = job.status.as_ref()?.membership.as_ref()?;
-    let recorded = members::from_api(shown).filter(|recorded| recorded.attempt == attempt)?;
-    members::to_commit(&recorded, nodes)
+/// The members of an attempt as a job's status shows them.
+fn shown(job: &TrainingJob, attempt: u32) -> Option<&crds::training_job::MembershipStatus> {
+    let membership = job.status.as_ref()?.membership.as_ref()?;
+    (membership.attempt == attempt).then_some(membership)
 }

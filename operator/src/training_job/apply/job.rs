@@ -101,7 +101,9 @@ impl Applier {
             .writer
             .patch(namespace, name, Some("status"), &patch)
             .await?;
-        Ok(self.saw_job(job))
+        let job = self.saw_job(job);
+        self.drop_superseded(key, seen, &job).await;
+        Ok(job)
     }
 
     /// Lays a job over its mirror.

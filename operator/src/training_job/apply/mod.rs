@@ -3,7 +3,7 @@
 //! that the next plan contains it.
 
 mod attempts;
-mod commit;
+pub mod commit;
 mod job;
 mod look;
 mod patch;

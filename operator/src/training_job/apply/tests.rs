@@ -61,6 +61,8 @@ fn world(script: Script) -> World {
         sidecar_image: "sidecar:1".to_owned(),
         sidecar_numa: "auto".to_owned(),
         sidecar_env: Vec::new(),
+        sidecar_pull_policy: "IfNotPresent".to_owned(),
+        pull_secrets: Vec::new(),
         rendezvous: "10.0.0.1:9443".to_owned(),
         dedicated_taints: Vec::new(),
     };
@@ -147,6 +149,7 @@ impl World {
         let attempt = translate::Attempt {
             attempt,
             resume: None,
+            terms: None,
             uid: "map-1".into(),
             seen: None,
         };

@@ -40,7 +40,7 @@ pub(super) fn sidecar(
     json!({
         "name": names::CONTAINER_HFREDUCE,
         "image": settings.sidecar_image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": settings.sidecar_pull_policy,
         "restartPolicy": "Always",
         "env": env,
         "ports": [{"name": "hfr-metrics", "containerPort": 9402}],

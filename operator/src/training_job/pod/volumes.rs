@@ -33,22 +33,56 @@ pub(super) fn volumes_of(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -
     volumes
 }
 
-/// Half of a memory quantity, in bytes; none for forms that people do not use for memory.
+/// Half of a quantity, in bytes; none of what is no quantity.
 pub(super) fn half(quantity: &str) -> Option<String> {
-    const UNITS: [(&str, u64); 9] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-        ("", 1),
-    ];
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|&(suffix, unit)| Some((quantity.strip_suffix(suffix)?, unit)))?;
-    let bytes = number.parse::<u64>().ok()?.checked_mul(unit)?;
-    Some((bytes / 2).to_string())
+    let half = bytes(quantity)? / 2;
+    // More than the API server can count is as good as no limit.
+    let half = half.min(i64::MAX.unsigned_abs().into());
+    Some(half.to_string())
+}
+
+/// The whole bytes of a quantity in any of Kubernetes' forms: `1.5Gi`, `2e9`, `1500m`.
+fn bytes(quantity: &str) -> Option<u128> {
+    let end = quantity
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(quantity.len());
+    let (number, suffix) = quantity.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let (factor, mut exponent) = unit(suffix)?;
+    exponent -= i32::try_from(fraction.len()).ok()?;
+    let scale = |exponent: u32| 10_u128.checked_pow(exponent).unwrap_or(u128::MAX);
+    let exact = digits.saturating_mul(factor);
+    Some(match u32::try_from(exponent) {
+        Ok(exponent) => exact.saturating_mul(scale(exponent)),
+        Err(_) => exact / scale(exponent.unsigned_abs()),
+    })
+}
+
+/// What a suffix multiplies by: a factor, and a power of ten.
+fn unit(suffix: &str) -> Option<(u128, i32)> {
+    let binary = |power: u32| Some((1 << (10 * power), 0));
+    let decimal = |exponent| Some((1, exponent));
+    match suffix {
+        "" => decimal(0),
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            decimal(exponent.parse::<i8>().ok()?.into())
+        }
+    }
 }

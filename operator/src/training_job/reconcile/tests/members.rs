@@ -99,6 +99,57 @@ async fn of_two_leaders_one_commit_is_taken_and_the_other_learns_which() {
     );
 }
 
+fn records(api: &Api) -> Vec<String> {
+    let state = api.state();
+    let paths = state.objects.keys();
+    let records = paths.filter(|path| path.contains("/configmaps/train-1-"));
+    records.cloned().collect()
+}
+
+#[tokio::test]
+async fn what_members_begin_with_is_in_an_object_of_its_own_until_the_next_epoch() {
+    let api = training();
+    let applier = writer(&api);
+    assert_eq!(
+        try_commit(&applier, &commit(1, &[0, 1, 2]), None).await,
+        Ok(())
+    );
+    let first = records(&api);
+    assert_eq!(first.len(), 1);
+    assert_eq!(
+        try_commit(&applier, &commit(2, &[0, 2]), Some(1)).await,
+        Ok(())
+    );
+    let second = records(&api);
+    assert!(second.len() == 1 && second != first, "{second:?}");
+    let membership = shown(&api)["membership"].clone();
+    assert_eq!(membership["resume"], Value::Null);
+    let name = membership["record"].as_str().unwrap();
+    assert!(second[0].ends_with(name), "{second:?} {name}");
+    // Of a commit that was not taken nothing is referred to.
+    let refused = try_commit(&applier, &commit(2, &[1, 2]), Some(1)).await;
+    assert_eq!(refused, Err(Some(commit(2, &[0, 2]))));
+    assert_eq!(records(&api), second);
+}
+
+#[tokio::test]
+async fn a_record_that_was_changed_or_deleted_is_not_taken_for_nothing() {
+    let api = training();
+    let applier = writer(&api);
+    assert_eq!(
+        try_commit(&applier, &commit(1, &[0, 1, 2]), None).await,
+        Ok(())
+    );
+    let record = records(&api).remove(0);
+    let mut object = api.state().objects[&record].clone();
+    object["data"] = json!({"resume.json": "[]"});
+    api.submit(&record, object);
+    let read = applier.committed(&key("train"), 1, 3).await;
+    assert!(read.is_err_and(|error| error.to_string().contains("changed or deleted")));
+    api.state().objects.remove(&record);
+    assert!(applier.committed(&key("train"), 1, 3).await.is_err());
+}
+
 #[tokio::test]
 async fn another_writer_of_the_status_does_not_stop_a_commit_and_keeps_what_it_wrote() {
     let api = training();

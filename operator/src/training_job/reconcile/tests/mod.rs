@@ -86,6 +86,8 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
             sidecar_image: "sidecar:1".to_owned(),
             sidecar_numa: "auto".to_owned(),
             sidecar_env: Vec::new(),
+            sidecar_pull_policy: "IfNotPresent".to_owned(),
+            pull_secrets: Vec::new(),
             rendezvous: "10.0.0.1:9443".to_owned(),
             dedicated_taints: Vec::new(),
         },
