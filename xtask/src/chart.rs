@@ -28,7 +28,7 @@ pub(crate) fn golden(write: bool) -> anyhow::Result<Ran> {
         return Ok(absent());
     };
     let mut stale = Vec::new();
-    for values in value_sets()? {
+    for values in value_sets("values")? {
         let name = values
             .file_stem()
             .unwrap_or_default()
@@ -77,7 +77,8 @@ pub(crate) fn lint() -> anyhow::Result<Ran> {
     let Some(helm) = helm() else {
         return Ok(absent());
     };
-    for values in value_sets()? {
+    refusals(&helm)?;
+    for values in value_sets("values")? {
         let mut command = Command::new(&helm);
         command.args([
             "lint",
@@ -92,6 +93,34 @@ pub(crate) fn lint() -> anyhow::Result<Ran> {
     Ok(Ran::Yes)
 }
 
+/// Values that the chart must refuse, each with a part of what it says in its first line.
+fn refusals(helm: &Path) -> anyhow::Result<()> {
+    for values in value_sets("refused")? {
+        let name = values.display();
+        let text = fs::read_to_string(&values).with_context(|| format!("failed to read {name}"))?;
+        let why = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("# Refused: "))
+            .with_context(|| format!("{name} does not begin with `# Refused: ` and why"))?;
+        let output = Command::new(helm)
+            .args(["template", "fireflyer", CHART, "--kube-version", KUBERNETES])
+            .arg("--values")
+            .arg(&values)
+            .current_dir(root())
+            .output()
+            .context("failed to start helm")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            bail!("the chart takes {name}, which it must refuse");
+        }
+        if !said.contains(why) {
+            bail!("the chart refuses {name} without the words {why:?}: {said}");
+        }
+    }
+    Ok(())
+}
+
 /// The helm of this machine, else the one that the test cluster's tools were built with.
 fn helm() -> Option<PathBuf> {
     if found("helm") {
@@ -104,8 +133,8 @@ fn absent() -> Ran {
     Ran::No("no helm here: install it, or build the test cluster's tools with `cargo xtask cluster tools`".to_owned())
 }
 
-fn value_sets() -> anyhow::Result<Vec<PathBuf>> {
-    let folder = root().join("helm/tests/values");
+fn value_sets(kind: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = root().join("helm/tests").join(kind);
     let mut sets = Vec::new();
     for entry in
         fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?

@@ -17,7 +17,27 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "fireflyer.image" -}}
-{{ .root.Values.images.repository }}/{{ .image }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
+{{- $all := .root.Values.images -}}
+{{- $own := get $all (camelcase (.image | replace "-" "_") | untitle) | default dict -}}
+{{- with $own.registry | default $all.registry }}{{ . }}/{{ end -}}
+{{ $own.repository | default (printf "%s/%s" $all.repository .image) }}:{{ $own.tag | default $all.tag | default .root.Chart.AppVersion }}
+{{- with $own.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- /* The agent's pools: those that the values name, else one of all nodes. Each says all that its DaemonSet needs. */ -}}
+{{- define "fireflyer.pools" -}}
+{{- $all := .Values.devicePlugin -}}
+{{- $shared := pick $all "nodeClass" "zone" "leaf" "fixture" "nodeSelector" "tolerations" -}}
+{{- $pools := list -}}
+{{- range $all.pools }}
+{{- $pools = append $pools (mergeOverwrite (deepCopy $shared) (deepCopy .) (dict "suffix" (printf "-%s" .name) "nodeSelector" .nodeSelector)) -}}
+{{- else }}
+{{- if and $all.nodeClass (empty $all.nodeSelector) }}
+{{- fail "devicePlugin.nodeClass would label every node that the agent runs on, those without GPUs too: say in devicePlugin.nodeSelector which nodes are of the class, or describe them in devicePlugin.pools" }}
+{{- end }}
+{{- $pools = append $pools (merge (dict "name" "" "suffix" "") $shared) -}}
+{{- end }}
+{{- dict "pools" $pools | toJson -}}
 {{- end -}}
 
 {{- define "fireflyer.pullSecrets" -}}
