@@ -4,11 +4,13 @@
 
 pub mod args;
 pub mod bootstrap;
+pub mod clock;
 pub mod cluster;
 pub mod fence;
 pub mod leader;
 pub mod metrics;
 pub mod mirror;
+pub mod quantity;
 pub mod rendezvous;
 pub mod run;
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub struct Metrics {
     pub nodes: IntGaugeVec,
     /// How long ago each mirror was known to be complete.
     pub watch_age: GaugeVec,
+    /// Nodes that are not Ready, where many stopped being so at once.
+    pub storms: IntGaugeVec,
     /// Writes to the API server.
     pub writes: IntCounterVec,
     /// Whether this replica leads.
@@ -77,13 +79,18 @@ impl Metrics {
             jobs: registry.gauges("fireflyer_jobs", "TrainingJobs by phase.", &["phase"])?,
             nodes: registry.gauges(
                 "fireflyer_nodes",
-                "Nodes with a class by state: usable, cordoned, suspect, unready.",
+                "Nodes with a class by state: usable, no-new-work, leaving, suspect, short, lost.",
                 &["class", "state"],
             )?,
             watch_age: registry.floats(
                 "fireflyer_watch_age_seconds",
                 "How long ago the copy of a kind was known to be complete. Above 60 this replica leaves the lead to another.",
                 &["kind"],
+            )?,
+            storms: registry.gauges(
+                "fireflyer_node_storm",
+                "Nodes that are not Ready where many stopped being so at once; absent otherwise.",
+                &["class", "zone"],
             )?,
             writes: registry.counters(
                 "fireflyer_api_writes_total",

@@ -10,6 +10,7 @@ use crate::draft::Draft;
 use crate::filter::{Waiting, excluded};
 use crate::gang::Wake;
 use crate::ledger::Ledger;
+use crate::node::Wish;
 use crate::placement::Pool;
 use crate::plan::Place;
 use crate::queue;
@@ -37,8 +38,11 @@ pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &m
         }
     }
     for draft in drafts {
-        if draft.is_on_cordoned_node(ledger) && market.keep_place_for(draft) {
-            draft.move_away(ledger, wake);
+        let exits = draft.should_leave(ledger, wake);
+        // Who only wants no new work there can wait until there is room. A Node that goes takes its pods along.
+        let must = exits.iter().any(|exit| exit.why == Wish::Deleted);
+        if !exits.is_empty() && (market.keep_place_for(draft) || must) {
+            draft.move_away(&exits, ledger, wake);
         }
     }
 }
@@ -87,7 +91,8 @@ impl<'l, 'a> Market<'l, 'a> {
             job.class
         );
         let Some(reach) = capacity.and_then(|capacity| capacity.reach(job)) else {
-            let message = wish.replace("free", "healthy");
+            let short = capacity.map_or_else(String::new, Capacity::short);
+            let message = format!("{}{short}", wish.replace("free", "healthy"));
             return Err(Waiting::new("WaitingForHealthyNodes", message));
         };
         if reach == Reach::TwoZones && self.crossing >= self.ledger.policy().max_cross_zone_jobs {

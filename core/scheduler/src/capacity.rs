@@ -2,11 +2,16 @@
 //! nodes to `placement`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use topology::{Class, Zone};
+use topology::{Class, NodeName, Zone};
 
 use crate::ledger::Ledger;
+use crate::node::State;
 use crate::snapshot::{Job, ZonePolicy};
+
+/// How many nodes a message names.
+const NAMED: usize = 3;
 
 /// Nodes of one zone and class.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +24,8 @@ struct Count {
 #[derive(Debug, Default)]
 pub(crate) struct Capacity<'a> {
     zones: BTreeMap<&'a Zone, Count>,
+    /// Nodes that offer too little, and of what.
+    short: BTreeMap<&'a NodeName, Arc<str>>,
 }
 
 /// How far a job may spread, given how many nodes there are.
@@ -42,8 +49,28 @@ impl<'a> Capacity<'a> {
             let count = class.zones.entry(&node.zone).or_default();
             count.total += 1;
             count.healthy += usize::from(ledger.is_healthy(node));
+            if let State::Short { of } = ledger.states().of(&node.name) {
+                class.short.insert(&node.name, Arc::clone(of));
+            }
         }
         classes
+    }
+
+    /// Which nodes offer too little, for people; empty if none does. Names some, and holds no figure that
+    /// changes while nodes come and go.
+    pub(crate) fn short(&self) -> String {
+        let named = self.short.iter().take(NAMED);
+        let named: Vec<String> = named
+            .map(|(node, of)| format!("{node} offers {of}"))
+            .collect();
+        let others = match self.short.len() > NAMED {
+            true => ", and so it is with others",
+            false => "",
+        };
+        match named.is_empty() {
+            true => String::new(),
+            false => format!("; too little for the class: {}{others}", named.join(", ")),
+        }
     }
 
     /// Healthy nodes of a zone, busy or not.

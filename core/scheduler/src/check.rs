@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topology::NodeName;
 
+use crate::node::States;
 use crate::plan::{Action, JobPlan, NewAttempt, Plan};
 use crate::policy::Policy;
 use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, PodState, Snapshot};
@@ -99,7 +100,7 @@ fn ensure(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String)
 
 struct World<'a> {
     policy: &'a Policy,
-    now: Timestamp,
+    states: States<'a>,
     nodes: BTreeMap<&'a NodeName, &'a Node>,
     jobs: BTreeMap<&'a JobKey, &'a Job>,
     pods: BTreeMap<&'a JobKey, Vec<&'a Pod>>,
@@ -184,7 +185,7 @@ impl<'a> World<'a> {
             under_way: snapshot.under_way.iter().map(|plan| &plan.job).collect(),
             doubtful,
             policy,
-            now,
+            states: States::new(snapshot, policy, now),
             nodes,
             jobs,
             pods,

@@ -4,6 +4,7 @@
 use topology::NodeName;
 
 use crate::ledger::{JobView, Ledger};
+use crate::node::{Ready, State, Why};
 use crate::shrink::{goes_on, outlook, stuck};
 use crate::snapshot::{Absent, Attempt, Exit, Pod, PodState, Problem};
 use crate::status::Phase;
@@ -84,13 +85,25 @@ fn lost<'a>(
             .get(&(attempt.number, rank))
             .is_some_and(|pod| pod.state == PodState::Succeeded)
     };
-    let dead = view
-        .places(attempt)
-        .find(|(rank, node)| ledger.is_lost(node) && !ended_well(*rank));
-    if let Some((_, node)) = dead {
+    // Peers give up a sidecar that ends with its pod: then the pod says how it ended.
+    let speaks = |rank: u32| {
+        let pod = view.pods.get(&(attempt.number, rank));
+        pod.is_some_and(|pod| pod.has_ended())
+    };
+    let dead = view.places(attempt).find_map(|(rank, node)| {
+        let State::Lost { why } = ledger.states().of(node) else {
+            return None;
+        };
+        let told = match why {
+            Why::GivenUp => speaks(rank),
+            Why::NotReady | Why::LeaseOut | Why::Gone | Why::Tainted(_) => ended_well(rank),
+        };
+        (!told).then_some((node, why))
+    });
+    if let Some((node, why)) = dead {
         return Some(Verdict::Lost {
             node: Some(node),
-            message: format!("node {node} was lost"),
+            message: format!("node {node} was lost: {why}"),
         });
     }
     pods.iter().find_map(|pod| match &pod.state {
@@ -122,9 +135,10 @@ fn failed<'a>(
         .filter_map(|pod| exit_of(pod).map(|exit| (*pod, exit)))
         .min_by_key(|(pod, exit)| (exit.finished.is_none(), exit.finished, pod.rank))?;
     let silent = view.places(attempt).find(|(rank, name)| {
+        // A kubelet that is cut off tells of no failure.
         let suspect = ledger
             .node(name)
-            .is_some_and(|node| ledger.is_suspect(node));
+            .is_none_or(|node| ledger.is_suspect(node) || node.ready == Ready::Unknown);
         let report = view.pods.get(&(attempt.number, *rank));
         suspect && report.is_none_or(|pod| !pod.terminal && exit_of(pod).is_none())
     });
@@ -134,10 +148,8 @@ fn failed<'a>(
             exit,
         });
     };
-    let settle = ledger.policy().settle;
-    if let Some(settled) = exit.finished.map(|finished| finished + settle)
-        && settled > ledger.now()
-    {
+    let settled = pod.since + ledger.policy().settle;
+    if settled > ledger.now() {
         wake.at(settled);
         return Some(Verdict::Joining);
     }
@@ -220,20 +232,29 @@ pub(crate) fn overdue<'a>(
     wake: &mut Wake,
 ) -> Option<Verdict<'a>> {
     let policy = ledger.policy();
+    // A gang that gets its pods and has them bound, one after the other, is not in anybody's way.
+    let moved = pods.iter().filter(|pod| pod.state != PodState::Running);
+    let moved = moved.map(|pod| pod.since).max().unwrap_or_default();
     let mut blocked = None;
     for pod in pods {
-        let (patience, node, what) = match &pod.state {
+        let (since, patience, node, what) = match &pod.state {
             PodState::Unbound => (
+                moved,
                 policy.bind_patience,
                 Some(&pod.node),
                 "its pod could not be bound",
             ),
             // Trainers start when all have joined: whom the others wait for cannot be seen here.
-            PodState::Starting => (policy.start_patience, None, "the gang did not join in time"),
+            PodState::Starting => (
+                pod.since,
+                policy.start_patience,
+                None,
+                "the gang did not join in time",
+            ),
             PodState::Blocked(problem) => {
                 blocked = blocked.or(Some(problem));
                 let what = problem.message.as_str();
-                (policy.blocked_patience, Some(&pod.node), what)
+                (pod.since, policy.blocked_patience, Some(&pod.node), what)
             }
             PodState::Running
             | PodState::Succeeded
@@ -241,7 +262,7 @@ pub(crate) fn overdue<'a>(
             | PodState::Failed(_)
             | PodState::Refused(_) => continue,
         };
-        let due = pod.created.max(attempt.created) + patience;
+        let due = since.max(attempt.seen) + patience;
         if ledger.is_over_for_pods(due, wake) {
             let message =
                 node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));

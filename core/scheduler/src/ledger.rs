@@ -7,6 +7,7 @@ use std::time::Duration;
 use topology::NodeName;
 
 use crate::gang::Wake;
+use crate::node::{State, States};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, Snapshot, Stuck};
@@ -52,6 +53,7 @@ impl<'a> JobView<'a> {
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     nodes: BTreeMap<&'a NodeName, &'a Node>,
+    states: States<'a>,
     views: BTreeMap<&'a JobKey, JobView<'a>>,
     /// Nodes owned by an attempt.
     owned: BTreeSet<&'a NodeName>,
@@ -121,6 +123,7 @@ impl<'a> Ledger<'a> {
         }
         let mut ledger = Self {
             nodes,
+            states: States::new(snapshot, policy, now),
             views,
             owned: BTreeSet::new(),
             occupied,
@@ -238,19 +241,23 @@ impl<'a> Ledger<'a> {
         self.nodes.get(name).copied()
     }
 
-    /// Whether the node is gone or its kubelet dead.
-    pub(crate) fn is_lost(&self, name: &NodeName) -> bool {
-        !self.node(name).is_some_and(|node| node.ready)
+    pub(crate) fn states(&self) -> &States<'a> {
+        &self.states
     }
 
+    /// Whether what ran on the node is not there any more.
+    pub(crate) fn is_lost(&self, name: &NodeName) -> bool {
+        self.states.is_lost(name)
+    }
+
+    /// Whether peers have named the node dead or silent.
     pub(crate) fn is_suspect(&self, node: &Node) -> bool {
         node.suspect_until.is_some_and(|until| until > self.now)
     }
 
     /// Whether new work may go to the node, now or once it is free.
     pub(crate) fn is_healthy(&self, node: &Node) -> bool {
-        let classed = !node.class.as_str().is_empty();
-        classed && node.ready && !node.cordoned && node.has_node_resource && !self.is_suspect(node)
+        !node.class.as_str().is_empty() && self.states.is_usable(&node.name)
     }
 
     /// Healthy, owned by nobody, and nothing of an older pod runs on it.
@@ -259,10 +266,17 @@ impl<'a> Ledger<'a> {
         self.is_healthy(node) && !taken
     }
 
-    /// Whether the owner of the node may create its pod there.
+    /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped being
+    /// Ready for a moment it may: the pod is bound as soon as it is again.
     pub(crate) fn can_take_pod(&self, name: &NodeName) -> bool {
-        let healthy = self.node(name).is_some_and(|node| self.is_healthy(node));
-        healthy && !self.occupied.contains(name)
+        let open = match self.states.of(name) {
+            State::Usable | State::NoNewWork { .. } => true,
+            State::Leaving { .. }
+            | State::Suspect { .. }
+            | State::Short { .. }
+            | State::Lost { .. } => false,
+        };
+        open && !self.occupied.contains(name)
     }
 
     /// Whether the job's attempt must give way to another leader's.

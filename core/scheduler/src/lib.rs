@@ -11,6 +11,7 @@ mod filter;
 mod gang;
 mod ledger;
 mod lifecycle;
+mod node;
 mod placement;
 mod plan;
 mod planner;
@@ -18,14 +19,17 @@ mod policy;
 mod queue;
 mod release;
 mod shrink;
+mod sights;
 mod snapshot;
 mod status;
 mod time;
 
 pub use check::{Violation, check, vet};
+pub use node::{Heard, Ready, State, States, Storm, Why, Wish};
 pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
+pub use sights::Sights;
 pub use snapshot::{
     Absent, Attempt, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report,
     Snapshot, Stuck, ZonePolicy,

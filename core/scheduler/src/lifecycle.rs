@@ -6,12 +6,26 @@
 //! recorded before anything follows from it. And an attempt number that stopped holding nodes never
 //! holds them again, so whatever belongs to it can be removed whenever it is seen.
 
+use topology::NodeName;
+
 use crate::draft::Draft;
 use crate::gang::{Verdict, Wake, judge};
 use crate::ledger::Ledger;
+use crate::node::{State, Wish};
 use crate::plan::Action;
 use crate::snapshot::{Absent, Attempt, Pod, PodState};
 use crate::status::Phase;
+use crate::time::Timestamp;
+
+/// How many nodes a message names.
+const NAMED: usize = 3;
+
+/// A node that a gang should leave.
+#[derive(Debug)]
+pub(crate) struct Departure<'a> {
+    node: &'a NodeName,
+    pub(crate) why: Wish,
+}
 
 impl<'a> Draft<'a> {
     /// Moves the job on as far as what is seen allows.
@@ -24,20 +38,41 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether it trains, or is about to, on a node that somebody cordoned.
-    pub(crate) fn is_on_cordoned_node(&self, ledger: &Ledger<'a>) -> bool {
+    /// Which of its nodes it should leave now, if it trains or is about to. Somebody who empties several
+    /// nodes takes a while, and a gang that has just moved is not asked again at once: so it leaves
+    /// them together.
+    pub(crate) fn should_leave(&self, ledger: &Ledger<'a>, wake: &mut Wake) -> Vec<Departure<'a>> {
         let settled = matches!(self.status.phase, Phase::Starting | Phase::Running);
-        // Kubernetes taints a node that is not ready: that is a loss, and nobody's wish.
-        let cordoned = |name| {
-            let node = ledger.node(name);
-            node.is_some_and(|node| node.cordoned && node.ready)
+        let Some(attempt) = self.view.holding() else {
+            return Vec::new();
         };
-        settled
-            && self.actions.is_empty()
-            && self.view.holding().is_some_and(|attempt| {
-                let mut places = self.view.places(attempt);
-                places.any(|(_, node)| cordoned(node))
-            })
+        if !settled || !self.actions.is_empty() {
+            return Vec::new();
+        }
+        let mut since: Option<Timestamp> = None;
+        let mut exits = Vec::new();
+        for (_, node) in self.view.places(attempt) {
+            if let State::Leaving { why, since: first } = ledger.states().of(node) {
+                since = Some(since.map_or(*first, |old| old.min(*first)));
+                exits.push(Departure {
+                    node,
+                    why: why.clone(),
+                });
+            }
+        }
+        let Some(since) = since else {
+            return Vec::new();
+        };
+        let policy = ledger.policy();
+        let mut due = since + policy.leave_after;
+        if attempt.number > 1 {
+            due = due.max(attempt.seen + policy.move_pause);
+        }
+        if due > self.now {
+            wake.at(due);
+            return Vec::new();
+        }
+        exits
     }
 
     /// Whether it is leaving its nodes to go elsewhere.
@@ -45,12 +80,27 @@ impl<'a> Draft<'a> {
         self.status.phase == Phase::Interrupting && !self.job.suspend
     }
 
-    /// Leaves a cordoned node, because there is a place elsewhere.
-    pub(crate) fn move_away(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
-        self.interrupt(
-            "NodeCordoned",
-            "a node of it is cordoned, and there is room elsewhere",
-        );
+    /// Leaves nodes that somebody wants emptied.
+    pub(crate) fn move_away(
+        &mut self,
+        exits: &[Departure<'_>],
+        ledger: &Ledger<'a>,
+        wake: &mut Wake,
+    ) {
+        let goes = exits.iter().any(|exit| exit.why == Wish::Deleted);
+        let reason = match goes {
+            true => "NodeDeleted",
+            false => "NodeCordoned",
+        };
+        let named = exits.iter().take(NAMED);
+        let named: Vec<String> = named
+            .map(|Departure { node, why }| format!("node {node} is {why}"))
+            .collect();
+        let more = match exits.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        self.interrupt(reason, &format!("{}{more}", named.join(", ")));
         self.leave(ledger, wake);
     }
 

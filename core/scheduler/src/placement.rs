@@ -148,6 +148,8 @@ fn ranked(mut places: Vec<Place>) -> Vec<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Ready;
+    use crate::time::Timestamp;
 
     fn node(name: &str, zone: &str, leaf: &str) -> Node {
         Node {
@@ -155,9 +157,12 @@ mod tests {
             class: "a100".into(),
             zone: zone.into(),
             leaf: leaf.into(),
-            ready: true,
-            cordoned: false,
-            has_node_resource: true,
+            ready: Ready::True,
+            unready_since: Timestamp::default(),
+            taint: None,
+            wish: None,
+            wish_since: Timestamp::default(),
+            short: None,
             suspect_until: None,
         }
     }

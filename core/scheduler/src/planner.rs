@@ -57,10 +57,8 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         }
         push(&mut jobs, &ledger, &draft.job.key, draft.actions);
     }
-    for node in &snapshot.nodes {
-        if let Some(until) = node.suspect_until.filter(|until| *until > now) {
-            wake.at(until);
-        }
+    if let Some(when) = ledger.states().wake() {
+        wake.at(when);
     }
     jobs.sort_by(|a, b| a.job.cmp(&b.job));
     Plan {
@@ -68,6 +66,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         wake_at: wake.get(),
         confirm: doubts(&ledger),
         gone: gone(&ledger),
+        storms: ledger.states().storms().to_vec(),
     }
 }
 

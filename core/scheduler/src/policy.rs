@@ -10,7 +10,8 @@ use crate::time::Timestamp;
 pub struct Policy {
     /// How many jobs may cross zones at once (paper, section III-B: one).
     pub max_cross_zone_jobs: u32,
-    /// A pod that is not bound for so long is in somebody's way: release the gang, plan again.
+    /// When no pod of a gang was created or bound for so long, one that is not bound is in somebody's
+    /// way: release the gang, plan again.
     pub bind_patience: Duration,
     /// A pod that cannot start, for its image is missing, keeps the gang's nodes for so long; then
     /// they go to others and it tries again later.
@@ -31,6 +32,25 @@ pub struct Policy {
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
     /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
     pub leave_patience: Duration,
+    /// A sidecar that has not yet spoken to a new leader counts as heard for so long.
+    pub listen_grace: Duration,
+    /// A node must be cordoned, tainted or on its way out for so long before gangs leave it: whoever
+    /// cordons several nodes has done so by then, and the gang leaves them all at once.
+    pub leave_after: Duration,
+    /// A gang that has been restarted is not asked to leave nodes again before so long: a rolling
+    /// cordon interrupts it once for all nodes that are cordoned meanwhile.
+    pub move_pause: Duration,
+    /// Up to so many nodes of a class and zone, or one in twenty, may stop being Ready within
+    /// `storm_window` before it counts as a storm.
+    pub storm_least: usize,
+    /// The node lifecycle controller's own grace: what stops at one moment is seen within it.
+    pub storm_window: Duration,
+    /// In a storm a Lease that ran out counts only after so long, as Kubernetes evicts pods from an
+    /// unreachable node only then.
+    pub storm_patience: Duration,
+    /// How far the clocks of two leaders and of the API server may be apart before a finished job is
+    /// deleted early.
+    pub clock_slack: Duration,
     /// After failures of the program.
     pub failure_backoff: Backoff,
     /// After lost nodes and refusals.
@@ -48,6 +68,13 @@ impl Default for Policy {
             stuck_patience: Duration::from_secs(5),
             survivor_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),
+            listen_grace: Duration::from_secs(30),
+            leave_after: Duration::from_secs(60),
+            move_pause: Duration::from_secs(300),
+            storm_least: 3,
+            storm_window: Duration::from_secs(40),
+            storm_patience: Duration::from_secs(300),
+            clock_slack: Duration::from_secs(600),
             failure_backoff: Backoff {
                 base: Duration::from_secs(2),
                 cap: Duration::from_secs(300),

@@ -9,7 +9,7 @@ use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
 use crate::policy::Policy;
 use crate::snapshot::{Pod, PodState};
-use crate::status::Phase;
+use crate::time::Timestamp;
 
 impl<'a> Draft<'a> {
     /// Removes what void attempts left. Objects of a newer attempt than the status knows are left
@@ -69,8 +69,7 @@ impl<'a> Draft<'a> {
         if !self.status.phase.is_terminal() || !pod.has_ended() {
             return false;
         }
-        let finished = self.status.finished_at.unwrap_or(self.now);
-        let until = finished + ledger.policy().leave_patience;
+        let until = self.ended_since() + ledger.policy().leave_patience;
         let leaves = !pod.terminal && self.now < until;
         if leaves {
             wake.at(until);
@@ -89,11 +88,24 @@ impl<'a> Draft<'a> {
         let Some((finished, ttl)) = self.status.finished_at.zip(self.job.ttl) else {
             return;
         };
-        let is_over = matches!(self.status.phase, Phase::Succeeded | Phase::Failed);
-        if is_over && finished + ttl <= self.now {
+        if !self.status.phase.is_terminal() {
+            return;
+        }
+        // The end was recorded by the clock of whoever led then, so ours must agree that time has passed.
+        let slack = ttl.min(ledger.policy().clock_slack);
+        let due = (finished + ttl).max(self.ended_since() + slack);
+        if due <= self.now {
             self.actions.push(Action::DeleteJob);
-        } else if is_over {
-            wake.at(finished + ttl);
+        } else {
+            wake.at(due);
+        }
+    }
+
+    /// Since when the planner knows that the job has ended.
+    fn ended_since(&self) -> Timestamp {
+        match self.job.status.phase.is_terminal() {
+            true => self.job.seen,
+            false => self.now,
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use topology::{Class, Leaf, NodeName, Zone};
 
+use crate::node::{Heard, Ready, Wish};
 use crate::plan::JobPlan;
 use crate::status::{Checkpoint, Status};
 use crate::time::Timestamp;
@@ -18,7 +19,7 @@ use crate::time::Timestamp;
 /// The cluster at one moment. The order of the lists does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All nodes of the cluster: one that is missing here is lost, and its gangs restart.
+    /// All nodes of the cluster: one that is missing here is lost, unless its sidecar is heard.
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
@@ -34,6 +35,11 @@ pub struct Snapshot {
     pub reports: Vec<Report>,
     /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
     pub stuck: Vec<Stuck>,
+    /// What the rendezvous service knows of the nodes of each gang.
+    pub heard: Vec<Arc<Heard>>,
+    /// Until then a sidecar that has not spoken to this operator counts as heard: it may only have
+    /// begun to listen. Filled in by [`crate::Sights`].
+    pub listens_from: Timestamp,
     /// What a read of the API server did not find just now, of what the last plan named.
     pub absent: BTreeSet<Absent>,
     /// Up to when the pods are known to be complete, if not up to now: nobody's patience ends later.
@@ -58,12 +64,18 @@ pub struct Node {
     pub zone: Zone,
     /// Value of the leaf label.
     pub leaf: Leaf,
-    /// Whether the kubelet is alive (Lease and Ready). False restarts the gangs on it elsewhere.
-    pub ready: bool,
-    /// Whether somebody said no new work (`spec.unschedulable`, or a NoSchedule taint of theirs).
-    pub cordoned: bool,
-    /// Whether it offers `fireflyer.dev/node`, that is, whether our node agent runs there.
-    pub has_node_resource: bool,
+    /// Its condition `Ready`.
+    pub ready: Ready,
+    /// Since when it is not Ready, if it is not. Filled in by [`crate::Sights`].
+    pub unready_since: Timestamp,
+    /// A NoSchedule or NoExecute taint that Kubernetes itself put on it, `unschedulable` apart.
+    pub taint: Option<Arc<str>>,
+    /// Whether somebody wants it emptied.
+    pub wish: Option<Wish>,
+    /// Since when, if so. Filled in by [`crate::Sights`].
+    pub wish_since: Timestamp,
+    /// What it offers less of than its class asks for, such as `7 of 8 nvidia.com/gpu`.
+    pub short: Option<Arc<str>>,
     /// Peers reported it dead or silent: no new work until then.
     pub suspect_until: Option<Timestamp>,
 }
@@ -170,6 +182,8 @@ pub struct Job {
     pub problem: Option<Problem>,
     /// What was recorded about it.
     pub status: Status,
+    /// Since when it is in its phase. Filled in by [`crate::Sights`], unless it is set and earlier.
+    pub seen: Timestamp,
 }
 
 impl Job {
@@ -191,8 +205,10 @@ pub struct Attempt {
     pub nodes: Vec<NodeName>,
     /// Whether its nodes are in two zones.
     pub crossing: bool,
-    /// creationTimestamp of the ConfigMap.
+    /// creationTimestamp of the ConfigMap: which of two attempts is older.
     pub created: Timestamp,
+    /// Since when it is there. Filled in by [`crate::Sights`].
+    pub seen: Timestamp,
 }
 
 /// An attempt whose ConfigMap does not decide anything by itself.
@@ -230,14 +246,18 @@ pub struct Pod {
     pub state: PodState,
     /// Whether its phase is Succeeded or Failed: nothing of it runs, its node is free of it.
     pub terminal: bool,
-    /// Its deletionTimestamp, if it has one: when its grace is over.
+    /// If it is being deleted: when its grace is over. The API server's time until
+    /// [`crate::Sights`] count it anew.
     pub delete_by: Option<Timestamp>,
+    /// Its deletionGracePeriodSeconds, if it is being deleted.
+    pub grace: Duration,
     /// Whether it carries our finalizer. Who may acknowledge for the gang does, until that is recorded.
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
-    /// creationTimestamp.
-    pub created: Timestamp,
+    /// Since when it is where it is: unbound, bound, running or ended. An unbound pod moves on with
+    /// each pod that is bound and was there no later. Filled in by [`crate::Sights`].
+    pub since: Timestamp,
 }
 
 impl Pod {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss, View};
 use scheduler::{Gone, JobKey, Report, Timestamp};
@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use wire::handshake::JobId;
 use wire::rendezvous::ToSidecar;
 
+use crate::clock;
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang, Refusal};
@@ -370,7 +371,7 @@ impl Gangs {
         if changed {
             let view = meeting.membership.view().clone();
             debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
-            meeting.note_end(&view, wall_clock(Duration::ZERO));
+            meeting.note_end(&view, clock::now());
             let nodes = meeting.gang.nodes.clone();
             self.note_suspects(&view, &nodes);
             self.publish();
@@ -378,7 +379,7 @@ impl Gangs {
     }
 
     fn note_suspects(&mut self, view: &View, nodes: &[NodeName]) {
-        let until = wall_clock(SUSPICION);
+        let until = clock::now() + SUSPICION;
         for suspicion in &view.suspects {
             let Some(node) = usize::try_from(suspicion.rank)
                 .ok()
@@ -393,7 +394,7 @@ impl Gangs {
     }
 
     fn sweep(&mut self) {
-        let now = wall_clock(Duration::ZERO);
+        let now = clock::now();
         self.suspects.retain(|_, until| now < *until);
         let directory = Arc::clone(&self.directory);
         let mut over = Vec::new();
@@ -458,11 +459,4 @@ impl Gangs {
             news
         });
     }
-}
-
-fn wall_clock(later: Duration) -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)) + later
 }

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Membership, Message, OnPeerLoss, View};
-use scheduler::{Stuck, Timestamp};
+use collective::membership::{Commit, Connection, Membership, Message, OnPeerLoss, Reason, View};
+use scheduler::{Heard, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use tracing::error;
 use wire::rendezvous::ToSidecar;
 
 use crate::rendezvous::directory::Gang;
-use crate::training_job::observe::Heard;
 
 pub(super) struct Meeting {
     pub(super) gang: Gang,
@@ -43,11 +42,16 @@ impl Meeting {
         self.is_news = false;
         let node = |rank: u32| self.gang.nodes.get(usize::try_from(rank).ok()?).cloned();
         let view = self.membership.view();
-        let suspects = view.suspects.iter().map(|suspicion| suspicion.rank);
+        // Who is only frozen may come back.
+        let gave_up = |reason| matches!(reason, Reason::Dead | Reason::Silent);
+        let suspects = view.suspects.iter();
+        let given_up = suspects
+            .filter(|suspicion| gave_up(suspicion.reason))
+            .map(|suspicion| suspicion.rank);
         let heard = Heard {
             heard: self.membership.heard().filter_map(node).collect(),
             quiet: view.quiet.iter().copied().filter_map(node).collect(),
-            suspected: suspects.filter_map(node).collect(),
+            given_up: given_up.filter_map(node).collect(),
         };
         let news = heard != *self.heard;
         if news {

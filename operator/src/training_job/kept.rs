@@ -2,7 +2,7 @@
 //! it is of one that this release cannot read.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crds::names;
 use crds::training_job::{Phase, TrainingJob};
@@ -11,6 +11,7 @@ use kube::core::DeserializeGuard;
 use scheduler::{Job, JobKey, Status, Timestamp};
 use tracing::warn;
 
+use crate::clock;
 use crate::mirror::{Kept, Key};
 use crate::training_job::{observe, status, translate};
 
@@ -42,6 +43,8 @@ pub struct Over {
     pub finished_at: Timestamp,
     /// How long it is kept.
     pub ttl: Option<Duration>,
+    /// Since when that is known, by our own clock.
+    pub seen: Option<Instant>,
 }
 
 impl KeptJob {
@@ -87,6 +90,11 @@ impl KeptJob {
 }
 
 impl Over {
+    /// Since when it is known to be over, as the planner counts it.
+    pub fn seen(&self) -> Timestamp {
+        self.seen.map_or_else(clock::now, clock::at)
+    }
+
     /// What the planner needs to clean up after it.
     pub fn as_job(&self) -> Job {
         let phase = match self.succeeded {
@@ -115,6 +123,7 @@ impl Over {
                 finished_at: Some(self.finished_at),
                 ..Status::default()
             },
+            seen: self.seen(),
         }
     }
 }
@@ -125,6 +134,15 @@ impl Kept for KeptJob {
             Self::Over(Over { key, .. }) => Some(translate::name_of(key)),
             Self::Whole(_) | Self::Unreadable(_) => None,
         }
+    }
+
+    fn sighted(&mut self, before: Option<&Self>, now: Instant) {
+        let Self::Over(over) = self else { return };
+        let known = match before {
+            Some(Self::Over(before)) if before.key == over.key => before.seen,
+            Some(_) | None => over.seen,
+        };
+        over.seen = Some(known.unwrap_or(now));
     }
 }
 
@@ -159,5 +177,6 @@ fn over(job: &TrainingJob) -> Option<Over> {
         attempt: status.attempt,
         finished_at: status::finished_at(status)?,
         ttl: seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        seen: None,
     })
 }

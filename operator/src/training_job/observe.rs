@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
+use crds::names;
 use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
-use scheduler::{Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
+use scheduler::{Heard, Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
 use topology::NodeName;
 use wire::assignment;
 
 use crate::cluster::Mirrors;
+use crate::quantity;
 use crate::training_job::kept::KeptJob;
 use crate::training_job::translate::Terms;
 use crate::training_job::{pod, status, translate};
@@ -27,18 +29,6 @@ pub struct Reports {
     pub stuck: Vec<Stuck>,
     /// Which nodes are heard, for each attempt whose sidecars have dialled this leader.
     pub gangs: BTreeMap<(JobKey, u32), Arc<Heard>>,
-}
-
-/// Which nodes of an attempt its rendezvous hears. A node in neither `heard` nor `quiet` has not dialled this leader,
-/// or has left in good order. Changes only when one of the sets does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// Their sidecars sent something within `collective::membership::QUIET`, 3.5 s.
-    pub heard: BTreeSet<NodeName>,
-    /// Their sidecars were heard by this leader, but not for so long.
-    pub quiet: BTreeSet<NodeName>,
-    /// Members of the attempt say of them now that they are dead, silent or frozen.
-    pub suspected: BTreeSet<NodeName>,
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
@@ -85,6 +75,8 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         pods_as_of: None,
         is_stale: false,
         unreadable,
+        heard: reports.gangs.values().cloned().collect(),
+        listens_from: Timestamp::default(),
         reports: reports.checkpoints.clone(),
         stuck: reports.stuck.clone(),
         under_way: Vec::new(),
@@ -93,14 +85,19 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
 
 /// The jobs that have outlived their end for as long as they wanted, and when the next one will have.
 /// Looks at all that are over, so it is for once in a while.
-pub fn expired(mirrors: &Mirrors, now: Timestamp) -> (Vec<JobKey>, Option<Timestamp>) {
+pub fn expired(
+    mirrors: &Mirrors,
+    policy: &Policy,
+    now: Timestamp,
+) -> (Vec<JobKey>, Option<Timestamp>) {
     let mut expired = Vec::new();
     let mut next: Option<Timestamp> = None;
     for kept in mirrors.jobs.resting() {
         let KeptJob::Over(over) = kept else { continue };
-        let Some(end) = over.ttl.map(|ttl| over.finished_at + ttl) else {
-            continue;
-        };
+        // Whoever recorded the end may have had another clock: ours must agree that time has passed.
+        let Some(ttl) = over.ttl else { continue };
+        let slack = ttl.min(policy.clock_slack);
+        let end = (over.finished_at + ttl).max(over.seen() + slack);
         if end <= now {
             expired.push(over.key.clone());
         } else {
@@ -151,16 +148,53 @@ fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> sched
             .find(|(key, _)| &**key == name)
             .map(|(_, value)| &**value)
     };
+    let name = label(&fabric.class_label).unwrap_or_default();
+    let class = fabric.classes.iter().find(|class| class.name == name);
     scheduler::Node {
         name: kept.name.clone(),
-        class: label(&fabric.class_label).unwrap_or_default().into(),
+        class: name.into(),
         zone: label(&fabric.zone_label).unwrap_or_default().into(),
         leaf: label(&fabric.leaf_label).unwrap_or_default().into(),
         ready: kept.ready,
-        cordoned: kept.cordoned,
-        has_node_resource: kept.has_node_resource,
+        unready_since: Timestamp::default(),
+        taint: kept.taint.clone(),
+        wish: kept.wish.clone(),
+        wish_since: Timestamp::default(),
+        short: class.and_then(|class| short(kept, class)),
         suspect_until: reports.suspects.get(&kept.name).copied(),
     }
+}
+
+/// What the node offers less of than its class asks for, if there is something. CPU and memory are the
+/// shares of both containers, and a node that says nothing about them is not judged.
+fn short(node: &translate::Node, class: &NodeClass) -> Option<Arc<str>> {
+    let offered = |resource: &str| {
+        let mut offers = node.offers.iter();
+        offers.find(|amount| amount.resource == resource)
+    };
+    let devices = [
+        (names::RESOURCE_NODE, 1),
+        (names::RESOURCE_GPU, class.gpus),
+        (names::RESOURCE_RDMA, class.rdma),
+    ];
+    for (resource, asked) in devices {
+        let offer = offered(resource);
+        if offer.map_or(0, |offer| offer.milli) < u128::from(asked) * 1000 {
+            let text = offer.map_or("0", |offer| &*offer.text);
+            return Some(format!("{text} of {asked} {resource}").into());
+        }
+    }
+    let (trainer, sidecar) = (&class.trainer, &class.sidecar);
+    let shares = [
+        ("cpu", &trainer.cpu, &sidecar.cpu),
+        ("memory", &trainer.memory, &sidecar.memory),
+    ];
+    shares.into_iter().find_map(|(resource, one, other)| {
+        let offer = offered(resource)?;
+        let asked = quantity::milli(one)?.checked_add(quantity::milli(other)?)?;
+        let text = &offer.text;
+        (offer.milli < asked).then(|| format!("{text} of {one} + {other} {resource}").into())
+    })
 }
 
 fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job> {
@@ -208,6 +242,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
             .as_ref()
             .map(status::from_api)
             .unwrap_or_default(),
+        seen: Timestamp::default(),
     })
 }
 
@@ -276,6 +311,7 @@ mod tests {
 
     use super::*;
     use crate::mirror::{Kept, Mirror};
+    use scheduler::Ready;
 
     fn mirror<T: Kept>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
         let mut mirror = Mirror::default();
@@ -302,9 +338,10 @@ mod tests {
         let node = |name: &str, labels: Vec<_>| translate::Node {
             name: name.into(),
             labels,
-            ready: true,
-            cordoned: false,
-            has_node_resource: true,
+            ready: Ready::True,
+            taint: None,
+            wish: None,
+            offers: offers(&[("fireflyer.dev/node", "1"), ("nvidia.com/gpu", "8")]),
         };
         let labels = labels
             .map(|(key, value)| (key.into(), value.into()))
@@ -321,6 +358,75 @@ mod tests {
             fabrics: mirror(vec![("", "default", serde_yaml::from_str(fabric).unwrap())]),
             ..Mirrors::default()
         }
+    }
+
+    fn offers(amounts: &[(&'static str, &str)]) -> Vec<translate::Amount> {
+        let amounts = amounts.iter().map(|(resource, text)| translate::Amount {
+            resource,
+            text: (*text).into(),
+            milli: quantity::milli(text).unwrap(),
+        });
+        amounts.collect()
+    }
+
+    #[test]
+    fn a_node_that_offers_less_than_its_class_asks_for_is_short_of_it() {
+        let class = |rdma: u32| NodeClass {
+            name: "a100".to_owned(),
+            default: false,
+            gpus: 8,
+            rdma,
+            trainer: crds::fabric::Share {
+                cpu: "48".to_owned(),
+                memory: "400Gi".to_owned(),
+            },
+            sidecar: crds::fabric::Share {
+                cpu: "500m".to_owned(),
+                memory: "1Gi".to_owned(),
+            },
+            shared_memory: None,
+        };
+        let short = |amounts: &[(&'static str, &str)], rdma| {
+            let whole = [
+                ("fireflyer.dev/node", "1"),
+                ("nvidia.com/gpu", "8"),
+                ("cpu", "64"),
+                ("memory", "430497152Ki"),
+            ];
+            let is_other = |name: &str| amounts.iter().all(|(other, _)| *other != name);
+            let whole = whole.into_iter().filter(|(name, _)| is_other(name));
+            let all: Vec<_> = whole.chain(amounts.iter().copied()).collect();
+            let node = translate::Node {
+                name: "n1".into(),
+                labels: Vec::new(),
+                ready: Ready::True,
+                taint: None,
+                wish: None,
+                offers: offers(&all),
+            };
+            super::short(&node, &class(rdma)).map(|of| of.to_string())
+        };
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(short(&[], 0), None);
+        assert_eq!(
+            short(&[("nvidia.com/gpu", "7")], 0),
+            told("7 of 8 nvidia.com/gpu")
+        );
+        assert_eq!(
+            short(&[("fireflyer.dev/node", "0")], 0),
+            told("0 of 1 fireflyer.dev/node")
+        );
+        assert_eq!(short(&[], 2), told("0 of 2 fireflyer.dev/rdma"));
+        assert_eq!(
+            short(&[("fireflyer.dev/rdma", "0")], 2),
+            told("0 of 2 fireflyer.dev/rdma")
+        );
+        assert_eq!(short(&[("cpu", "48")], 0), told("48 of 48 + 500m cpu"));
+        assert_eq!(short(&[("cpu", "48500m")], 0), None);
+        assert_eq!(
+            short(&[("memory", "400Gi")], 0),
+            told("400Gi of 400Gi + 1Gi memory")
+        );
     }
 
     fn claim(modes: &[&str]) -> translate::Claim {

@@ -149,9 +149,13 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
             .iter()
             .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})),
     );
-    if !tolerations.is_empty() {
-        spec.insert("tolerations".to_owned(), Value::Array(tolerations));
-    }
+    // When a node is lost is the planner's to say: left to itself Kubernetes deletes pods of a node whose
+    // Lease ran out after five minutes, also those that go on training.
+    tolerations.extend(
+        ["not-ready", "unreachable"]
+            .map(|name| json!({"key": format!("node.kubernetes.io/{name}"), "operator": "Exists", "effect": "NoExecute"})),
+    );
+    spec.insert("tolerations".to_owned(), Value::Array(tolerations));
 
     let mut secrets = array(&body.rest, "imagePullSecrets").to_vec();
     let ours = settings.pull_secrets.iter();

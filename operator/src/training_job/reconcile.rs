@@ -9,20 +9,21 @@ mod pauses;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crds::fabric::FabricSpec;
 use crds::training_job::TrainingJob;
 use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use scheduler::{Gone, JobKey, JobPlan, Plan, Policy, Snapshot, Timestamp, Violation};
+use scheduler::{Gone, JobKey, JobPlan, Plan, Policy, Sights, Snapshot, Timestamp, Violation};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use crate::bootstrap;
+use crate::clock;
 use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
@@ -62,6 +63,8 @@ pub struct Reconciler {
     barrier: u64,
     sweep: Sweep,
     watchdog: Watchdog,
+    /// For how long things are as they are, as seen by this leader.
+    sights: Sights,
 }
 
 /// What the last look at all jobs that are over has shown: there may be many, so they are looked at
@@ -120,6 +123,7 @@ impl Reconciler {
             barrier: 0,
             sweep: Sweep::new(),
             watchdog: Watchdog::new(STALLED),
+            sights: Sights::default(),
         }
     }
 
@@ -132,6 +136,7 @@ impl Reconciler {
     /// Plans and writes until the token is cancelled; then it stops at once, also in mid-write.
     pub async fn lead(&mut self, leading: &CancellationToken) {
         let mut under_way = UnderWay::default();
+        self.sights = Sights::default();
         let mut due = Instant::now();
         let mut pause = DEBOUNCE;
         self.barrier = self.cluster.list_again();
@@ -173,19 +178,26 @@ impl Reconciler {
         if !is_listed {
             return Instant::now() + LISTING_PERIOD;
         }
-        let Some(observed) = self.observe(under_way) else {
+        let Some(mut observed) = self.observe(under_way) else {
             return self.make_fabric().await;
         };
-        let now = wall_clock();
+        let now = clock::now();
         let started = Instant::now();
         let policy = observe::policy(&observed.fabric);
+        self.sights.fill_in(&mut observed.snapshot, &policy, now);
         let plan = scheduler::plan(&observed.snapshot, &policy, now);
         let plan = self.vetted(&observed, &policy, plan, now);
         self.metrics
             .plan_seconds
             .with_label_values::<&str>(&[])
             .observe(started.elapsed().as_secs_f64());
-        gauges::show(&self.metrics, &observed.snapshot, self.sweep.ended, now);
+        gauges::show(
+            &self.metrics,
+            &observed.snapshot,
+            self.sweep.ended,
+            &policy,
+            now,
+        );
 
         self.gone.send_if_modified(|known| {
             let news = *known != plan.gone;
@@ -227,7 +239,7 @@ impl Reconciler {
             .pods
             .heard()
             .map(|at| heard.saturating_duration_since(at));
-        let clock = wall_clock().as_millis();
+        let clock = clock::now().as_millis();
         snapshot.pods_as_of = late.map(|late| {
             let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
             Timestamp::from_millis(clock.saturating_sub(late))
@@ -364,8 +376,8 @@ impl Sweep {
         if now < self.due {
             return;
         }
-        let clock = wall_clock();
-        let (expired, next) = observe::expired(mirrors, clock);
+        let clock = clock::now();
+        let (expired, next) = observe::expired(mirrors, &Policy::default(), clock);
         let left = next.map(|next| next.as_millis().saturating_sub(clock.as_millis()));
         let left = left.map_or(LONGEST_SLEEP, Duration::from_millis);
         self.last = Some(now);
@@ -392,13 +404,6 @@ async fn changed(cluster: &Cluster, reports: &mut watch::Receiver<Reports>) {
         () = cluster.changed() => {}
         () = reported => {}
     }
-}
-
-fn wall_clock() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! From what Kubernetes says to what the planner reasons about. Pure: one object in, one value out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem, Timestamp};
+use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
 use topology::NodeName;
 use wire::assignment::{self, Assignment, LIMIT_BYTES};
 use wire::run_dir::CheckpointRef;
 use wire::termination::{Outcome, TerminationMessage};
 
 use crate::mirror::{Kept, Key};
+use crate::quantity;
 use crate::views::{
-    AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TerminatedView,
+    AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TaintView, TerminatedView,
 };
 
 /// File of the attempt's ConfigMap.
@@ -45,12 +46,25 @@ pub struct Node {
     pub name: NodeName,
     /// Its labels.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
-    /// Whether its kubelet is alive.
-    pub ready: bool,
-    /// Whether somebody wants no new work on it.
-    pub cordoned: bool,
-    /// Whether our node agent offers it.
-    pub has_node_resource: bool,
+    /// Its condition `Ready`.
+    pub ready: Ready,
+    /// A taint of Kubernetes' own that keeps pods away.
+    pub taint: Option<Arc<str>>,
+    /// Whether somebody wants it emptied.
+    pub wish: Option<Wish>,
+    /// What it offers of the resources that classes ask for.
+    pub offers: Vec<Amount>,
+}
+
+/// So much of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// Name of the resource.
+    pub resource: &'static str,
+    /// As the API server says it.
+    pub text: Arc<str>,
+    /// The same in thousandths.
+    pub milli: u128,
 }
 
 /// What is kept of a PersistentVolumeClaim.
@@ -86,8 +100,6 @@ pub struct Attempt {
     pub terms: Option<Terms>,
     /// Uid of the ConfigMap.
     pub uid: Arc<str>,
-    /// Since when it is known, by our own clock.
-    pub seen: Option<Instant>,
 }
 
 /// What is kept of a Pod.
@@ -99,19 +111,6 @@ pub struct Pod {
     pub uid: Arc<str>,
     /// Whether the uid of its job is on its label, so that a selector finds it.
     pub is_labelled: bool,
-    /// Since when it is known to be as it is.
-    pub sight: Sight,
-}
-
-/// Since when a pod's states are known, by our own clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
-    /// The pod itself.
-    pub first: Option<Instant>,
-    /// That it is being deleted.
-    pub leaving: Option<Instant>,
-    /// That its trainer ended.
-    pub ended: Option<Instant>,
 }
 
 impl Kept for Pod {
@@ -119,17 +118,6 @@ impl Kept for Pod {
     fn rests_with(&self) -> Option<Key> {
         let rests = self.pod.terminal && !self.pod.finalizer;
         rests.then(|| name_of(&self.pod.job))
-    }
-
-    fn sighted(&mut self, before: Option<&Self>, now: Instant) {
-        let before = before.filter(|before| before.uid == self.uid);
-        let known = before.map_or(self.sight, |before| before.sight);
-        let since = |holds: bool, known: Option<Instant>| holds.then(|| known.unwrap_or(now));
-        self.sight = Sight {
-            first: since(true, known.first),
-            leaving: since(self.pod.delete_by.is_some(), known.leaving),
-            ended: since(self.pod.has_ended(), known.ended),
-        };
     }
 }
 
@@ -143,12 +131,6 @@ impl Kept for Claim {}
 impl Kept for Attempt {
     fn rests_with(&self) -> Option<Key> {
         Some(name_of(&self.attempt.job))
-    }
-
-    fn sighted(&mut self, before: Option<&Self>, now: Instant) {
-        let before = before.filter(|before| before.attempt.job == self.attempt.job);
-        let known = before.map_or(self.seen, |before| before.seen);
-        self.seen = Some(known.unwrap_or(now));
     }
 }
 
@@ -179,6 +161,17 @@ pub fn owner(metadata: &ObjectMeta) -> Option<JobKey> {
     })
 }
 
+/// Taints of Kubernetes' own: what it found out about the node, and nobody's wish.
+const OWN_TAINTS: &str = "node.kubernetes.io/";
+/// What classes ask for.
+const RESOURCES: [&str; 5] = [
+    names::RESOURCE_NODE,
+    names::RESOURCE_GPU,
+    names::RESOURCE_RDMA,
+    "cpu",
+    "memory",
+];
+
 /// The job that a pod belongs to. One that lost its ownerReference, because its job was deleted with
 /// `--cascade=orphan`, still has labels, which nobody but the operator may set.
 pub fn job_of(metadata: &ObjectMeta) -> Option<JobKey> {
@@ -201,17 +194,37 @@ fn place_in(job: &str, metadata: &ObjectMeta) -> Option<(u32, u32)> {
     (names::pod_name(job, attempt, rank) == name).then_some((attempt, rank))
 }
 
-/// A node; none while it is being removed.
+/// A node.
 pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
     let NodeView {
         metadata,
         spec,
         status,
     } = view;
-    if metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let forbids = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
+    let keeps_away =
+        |taint: &&TaintView| taint.effect == "NoSchedule" || taint.effect == "NoExecute";
+    let taints = || spec.taints.iter().filter(keeps_away);
+    let foreign = taints()
+        .find(|taint| !taint.key.starts_with(OWN_TAINTS) && !dedicated_taints.contains(&taint.key));
+    let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
+    let wish = match (metadata.deletion_timestamp.is_some(), spec.unschedulable) {
+        (true, _) => Some(Wish::Deleted),
+        (false, true) => Some(Wish::Cordoned),
+        (false, false) => foreign.map(|taint| Wish::Tainted(taint.key.as_str().into())),
+    };
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.kind == "Ready")
+        .map_or("", |condition| &condition.status);
+    let offer = |resource: &'static str| {
+        let text = &status.allocatable.get(resource)?.0;
+        Some(Amount {
+            resource,
+            text: text.as_str().into(),
+            milli: quantity::milli(text).unwrap_or(0),
+        })
+    };
     let labels = metadata.labels.unwrap_or_default();
     Some(Node {
         name: metadata.name?.into(),
@@ -219,19 +232,14 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
             .iter()
             .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
             .collect(),
-        ready: status
-            .conditions
-            .iter()
-            .any(|condition| condition.kind == "Ready" && condition.status == "True"),
-        cordoned: spec.unschedulable
-            || spec
-                .taints
-                .iter()
-                .any(|taint| forbids(&taint.effect) && !dedicated_taints.contains(&taint.key)),
-        has_node_resource: status
-            .allocatable
-            .get(names::RESOURCE_NODE)
-            .is_some_and(|quantity| quantity.0 != "0"),
+        ready: match ready {
+            "True" => Ready::True,
+            "Unknown" => Ready::Unknown,
+            _ => Ready::False,
+        },
+        taint: own.map(|taint| taint.key.as_str().into()),
+        wish,
+        offers: RESOURCES.into_iter().filter_map(offer).collect(),
     })
 }
 
@@ -269,13 +277,13 @@ pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::
             .collect(),
         crossing: assignment.crossing,
         created: created(&view.metadata),
+        seen: Timestamp::default(),
     };
     Ok(Some(Attempt {
         attempt,
         resume: assignment.resume,
         terms,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
-        seen: None,
     }))
 }
 
@@ -297,6 +305,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
     let is_labelled = says(names::LABEL_JOB_UID, &job.uid)
         && says(names::LABEL_ATTEMPT, &attempt.to_string())
         && says(names::LABEL_RANK, &rank.to_string());
+    let grace = view.metadata.deletion_grace_period_seconds;
     let pod = scheduler::Pod {
         job,
         attempt,
@@ -305,17 +314,17 @@ pub fn pod(view: PodView) -> Option<Pod> {
         state: pod_state(&view),
         terminal: matches!(view.status.phase.as_str(), "Succeeded" | "Failed"),
         delete_by: view.metadata.deletion_timestamp.as_ref().map(timestamp),
+        grace: Duration::from_secs(grace.and_then(|grace| grace.try_into().ok()).unwrap_or(0)),
         finalizer: finalizers
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER),
         unowned,
-        created: created(&view.metadata),
+        since: Timestamp::default(),
     };
     Some(Pod {
         pod,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
         is_labelled,
-        sight: Sight::default(),
     })
 }
 

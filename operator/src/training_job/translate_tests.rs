@@ -1,7 +1,5 @@
 //! Tests of `translate`: each starts from the JSON that an API server sends.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::*;
@@ -61,7 +59,6 @@ fn labels_owner_and_pinned_node_are_read() {
         ("team", "digits", "u-1")
     );
     assert_eq!((read.state, read.finalizer), (PodState::Unbound, true));
-    assert_eq!(read.created.as_millis(), 1_767_323_045_000);
     assert!(read.delete_by.is_some());
 }
 
@@ -250,48 +247,59 @@ fn node_view(spec: Value, ready: &str) -> NodeView {
 }
 
 #[test]
-fn a_taint_cordons_unless_it_dedicates_the_node_to_us() {
+fn a_foreign_taint_is_a_wish_unless_it_dedicates_the_node_to_us() {
     let tainted = |effect: &str| json!({"taints": [{"key": "nvidia.com/gpu", "effect": effect}]});
-    let cordoned = |spec, dedicated: &[&str]| {
+    let wish = |spec, dedicated: &[&str]| {
         let dedicated: Vec<String> = dedicated.iter().map(ToString::to_string).collect();
-        node(node_view(spec, "True"), &dedicated).unwrap().cordoned
+        node(node_view(spec, "True"), &dedicated).unwrap().wish
     };
-    assert!(!cordoned(json!({}), &[]));
-    assert!(cordoned(
-        json!({"unschedulable": true}),
-        &["nvidia.com/gpu"]
-    ));
-    assert!(cordoned(tainted("NoSchedule"), &[]));
-    assert!(!cordoned(tainted("NoSchedule"), &["nvidia.com/gpu"]));
-    assert!(!cordoned(tainted("PreferNoSchedule"), &[]));
+    assert_eq!(wish(json!({}), &[]), None);
+    assert_eq!(
+        wish(json!({"unschedulable": true}), &["nvidia.com/gpu"]),
+        Some(Wish::Cordoned)
+    );
+    let by_taint = Some(Wish::Tainted("nvidia.com/gpu".into()));
+    assert_eq!(wish(tainted("NoSchedule"), &[]), by_taint);
+    assert_eq!(wish(tainted("NoExecute"), &[]), by_taint);
+    assert_eq!(wish(tainted("NoSchedule"), &["nvidia.com/gpu"]), None);
+    assert_eq!(wish(tainted("PreferNoSchedule"), &[]), None);
 }
 
 #[test]
-fn a_node_is_ready_only_when_its_kubelet_says_so() {
+fn what_kubernetes_finds_out_about_a_node_is_nobodys_wish() {
+    for name in [
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "network-unavailable",
+        "not-ready",
+        "unreachable",
+    ] {
+        let key = format!("node.kubernetes.io/{name}");
+        let spec = json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
+        let node = node(node_view(spec, "True"), &[]).unwrap();
+        assert_eq!(node.taint.as_deref(), Some(&*key));
+        assert_eq!(node.wish, None, "{key}");
+    }
+}
+
+#[test]
+fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
+    let mut view = node_view(json!({"unschedulable": true}), "True");
+    view.metadata.deletion_timestamp =
+        Some(serde_json::from_value(json!("2026-01-02T03:04:05Z")).unwrap());
+    let node = node(view, &[]).unwrap();
+    assert_eq!((node.ready, node.wish), (Ready::True, Some(Wish::Deleted)));
+}
+
+#[test]
+fn a_lease_that_ran_out_is_told_from_a_kubelet_that_is_not_ready() {
     let ready = |status| node(node_view(json!({}), status), &[]).unwrap().ready;
     assert_eq!(
         (ready("True"), ready("False"), ready("Unknown")),
-        (true, false, false)
+        (Ready::True, Ready::False, Ready::Unknown)
     );
-}
-
-#[test]
-fn durations_count_from_our_own_first_sight_and_of_another_pod_of_the_name_anew() {
-    let start = Instant::now();
-    let since = |seconds: u64| start + Duration::from_secs(seconds);
-    let at = |seconds: u64, uid: &str, deleting: bool, before: Option<&Pod>| {
-        let mut pod = pod(view(bound(), json!({"phase": "Pending"}), deleting)).unwrap();
-        pod.uid = uid.into();
-        pod.sighted(before, since(seconds));
-        pod
-    };
-    let first = at(0, "one", false, None);
-    let leaves = at(5, "one", true, Some(&first));
-    let later = at(9, "one", true, Some(&leaves)).sight;
-    assert_eq!(
-        (later.first, later.leaving),
-        (Some(since(0)), Some(since(5)))
-    );
-    let other = at(12, "two", false, Some(&leaves)).sight;
-    assert_eq!((other.first, other.leaving), (Some(since(12)), None));
+    let mut new = node_view(json!({}), "True");
+    new.status.conditions.clear();
+    assert_eq!(node(new, &[]).unwrap().ready, Ready::False);
 }

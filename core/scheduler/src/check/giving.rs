@@ -51,9 +51,7 @@ impl<'a> World<'a> {
 
     /// Whether the job could be placed on the node, now or once it is free.
     fn is_sound(&self, node: &Node, job: &Job) -> bool {
-        let suspect = node.suspect_until.is_some_and(|until| until > self.now);
-        let healthy = node.ready && !node.cordoned && node.has_node_resource && !suspect;
-        healthy && node.class == job.class
+        self.states.is_usable(&node.name) && node.class == job.class
     }
 
     /// The healthy nodes of the job's class in the zone that has most of them, busy or not.

@@ -62,9 +62,8 @@ impl<'a> World<'a> {
 
     pub(super) fn holds_nothing(&self, replay: &Replay<'a>) -> Outcome {
         let released = replay.job.deleting || !replay.status.phase.holds_nodes();
-        let ready = |name| self.nodes.get(name).is_some_and(|node| node.ready);
         let mut pods = self.pods.get(&replay.job.key).into_iter().flatten();
-        let free = pods.all(|pod| pod.terminal || !ready(&pod.node));
+        let free = pods.all(|pod| pod.terminal || self.states.is_lost(&pod.node));
         ensure(released && free, FINALIZER_WHILE_HELD, || {
             "it still holds nodes".to_owned()
         })

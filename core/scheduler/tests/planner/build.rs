@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use scheduler::{Checkpoint, Job, JobKey, Node, PodState, Snapshot, Status, Timestamp, ZonePolicy};
+use scheduler::{
+    Checkpoint, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
+};
 
 pub(crate) const CLASS: &str = "a100";
 pub(crate) const GRACE: Duration = Duration::from_secs(30);
@@ -17,9 +19,12 @@ pub(crate) fn node(name: &str, zone: &str) -> Node {
         class: CLASS.into(),
         zone: zone.into(),
         leaf: "leaf".into(),
-        ready: true,
-        cordoned: false,
-        has_node_resource: true,
+        ready: Ready::True,
+        unready_since: at(0),
+        taint: None,
+        wish: None,
+        wish_since: at(0),
+        short: None,
         suspect_until: None,
     }
 }
@@ -61,6 +66,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         observed: true,
         problem: None,
         status: Status::default(),
+        seen: at(0),
     }
 }
 

@@ -20,7 +20,7 @@ fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
     program
 }
 
-fn is_over(world: &World) -> bool {
+pub(crate) fn is_over(world: &World) -> bool {
     world
         .jobs
         .values()

@@ -1,8 +1,8 @@
 //! Single decisions about who gets which nodes: what is planned for one small snapshot.
 
 use scheduler::{
-    Action, ConditionKind, Job, Phase, Plan, PodState, Policy, Problem, Snapshot, Status,
-    Timestamp, ZonePolicy, check, plan,
+    Action, ConditionKind, Job, Phase, Plan, PodState, Policy, Problem, Ready, Snapshot, Status,
+    Timestamp, Wish, ZonePolicy, check, plan,
 };
 
 use crate::absence::confirm;
@@ -156,11 +156,11 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     let mut snapshot = queue("a:1 b:2", vec![job("a", 3)]);
     train(&mut snapshot);
     snapshot.nodes = nodes("a:6 b:7");
-    snapshot.nodes[0].cordoned = true;
-    step(&mut snapshot, at(2));
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    step(&mut snapshot, at(60));
     assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
     snapshot.jobs.push(job("b", 8));
-    let plan = decide(&snapshot, at(3));
+    let plan = decide(&snapshot, at(61));
     assert_eq!(placed(&plan), [""; 0]);
     assert_eq!(reason(&plan, "b").0, "WaitingForCrossing");
 }
@@ -168,7 +168,7 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
 #[test]
 fn dead_nodes_of_the_zone_make_a_job_cross() {
     let mut snapshot = queue("a:4 b:3", vec![job("a", 4)]);
-    snapshot.nodes[0].ready = false;
+    snapshot.nodes[0].ready = Ready::Unknown;
     let placed = placed(&decide(&snapshot, at(0)));
     assert_eq!(placed, ["a: a-001 a-002 a-003 b-000"]);
 }
@@ -176,7 +176,7 @@ fn dead_nodes_of_the_zone_make_a_job_cross() {
 #[test]
 fn too_few_healthy_nodes_is_not_unplaceable() {
     let mut snapshot = queue("a:4", vec![job("a", 4)]);
-    snapshot.nodes[0].cordoned = true;
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
     let expected = "Waiting: needs 4 healthy nodes of class a100";
     assert_eq!(
         reason(&decide(&snapshot, at(0)), "a"),
@@ -282,7 +282,7 @@ fn a_namesake_s_leftovers_are_waited_for() {
     assert!(!message.contains("dead"), "{message}");
 
     // A pod on a dead node does not go by itself: the sentence says where it is.
-    snapshot.nodes[1].ready = false;
+    snapshot.nodes[1].ready = Ready::Unknown;
     let (_, message) = reason(&decide(&snapshot, at(2)), "train");
     assert!(message.contains("node a-001, which is dead"), "{message}");
 }

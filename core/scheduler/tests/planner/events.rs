@@ -1,7 +1,9 @@
 //! Events: each comes with its transition and only then. Planning the same state again, as a resync or a
 //! restarted operator does, tells nothing.
 
-use scheduler::{Action, Exit, Plan, PodState, Policy, Problem, Snapshot, Status, Timestamp, plan};
+use scheduler::{
+    Action, Exit, Plan, PodState, Policy, Problem, Ready, Snapshot, Status, Timestamp, Wish, plan,
+};
 use sim::{Rng, for_each_seed};
 
 use crate::build::{at, job};
@@ -64,9 +66,9 @@ fn a_job_that_waits_tells_each_reason_once() {
     assert_eq!(step(&mut snapshot, at(2)), ["train ClaimUnusable!"]);
     snapshot.jobs[0].problem = None;
     snapshot.nodes = crate::build::nodes("a:3");
-    snapshot.nodes[0].cordoned = true;
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
     assert_eq!(step(&mut snapshot, at(3)), ["train WaitingForHealthyNodes"]);
-    snapshot.nodes[0].cordoned = false;
+    snapshot.nodes[0].wish = None;
     assert_eq!(step(&mut snapshot, at(4)), ["train Assigned"]);
     snapshot.jobs.push(job("waits", 3));
     assert_eq!(step(&mut snapshot, at(5)), ["waits WaitingForNodes"]);
@@ -95,7 +97,7 @@ fn a_job_that_ends_tells_how() {
 #[test]
 fn a_lost_node_is_told_once() {
     let mut snapshot = running(2);
-    snapshot.nodes[0].ready = false;
+    snapshot.nodes[0].ready = Ready::Unknown;
     assert_eq!(step(&mut snapshot, at(9)), ["train Replanning!"]);
 }
 
@@ -131,13 +133,13 @@ fn an_interruption_tells_that_it_began_and_how_it_ended() {
     );
 
     let mut snapshot = running(2);
-    snapshot.nodes[0].cordoned = true;
-    assert_eq!(step(&mut snapshot, at(9)), ["train Interrupting"]);
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    assert_eq!(step(&mut snapshot, at(60)), ["train Interrupting"]);
     all(&mut snapshot, &saved, true);
-    let plan = decide(&snapshot, at(10));
+    let plan = decide(&snapshot, at(61));
     assert_eq!(told(&plan), ["train Released"]);
-    apply(&mut snapshot, &plan, at(10));
-    assert_eq!(step(&mut snapshot, at(10)), ["train Assigned"]);
+    apply(&mut snapshot, &plan, at(61));
+    assert_eq!(step(&mut snapshot, at(61)), ["train Assigned"]);
 }
 
 #[test]

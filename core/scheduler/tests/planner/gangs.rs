@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Report, Snapshot,
-    Timestamp,
+    Action, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Ready, Report,
+    Snapshot, Timestamp, Wish,
 };
 
 use crate::absence::confirm;
@@ -40,6 +40,7 @@ pub(crate) fn deletions(plan: &Plan) -> Vec<(u32, Duration)> {
 }
 
 fn fail(pod: &mut Pod, rank: u32, finished: Timestamp) {
+    pod.since = finished;
     let exit = Exit {
         rank: Some(rank),
         signal: Some(9),
@@ -97,13 +98,13 @@ fn back_off_doubles_up_to_its_cap() {
 #[test]
 fn a_lost_node_is_not_charged_and_the_next_attempt_goes_elsewhere() {
     let mut snapshot = running(2);
-    snapshot.nodes[1].ready = false;
+    snapshot.nodes[1].ready = Ready::Unknown;
     let plan = decide(&snapshot, at(50));
     let status = recorded(&plan, "train");
     assert_eq!((status.restarts, status.replans), (0, 1));
     assert_eq!(
         status.failure.as_ref().unwrap().message,
-        "node a-001 was lost"
+        "node a-001 was lost: its Lease ran out"
     );
     apply(&mut snapshot, &plan, at(50));
     // The survivor has left; the pod on the dead node is still there and blocks nothing.
@@ -146,7 +147,7 @@ fn a_node_that_failed_is_avoided_if_another_will_do() {
     step(&mut snapshot, at(9));
     snapshot.pods.clear();
     assert_eq!(placed(&decide(&snapshot, at(20))), ["train: a-001 a-002"]);
-    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].ready = Ready::Unknown;
     assert_eq!(placed(&decide(&snapshot, at(20))), ["train: a-000 a-001"]);
 }
 
@@ -182,7 +183,7 @@ fn an_acknowledgement_is_recorded_whatever_else_ended_the_attempt() {
     // While nobody led, rank 0 was drained and saved; then its peer failed, or its node was lost.
     let fails: [fn(&mut Snapshot); 2] = [
         |snapshot| fail(&mut snapshot.pods[1], 1, at(9)),
-        |snapshot| snapshot.nodes[0].ready = false,
+        |snapshot| snapshot.nodes[0].ready = Ready::Unknown,
     ];
     for fails in fails {
         let mut snapshot = running(2);
@@ -239,12 +240,12 @@ fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
 #[test]
 fn a_cordoned_node_is_left_only_if_there_is_a_place_elsewhere() {
     let mut snapshot = running(2);
-    snapshot.nodes[0].cordoned = true;
-    let plan = decide(&snapshot, at(10));
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    let plan = decide(&snapshot, at(60));
     assert_eq!(recorded(&plan, "train").phase, Phase::Interrupting);
-    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].ready = Ready::Unknown;
     assert!(
-        decide(&snapshot, at(10)).is_empty(),
+        decide(&snapshot, at(60)).is_empty(),
         "it goes on where it is"
     );
 }
@@ -252,10 +253,10 @@ fn a_cordoned_node_is_left_only_if_there_is_a_place_elsewhere() {
 #[test]
 fn nobody_takes_the_place_of_a_job_that_is_moving() {
     let mut snapshot = running(2);
-    snapshot.nodes[0].cordoned = true;
-    step(&mut snapshot, at(10));
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    step(&mut snapshot, at(60));
     snapshot.jobs.push(job("thief", 1));
-    assert!(placed(&decide(&snapshot, at(11))).is_empty());
+    assert!(placed(&decide(&snapshot, at(61))).is_empty());
 }
 
 #[test]
@@ -351,6 +352,7 @@ fn a_container_that_runs_on_after_its_trainer_does_not_hold_the_node_for_ever() 
         pod.state = PodState::Succeeded;
     }
     step(&mut snapshot, at(10));
+    snapshot.jobs[0].seen = at(10);
     let plan = decide(&snapshot, at(39));
     assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(40))));
     let survivor = Duration::from_secs(2);

@@ -304,7 +304,7 @@ fn a_rank_that_always_fails_ends_the_job_with_its_log() {
 fn a_job_leaves_a_cordoned_node_with_its_work_saved() {
     live(&Life {
         set_up: |world| {
-            world.submit(job("train", 3), Program::trains(60));
+            world.submit(job("train", 3), Program::trains(200));
             world.after(20, Deed::Cordon("a-001".into(), true));
         },
         over: is_over,

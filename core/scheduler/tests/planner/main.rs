@@ -8,6 +8,7 @@
 )]
 
 mod absence;
+mod blinks;
 mod build;
 mod crowd;
 mod decisions;
@@ -17,6 +18,7 @@ mod gangs;
 mod history;
 mod life;
 mod mutations;
+mod nodes;
 mod properties;
 mod shrunken;
 mod speed;

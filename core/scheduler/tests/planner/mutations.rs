@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Node, Phase, Plan, PodState, Policy, Snapshot, check, plan};
+use scheduler::{Action, Node, Phase, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan};
 
 use crate::build::{acknowledge, at, job, nodes};
 use crate::properties::apply;
@@ -174,7 +174,7 @@ fn a_crossing_is_refused_when_one_zone_has_enough_healthy_nodes_even_if_they_are
     snapshot.nodes = nodes("a:5 b:4");
     snapshot.pods.push(busy);
     refused(&snapshot, &plan, "crossing-limit");
-    snapshot.nodes[4].cordoned = true;
+    snapshot.nodes[4].wish = Some(Wish::Cordoned);
     assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
 }
 
@@ -188,9 +188,9 @@ fn ranks_that_are_not_contiguous_by_zone_are_refused() {
 #[test]
 fn unhealthy_nodes_are_refused() {
     let spoilers: [fn(&mut Node); 5] = [
-        |node| node.ready = false,
-        |node| node.cordoned = true,
-        |node| node.has_node_resource = false,
+        |node| node.ready = Ready::Unknown,
+        |node| node.wish = Some(Wish::Cordoned),
+        |node| node.short = Some("0 of 1 fireflyer.dev/node".into()),
         |node| node.suspect_until = Some(at(9)),
         |node| node.class = "h100".into(),
     ];
@@ -237,9 +237,7 @@ fn only(snapshot: &Snapshot, actions: Vec<Action>) -> Plan {
     let job = snapshot.jobs[0].key.clone();
     Plan {
         jobs: vec![scheduler::JobPlan { job, actions }],
-        wake_at: None,
-        confirm: Vec::new(),
-        gone: Vec::new(),
+        ..Plan::default()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What holds for the plan of any snapshot. Snapshots are taken from the middle of simulated lives.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use scheduler::{
     Action, Attempt, JobKey, Plan, Pod, PodState, Policy, Snapshot, Timestamp, check, plan,
@@ -33,6 +35,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                     nodes: new.nodes.iter().map(|place| place.node.clone()).collect(),
                     crossing: new.crossing,
                     created: now,
+                    seen: now,
                 }),
                 Action::CreateKey { .. } => {}
                 Action::CreatePod {
@@ -50,9 +53,10 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                             state: PodState::Unbound,
                             terminal: false,
                             delete_by: None,
+                            grace: Duration::ZERO,
                             finalizer: *finalizer,
                             unowned: false,
-                            created: now,
+                            since: now,
                         });
                     }
                 }

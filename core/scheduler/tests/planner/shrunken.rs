@@ -2,8 +2,8 @@
 //! an attempt takes over.
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Snapshot,
-    Stuck, check,
+    Action, Checkpoint, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Ready,
+    Snapshot, Stuck, Wish, check,
 };
 
 use crate::absence::confirm;
@@ -66,7 +66,7 @@ fn stuck(since: u64) -> Stuck {
 #[test]
 fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
     let losses: [fn(&mut Snapshot); 3] = [
-        |snapshot| snapshot.nodes[2].ready = false,
+        |snapshot| snapshot.nodes[2].ready = Ready::Unknown,
         |snapshot| end(snapshot, 2, failed()),
         |snapshot| drop(snapshot.pods.remove(2)),
     ];
@@ -93,12 +93,12 @@ fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
 fn a_dead_node_that_kubernetes_has_tainted_is_not_left_for_another() {
     let mut snapshot = running();
     snapshot.nodes.push(node("a-003", "a"));
-    snapshot.nodes[2].ready = false;
-    snapshot.nodes[2].cordoned = true;
-    assert!(decide(&snapshot, at(10)).is_empty());
+    snapshot.nodes[2].ready = Ready::Unknown;
+    snapshot.nodes[2].wish = Some(Wish::Cordoned);
+    assert!(decide(&snapshot, at(60)).is_empty());
     // Somebody's wish is.
-    snapshot.nodes[2].ready = true;
-    let status = recorded(&decide(&snapshot, at(10)), "train");
+    snapshot.nodes[2].ready = Ready::True;
+    let status = recorded(&decide(&snapshot, at(60)), "train");
     assert_eq!(status.phase, Phase::Interrupting);
 }
 
@@ -106,7 +106,7 @@ fn a_dead_node_that_kubernetes_has_tainted_is_not_left_for_another() {
 fn before_its_start_a_gang_that_loses_a_node_begins_again() {
     let mut snapshot = running();
     snapshot.jobs[0].status.membership = None;
-    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].ready = Ready::Unknown;
     let plan = decide(&snapshot, at(10));
     assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
 }
@@ -141,13 +141,13 @@ fn a_lost_node_is_free_when_its_pod_has_gone() {
         next.created = at(5);
         next
     });
-    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].ready = Ready::Unknown;
     commit(&mut snapshot, &[2]);
     let plan = decide(&snapshot, at(10));
     assert_eq!(deletions(&plan), [(2, Policy::default().survivor_grace)]);
     apply(&mut snapshot, &plan, at(10));
     // The node was only unheard: its pod still runs.
-    snapshot.nodes[2].ready = true;
+    snapshot.nodes[2].ready = Ready::True;
     let plan = decide(&snapshot, at(11));
     assert_eq!(placed(&plan), Vec::<String>::new());
     apply(&mut snapshot, &plan, at(11));
@@ -156,8 +156,8 @@ fn a_lost_node_is_free_when_its_pod_has_gone() {
     assert_eq!(placed(&plan), ["next: a-002"]);
     apply(&mut snapshot, &plan, at(12));
     // Neither gives way to the other, nor wants the other's node when one of its own is cordoned.
-    snapshot.nodes[0].cordoned = true;
-    let plan = decide(&snapshot, at(13));
+    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    let plan = decide(&snapshot, at(60));
     assert!(plan.jobs.iter().all(|plan| plan.job != key("train")));
 }
 
@@ -206,16 +206,19 @@ fn a_gang_that_cannot_go_on_is_ended_and_a_program_that_failed_is_charged() {
     commit(&mut snapshot, &[2]);
     step(&mut snapshot, at(12));
     assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
-    snapshot.nodes[1].ready = false;
+    snapshot.nodes[1].ready = Ready::Unknown;
     let status = recorded(&decide(&snapshot, at(13)), "train");
-    assert_eq!(status.failure.unwrap().message, "node a-001 was lost");
+    assert_eq!(
+        status.failure.unwrap().message,
+        "node a-001 was lost: its Lease ran out"
+    );
     assert_eq!(status.restarts, 0);
 }
 
 #[test]
 fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
     let mut snapshot = running();
-    snapshot.nodes[2].ready = false;
+    snapshot.nodes[2].ready = Ready::Unknown;
     commit(&mut snapshot, &[2]);
     step(&mut snapshot, at(10));
     snapshot.jobs[0].suspend = true;
@@ -230,7 +233,7 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
     step(&mut snapshot, at(12));
     assert_eq!(snapshot.jobs[0].status.phase, Phase::Suspended);
     snapshot.jobs[0].suspend = false;
-    snapshot.nodes[2].ready = true;
+    snapshot.nodes[2].ready = Ready::True;
     snapshot.pods.clear();
     step(&mut snapshot, at(13));
     let status = &snapshot.jobs[0].status;
@@ -242,7 +245,7 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
 fn suspended_without_rank_0() -> (Snapshot, Checkpoint) {
     let mut snapshot = running();
     assert!(snapshot.pods.iter().all(|pod| pod.finalizer));
-    snapshot.nodes[0].ready = false;
+    snapshot.nodes[0].ready = Ready::Unknown;
     commit(&mut snapshot, &[0]);
     step(&mut snapshot, at(10));
     snapshot.jobs[0].suspend = true;
@@ -279,7 +282,7 @@ fn without_rank_0_the_pod_that_acknowledged_stays_until_that_is_recorded() {
     assert_eq!(left, [0], "what is on the dead node is Kubernetes' to end");
     // The next attempt goes on there.
     snapshot.jobs[0].suspend = false;
-    snapshot.nodes[0].ready = true;
+    snapshot.nodes[0].ready = Ready::True;
     snapshot.pods.clear();
     let plan = decide(&snapshot, at(13));
     let next = plan.jobs[0].attempt().unwrap();
@@ -327,7 +330,7 @@ fn a_pod_that_is_asked_to_leave_makes_the_whole_gang_save() {
     let status = recorded(&decide(&snapshot, at(10)), "train");
     assert_eq!(status.phase, Phase::Interrupting);
     // On a dead node it is Kubernetes that cleans up.
-    snapshot.nodes[1].ready = false;
+    snapshot.nodes[1].ready = Ready::Unknown;
     assert!(decide(&snapshot, at(10)).is_empty());
 }
 

@@ -17,9 +17,7 @@ fn begin(snapshot: &mut Snapshot, plan: &JobPlan, writes: usize) {
     };
     let written = Plan {
         jobs: vec![written],
-        wake_at: None,
-        confirm: Vec::new(),
-        gone: Vec::new(),
+        ..Plan::default()
     };
     apply(snapshot, &written, at(0));
     snapshot.under_way.push(Arc::new(plan.clone()));
@@ -124,9 +122,7 @@ fn the_check_refuses_what_collides_with_what_is_under_way() {
     let (mut snapshot, plan) = big();
     let again = Plan {
         jobs: vec![plan.clone()],
-        wake_at: None,
-        confirm: Vec::new(),
-        gone: Vec::new(),
+        ..Plan::default()
     };
     begin(&mut snapshot, &plan, 0);
     assert_eq!(refused(&snapshot, &again), "one-plan-per-job");

@@ -135,7 +135,8 @@ pub async fn cordoned_node_is_left_gracefully(context: Context) -> Result<()> {
     context.cordon(&node, true).await?;
     let moved = context.eventually(
         "the job runs without the cordoned node",
-        START * 2,
+        // It is left after a minute.
+        START * 3,
         || async {
             let job = context.job("leaving").await?;
             let status = job.status.unwrap_or_default();

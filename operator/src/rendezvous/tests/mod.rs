@@ -489,16 +489,24 @@ async fn the_planner_learns_which_nodes_are_heard() {
     })
     .await;
 
-    first
-        .say(&ToOperator::Suspect {
-            epoch: 1,
-            rank: 1,
-            reason: SuspectReason::Frozen,
-            detail: "silent for 2 s".to_owned(),
+    // Who is only frozen may come back; who is silent for long is given up.
+    for (reason, given_up) in [(SuspectReason::Frozen, 0), (SuspectReason::Silent, 1)] {
+        let detail = "nothing is heard from it".to_owned();
+        let (epoch, rank) = (1, 1);
+        first
+            .say(&ToOperator::Suspect {
+                epoch,
+                rank,
+                reason,
+                detail,
+            })
+            .await;
+        until(&mut running.reports, |reports| {
+            let gang = &reports.gangs[&key];
+            !reports.suspects.is_empty() && gang.given_up.len() == given_up
         })
         .await;
-    let suspected = |reports: &Reports| names(&reports.gangs[&key].suspected);
-    until(&mut running.reports, |reports| suspected(reports) == ["n1"]).await;
+    }
 
     // It is quiet a while after its last word, and no longer heard.
     drop(second);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crds::names;
-use k8s_openapi::jiff;
 use kube::api::{DeleteParams, Patch};
-use scheduler::{Action, JobKey, Timestamp};
+use scheduler::{Action, JobKey};
 use serde_json::json;
 
 use super::{Applier, Error, Progress, same_uid};
+use crate::clock;
 use crate::cluster::{key_of, version_of};
 use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
@@ -278,12 +278,16 @@ impl Applier {
             .delete_all::<PodView>(&key.namespace, &selector, &params)
             .await?;
         // The answer shows the pods as they were before, so what follows is noted here.
-        let delete_by = now() + Duration::from_secs((*grace_seconds).into());
+        let grace = Duration::from_secs((*grace_seconds).into());
+        let delete_by = clock::now() + grace;
         let mut mirrors = self.cluster.mirrors();
         for rank in ranks {
             let name = names::pod_name(&key.name, *attempt, *rank);
             mirrors.pods.touched(&key.namespace, &name, |kept| {
-                kept.pod.delete_by.get_or_insert(delete_by);
+                if kept.pod.delete_by.is_none() {
+                    kept.pod.delete_by = Some(delete_by);
+                    kept.pod.grace = grace;
+                }
             });
         }
         Ok(())
@@ -294,9 +298,4 @@ impl Applier {
         let kept = mirrors.pods.get(&key.namespace, name)?;
         (kept.pod.job == *key).then(|| Arc::clone(&kept.uid))
     }
-}
-
-fn now() -> Timestamp {
-    let millis = jiff::Timestamp::now().as_millisecond();
-    Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
 }

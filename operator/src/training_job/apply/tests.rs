@@ -145,13 +145,13 @@ impl World {
             nodes: Vec::new(),
             crossing: false,
             created: Timestamp::default(),
+            seen: Timestamp::default(),
         };
         let attempt = translate::Attempt {
             attempt,
             resume: None,
             terms: None,
             uid: "map-1".into(),
-            seen: None,
         };
         let at = ("team".to_owned(), "digits-1".to_owned());
         self.applier

@@ -63,6 +63,7 @@ mod tests {
             observed: true,
             problem: None,
             status: scheduler::Status::default(),
+            seen: Timestamp::default(),
         };
         let detail = "node n1 is in two gangs".to_owned();
         let violation = Violation {

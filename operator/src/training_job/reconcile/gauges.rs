@@ -1,6 +1,6 @@
-//! Shows what was seen as gauges: jobs by phase, nodes by state.
+//! Shows what was seen as gauges: jobs by phase, nodes by state, where many fell away at once.
 
-use scheduler::{Job, Node, Phase, Snapshot, Timestamp};
+use scheduler::{Job, Node, Phase, Policy, Snapshot, States, Timestamp};
 
 use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
@@ -41,7 +41,13 @@ pub(super) fn ended(mirrors: &Mirrors) -> Ended {
 }
 
 /// Replaces what the gauges showed.
-pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, now: Timestamp) {
+pub(super) fn show(
+    metrics: &Metrics,
+    snapshot: &Snapshot,
+    ended: Ended,
+    policy: &Policy,
+    now: Timestamp,
+) {
     metrics.jobs.reset();
     for phase in PHASES {
         metrics
@@ -68,23 +74,18 @@ pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, now: Ti
             .inc();
     }
     metrics.nodes.reset();
+    let states = States::new(snapshot, policy, now);
     let classed = |node: &&Node| !node.class.as_str().is_empty();
     for node in snapshot.nodes.iter().filter(classed) {
         metrics
             .nodes
-            .with_label_values(&[node.class.as_str(), state(node, now)])
+            .with_label_values(&[node.class.as_str(), states.of(&node.name).as_str()])
             .inc();
     }
-}
-
-fn state(node: &Node, now: Timestamp) -> &'static str {
-    if !node.ready || !node.has_node_resource {
-        "unready"
-    } else if node.suspect_until.is_some_and(|until| now < until) {
-        "suspect"
-    } else if node.cordoned {
-        "cordoned"
-    } else {
-        "usable"
+    metrics.storms.reset();
+    for storm in states.storms() {
+        let labels = [storm.class.as_str(), storm.zone.as_str()];
+        let nodes = i64::try_from(storm.not_ready).unwrap_or(i64::MAX);
+        metrics.storms.with_label_values(&labels).set(nodes);
     }
 }

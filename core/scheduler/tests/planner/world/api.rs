@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Attempt, JobKey, NewAttempt, Pod, PodState};
+use scheduler::{Action, Attempt, JobKey, NewAttempt, Pod, PodState, Timestamp, Wish};
 
 use super::{Deed, Event, PodId, Running, World};
 
@@ -53,7 +53,9 @@ impl World {
                 rank,
                 grace,
             } => {
-                self.delete_pod(&(key.clone(), attempt, rank), grace);
+                let id = (key.clone(), attempt, rank);
+                self.nobody_healthy_is_killed(&id, grace);
+                self.delete_pod(&id, grace);
                 Ok(())
             }
             Action::StripPod { attempt, rank } => {
@@ -115,7 +117,8 @@ impl World {
             number: new.number,
             nodes: new.nodes.into_iter().map(|place| place.node).collect(),
             crossing: new.crossing,
-            created: self.now(),
+            created: self.stamp(),
+            seen: Timestamp::default(),
         };
         if let (Some(stored), Some(resume)) = (self.jobs.get(key), new.resume) {
             let step = stored.saved;
@@ -144,9 +147,10 @@ impl World {
             state: PodState::Unbound,
             terminal: false,
             delete_by: None,
+            grace: Duration::ZERO,
             finalizer,
             unowned: false,
-            created: self.now(),
+            since: Timestamp::default(),
         };
         self.pods.insert(
             id.clone(),
@@ -184,12 +188,14 @@ impl World {
     }
 
     pub(crate) fn delete_pod(&mut self, id: &PodId, grace: Duration) {
-        let end = self.now() + grace;
+        let end = self.stamp() + grace;
         let Some(running) = self.pods.get_mut(id) else {
             return;
         };
-        let by = running.pod.delete_by.map_or(end, |old| old.min(end));
-        running.pod.delete_by = Some(by);
+        if running.pod.delete_by.is_none_or(|old| end < old) {
+            running.pod.delete_by = Some(end);
+            running.pod.grace = grace;
+        }
         let terminal = running.pod.terminal;
         self.changed();
         if terminal {
@@ -239,9 +245,10 @@ impl World {
             }
             Deed::Cordon(name, cordoned) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
-                    machine.node.cordoned = cordoned;
+                    machine.node.wish = cordoned.then_some(Wish::Cordoned);
                 }
             }
+            Deed::DeleteNode(name) => self.delete_node(name),
             Deed::Evict(key, rank) => {
                 if let Some(stored) = self.jobs.get(&key) {
                     let id = (key, stored.job.status.attempt, rank);

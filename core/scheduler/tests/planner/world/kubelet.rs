@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use scheduler::{Checkpoint, Exit, JobKey, PodState, Timestamp};
+use scheduler::{Checkpoint, Exit, JobKey, PodState};
 use topology::NodeName;
 
-use super::{Event, LEASE, PodId, Run, Running, World};
+use super::{Event, PodId, Run, Running, World};
 
 impl Running {
     /// Whether it occupies its node as far as the kubelet is concerned.
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// The pod ends; its node is free of it.
-    fn end(&mut self, id: &PodId, state: PodState) {
+    pub(super) fn end(&mut self, id: &PodId, state: PodState) {
         if let Some(running) = self.pods.get_mut(id) {
             running.pod.state = state;
             running.pod.terminal = true;
@@ -59,7 +59,7 @@ impl World {
             .values()
             .any(|other| other.pod.node == name && other.is_bound());
         let machine = self.machines.get_mut(&name);
-        let open = machine.filter(|machine| machine.node.ready && !machine.node.cordoned);
+        let open = machine.filter(|machine| machine.is_open());
         let Some(machine) = open.filter(|_| !busy) else {
             self.queue.after(Duration::from_secs(1), Event::Bind(id));
             return;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    fn is_whole(&self, job: &JobKey, attempt: u32) -> bool {
+    pub(super) fn is_whole(&self, job: &JobKey, attempt: u32) -> bool {
         let run = self.runs.get(&(job.clone(), attempt));
         let gang = self.members(job, attempt);
         let size = self
@@ -206,7 +206,7 @@ impl World {
             rank: Some(id.2),
             code: Some(1),
             log: Some("ValueError: loss is not a number".to_owned()),
-            finished: Some(self.now()),
+            finished: Some(self.stamp()),
             ..Exit::default()
         };
         self.end(&id, PodState::Failed(exit));
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// The gang has lost a member: the others notice, unless their program hangs.
-    fn break_gang(&mut self, job: &JobKey, attempt: u32) {
+    pub(super) fn break_gang(&mut self, job: &JobKey, attempt: u32) {
         let run = self.runs.entry((job.clone(), attempt)).or_default();
         // Before it has joined, another pod may take the place.
         if !run.joined || run.broken {
@@ -310,72 +310,16 @@ impl World {
         let Some(running) = self.pods.get(&id) else {
             return;
         };
-        let due = running.pod.delete_by.is_some_and(|by| by <= self.now());
+        let due = running.pod.delete_by.is_some_and(|by| by <= self.stamp());
         if running.pod.terminal || !self.is_alive(&running.pod.node) || running.trains() && !due {
             return;
         }
         let killed = Exit {
             signal: Some(9),
-            finished: Some(self.now()),
+            finished: Some(self.stamp()),
             ..Exit::default()
         };
         self.end(&id, PodState::Failed(killed));
         self.break_gang(&id.0, id.1);
-    }
-
-    pub(crate) fn die(&mut self, name: NodeName) {
-        if let Some(machine) = self.machines.get_mut(&name) {
-            machine.alive = false;
-        }
-        let lost: Vec<PodId> = self
-            .pods
-            .iter()
-            .filter(|(_, running)| running.pod.node == name && !running.pod.terminal)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for (job, attempt, _) in lost {
-            self.break_gang(&job, attempt);
-        }
-        // Peers name it within two seconds.
-        let until: Timestamp = self.now() + Duration::from_secs(62);
-        if let Some(machine) = self.machines.get_mut(&name) {
-            machine.node.suspect_until = Some(until);
-        }
-        self.queue.after(LEASE, Event::DeclareDead(name));
-        self.changed();
-    }
-
-    pub(crate) fn declare_dead(&mut self, name: NodeName) {
-        if let Some(machine) = self.machines.get_mut(&name) {
-            machine.node.ready = machine.alive;
-        }
-        self.changed();
-    }
-
-    /// The machine starts again: what ran on it did not survive.
-    pub(crate) fn revive(&mut self, name: NodeName) {
-        if let Some(machine) = self.machines.get_mut(&name) {
-            machine.alive = true;
-            machine.node.ready = true;
-        }
-        let ids: Vec<PodId> = self
-            .pods
-            .iter()
-            .filter(|(_, running)| running.pod.node == name && running.is_bound())
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in ids {
-            self.end(&id, PodState::Refused("the node was restarted".to_owned()));
-        }
-        let unbound: Vec<PodId> = self
-            .pods
-            .iter()
-            .filter(|(_, running)| running.pod.node == name && running.pod.delete_by.is_some())
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in unbound {
-            self.kill(id);
-        }
-        self.changed();
     }
 }

@@ -4,16 +4,18 @@
 
 mod api;
 mod kubelet;
+mod machine;
 mod operator;
 mod regroup;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use scheduler::{Absent, Attempt, Job, JobKey, Node, Pod, Policy, Snapshot, Timestamp};
+use scheduler::{Absent, Attempt, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp};
 use sim::{Queue, Rng};
 use topology::NodeName;
 
+pub(crate) use machine::Machine;
 pub(crate) use operator::{Crash, Operator};
 
 /// (job, attempt, rank)
@@ -48,6 +50,13 @@ pub(crate) enum Event {
     Die(NodeName),
     DeclareDead(NodeName),
     Revive(NodeName),
+    /// The condition `Ready` of a node changes, for all that the machine does.
+    Report(NodeName, Ready),
+    /// A Node object that is being deleted goes once its pods have left; a new machine takes its name.
+    Retire(NodeName),
+    Enlist(NodeName),
+    /// The rendezvous service has heard, or no longer hears, somebody.
+    Listen,
     /// A person does something.
     Do(Deed),
     /// The operator plans; performs its next write; has slept until its plan said so; a deposed one
@@ -66,6 +75,8 @@ pub(crate) enum Deed {
     Suspend(JobKey, bool),
     Delete(JobKey),
     Cordon(NodeName, bool),
+    /// What an autoscaler does: a Node with a finalizer is deleted.
+    DeleteNode(NodeName),
     /// What a drain does.
     Evict(JobKey, u32),
 }
@@ -106,14 +117,6 @@ pub(crate) struct Stored {
     pub(crate) acked: Option<(u32, u64)>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) node: Node,
-    pub(crate) alive: bool,
-    /// Whether the kubelet refuses the next pod.
-    pub(crate) refuses: u32,
-}
-
 /// A pod object, and whether its sidecar is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
@@ -134,6 +137,13 @@ pub(crate) struct Run {
     pub(crate) stuck: Option<Timestamp>,
 }
 
+/// How far clocks are ahead of the true time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clocks {
+    pub(crate) operator: Duration,
+    pub(crate) cluster: Duration,
+}
+
 pub(crate) struct World {
     pub(crate) queue: Queue<Event>,
     pub(crate) rng: Rng,
@@ -146,6 +156,7 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<PodId, Running>,
     pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
     pub(crate) operator: Operator,
+    pub(crate) clocks: Clocks,
     /// Writes to the API by operators.
     pub(crate) writes: u64,
     /// Names of jobs that are gone.
@@ -156,16 +167,7 @@ impl World {
     pub(crate) fn new(rng: &mut Rng, nodes: Vec<Node>) -> Self {
         let machines = nodes
             .into_iter()
-            .map(|node| {
-                (
-                    node.name.clone(),
-                    Machine {
-                        node,
-                        alive: true,
-                        refuses: 0,
-                    },
-                )
-            })
+            .map(|node| (node.name.clone(), Machine::new(node)))
             .collect();
         let mut queue = Queue::default();
         queue.at(Duration::ZERO, Event::Wake);
@@ -180,6 +182,7 @@ impl World {
             pods: BTreeMap::new(),
             runs: BTreeMap::new(),
             operator: Operator::default(),
+            clocks: Clocks::default(),
             writes: 0,
             gone: Vec::new(),
         }
@@ -202,8 +205,19 @@ impl World {
             .after(Duration::from_secs(seconds), Event::Do(deed));
     }
 
+    /// The true time.
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.millis())
+    }
+
+    /// The operator's clock.
+    pub(crate) fn clock(&self) -> Timestamp {
+        self.now() + self.clocks.operator
+    }
+
+    /// The clock of the API server and of the kubelets.
+    pub(crate) fn stamp(&self) -> Timestamp {
+        self.now() + self.clocks.cluster
     }
 
     pub(crate) fn millis(&self) -> u64 {
@@ -214,11 +228,20 @@ impl World {
         Duration::from_millis(self.rng.range(from_ms..to_ms))
     }
 
+    /// What the operator sees.
     pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.objects();
+        let mut sights = self.operator.sights.clone();
+        sights.fill_in(&mut snapshot, &self.policy, self.clock());
+        snapshot
+    }
+
+    fn objects(&self) -> Snapshot {
         Snapshot {
             nodes: self
                 .machines
                 .values()
+                .filter(|machine| !machine.gone)
                 .map(|machine| machine.node.clone())
                 .collect(),
             jobs: self
@@ -236,6 +259,7 @@ impl World {
             reports: Vec::new(),
             stuck: self.stuck(),
             absent: self.operator.absent.clone(),
+            heard: self.heard(),
             under_way: self.operator.under_way(),
             ..Snapshot::default()
         }
@@ -313,7 +337,7 @@ impl World {
                 self.describe()
             );
         }
-        let plan = scheduler::plan(&self.snapshot(), &self.policy, self.now());
+        let plan = scheduler::plan(&self.snapshot(), &self.policy, self.clock());
         assert!(
             plan.is_empty(),
             "not at rest: {plan:#?}\n{}",
@@ -335,6 +359,10 @@ impl World {
             Event::Die(name) => self.die(name),
             Event::DeclareDead(name) => self.declare_dead(name),
             Event::Revive(name) => self.revive(name),
+            Event::Report(name, ready) => self.report(&name, ready),
+            Event::Retire(name) => self.retire(name),
+            Event::Enlist(name) => self.enlist(name),
+            Event::Listen => self.changed(),
             Event::Do(deed) => self.deed(deed),
             Event::Plan => self.plan(),
             Event::Write => self.write(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Absent, Action, JobKey, JobPlan};
+use scheduler::{Absent, Action, JobKey, JobPlan, Sights};
 
 use super::{Event, World};
 
@@ -37,6 +37,9 @@ pub(crate) struct Operator {
     pub(crate) reading: BTreeSet<Absent>,
     pub(crate) absent: BTreeSet<Absent>,
     next_wake: Option<u64>,
+    pub(super) sights: Sights,
+    /// Until then no sidecar has dialled the new leader.
+    pub(super) deaf_until: Duration,
     pub(crate) plans: u64,
 }
 
@@ -62,8 +65,11 @@ impl World {
     pub(crate) fn plan(&mut self) {
         self.operator.dirty = false;
         self.operator.plans += 1;
-        let snapshot = self.snapshot();
-        let now = self.now();
+        let mut snapshot = self.objects();
+        let now = self.clock();
+        self.operator
+            .sights
+            .fill_in(&mut snapshot, &self.policy, now);
         let plan = scheduler::plan(&snapshot, &self.policy, now);
         if let Err(violation) = scheduler::check(&snapshot, &self.policy, now, &plan) {
             panic!("{violation}\n{plan:#?}\n{}", self.describe());
@@ -98,8 +104,8 @@ impl World {
             );
             if self.operator.next_wake != Some(wake.as_millis()) {
                 self.operator.next_wake = Some(wake.as_millis());
-                self.queue
-                    .at(Duration::from_millis(wake.as_millis()), Event::Wake);
+                let at = Duration::from_millis(wake.as_millis());
+                self.queue.at(at - self.clocks.operator, Event::Wake);
             }
         }
         self.go_on();
@@ -179,7 +185,12 @@ impl World {
         self.operator.reading.clear();
         self.operator.absent.clear();
         self.operator.awake = true;
-        self.queue.after(self.operator.crash.vacancy, Event::Plan);
+        let vacancy = self.operator.crash.vacancy;
+        self.queue.after(vacancy, Event::Plan);
+        // Whoever leads next knows nothing but what it sees, and sidecars take a moment to find it.
+        self.operator.sights = Sights::default();
+        self.operator.deaf_until = self.queue.now() + vacancy + self.delay(200, 3000);
+        self.queue.at(self.operator.deaf_until, Event::Listen);
         if let Some(returns) = self.operator.crash.returns {
             self.operator.haunted = true;
             self.operator.ghosts.push_back(left);

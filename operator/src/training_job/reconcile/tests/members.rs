@@ -265,10 +265,9 @@ fn pod(rank: u32) -> String {
 #[tokio::test]
 async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_recorded() {
     let (api, leader, other) = running().await;
-    let node = "/api/v1/nodes/n000";
-    let mut dead = api.state().objects[node].clone();
-    dead["status"]["conditions"][0]["status"] = json!("Unknown");
-    api.submit(node, dead);
+    api.change(|state| {
+        state.objects.remove("/api/v1/nodes/n000");
+    });
     let done = try_commit(&other, &commit(2, &[1, 2]), Some(1)).await;
     assert_eq!(done, Ok(()));
     api.tell(&leader.cluster);

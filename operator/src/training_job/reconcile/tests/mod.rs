@@ -29,7 +29,7 @@ fn cluster(nodes: usize) -> Api {
             "metadata": {"name": name, "labels": {"fireflyer.dev/node-class": "a100"}},
             "status": {
                 "conditions": [{"type": "Ready", "status": "True"}],
-                "allocatable": {"fireflyer.dev/node": "1"},
+                "allocatable": {"fireflyer.dev/node": "1", "nvidia.com/gpu": "8", "fireflyer.dev/rdma": "64"},
             },
         });
         api.submit(&format!("/api/v1/nodes/{name}"), node);

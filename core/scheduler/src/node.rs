@@ -1,0 +1,364 @@
+//! What a node is good for. The one place where what its object says, its Lease, its sidecar and the
+//! sidecar's peers become one state. Leaves what follows for jobs to those who ask.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use topology::{Class, NodeName, Zone};
+
+use crate::policy::Policy;
+use crate::snapshot::{Node, Snapshot};
+use crate::time::Timestamp;
+
+/// The condition `Ready` of a Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ready {
+    /// The kubelet says that it works.
+    #[default]
+    True,
+    /// The kubelet says that something does not work, its runtime for one; or it has not said anything yet.
+    False,
+    /// The node lifecycle controller says that the node's Lease ran out. This is the only sign of the
+    /// Lease that is looked at: nothing watches Leases.
+    Unknown,
+}
+
+/// Somebody's wish that a node be emptied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// `spec.unschedulable`.
+    Cordoned,
+    /// A NoSchedule or NoExecute taint that is neither Kubernetes' own nor one that dedicates nodes
+    /// to training.
+    Tainted(Arc<str>),
+    /// The Node has a deletionTimestamp.
+    Deleted,
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cordoned => write!(f, "cordoned"),
+            Self::Tainted(key) => write!(f, "tainted with {key}"),
+            Self::Deleted => write!(f, "being deleted"),
+        }
+    }
+}
+
+/// Why a node gets no new work, or is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// `Ready` is False.
+    NotReady,
+    /// `Ready` is Unknown: the node's Lease ran out.
+    LeaseOut,
+    /// There is no Node object.
+    Gone,
+    /// The peers of its sidecar gave it up.
+    GivenUp,
+    /// Kubernetes itself put a taint on it, such as `node.kubernetes.io/disk-pressure`.
+    Tainted(Arc<str>),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotReady => write!(f, "it is not Ready"),
+            Self::LeaseOut => write!(f, "its Lease ran out"),
+            Self::Gone => write!(f, "it has no Node object"),
+            Self::GivenUp => write!(f, "its peers gave it up"),
+            Self::Tainted(key) => write!(f, "it has the taint {key}"),
+        }
+    }
+}
+
+/// What a node is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// New work may go there.
+    Usable,
+    /// No new work; what is there stays.
+    NoNewWork {
+        /// Why.
+        why: Why,
+    },
+    /// No new work; gangs on it save and go elsewhere.
+    Leaving {
+        /// Who wants that.
+        why: Wish,
+        /// When the planner first saw it.
+        since: Timestamp,
+    },
+    /// Peers could not reach it: no new work until then.
+    Suspect {
+        /// Until when that counts.
+        until: Timestamp,
+    },
+    /// It offers less than its class asks for: no new work.
+    Short {
+        /// Of what, such as `7 of 8 nvidia.com/gpu`.
+        of: Arc<str>,
+    },
+    /// What ran on it is not there any more.
+    Lost {
+        /// How that is known.
+        why: Why,
+    },
+}
+
+impl State {
+    /// The state as the metric names it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Usable => "usable",
+            Self::NoNewWork { .. } => "no-new-work",
+            Self::Leaving { .. } => "leaving",
+            Self::Suspect { .. } => "suspect",
+            Self::Short { .. } => "short",
+            Self::Lost { .. } => "lost",
+        }
+    }
+}
+
+/// What the rendezvous service knows of the nodes of a gang.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Their sidecars were heard a moment ago.
+    pub heard: BTreeSet<NodeName>,
+    /// Their sidecars spoke to this operator, and are silent now.
+    pub quiet: BTreeSet<NodeName>,
+    /// Peers gave them up, as dead or as silent for too long.
+    pub given_up: BTreeSet<NodeName>,
+}
+
+/// Many nodes of one class in one zone that stopped being Ready at nearly the same time: more likely
+/// something that they depend on than the nodes themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storm {
+    /// Their class.
+    pub class: Class,
+    /// Their zone.
+    pub zone: Zone,
+    /// How many nodes there are not Ready.
+    pub not_ready: usize,
+    /// How many of these have a sidecar that is heard.
+    pub heard: usize,
+    /// How many nodes the class has there.
+    pub of: usize,
+}
+
+/// What is known of a node's sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Voice {
+    Heard,
+    Silent,
+    /// No sidecar there spoke to this operator. While it has only begun to listen that means nothing.
+    Unknown,
+}
+
+/// What is known of a node, for [`join`].
+#[derive(Clone, Copy, Debug)]
+struct Facts<'a> {
+    node: Option<&'a Node>,
+    voice: Voice,
+    given_up: bool,
+    /// Whether the operator has only begun to listen.
+    listens_in: bool,
+    /// Whether a Lease that ran out is to be believed.
+    lease_counts: bool,
+    now: Timestamp,
+}
+
+/// The state that follows from the facts. A node is lost if its sidecar is not heard **and** something
+/// else says so too. Whatever is heard stays, and what fits first counts.
+fn join(facts: Facts<'_>) -> State {
+    let Facts {
+        voice,
+        given_up,
+        now,
+        ..
+    } = facts;
+    let Some(node) = facts.node else {
+        let why = Why::Gone;
+        return match voice {
+            Voice::Heard => State::NoNewWork { why },
+            Voice::Silent | Voice::Unknown => State::Lost { why },
+        };
+    };
+    let heard = match voice {
+        Voice::Heard => true,
+        Voice::Silent => false,
+        Voice::Unknown => facts.listens_in,
+    };
+    let lease_out = node.ready == Ready::Unknown && facts.lease_counts;
+    if !heard && (lease_out || given_up) {
+        let why = match lease_out {
+            true => Why::LeaseOut,
+            false => Why::GivenUp,
+        };
+        return State::Lost { why };
+    }
+    if let Some(why) = &node.wish {
+        return State::Leaving {
+            why: why.clone(),
+            since: node.wish_since,
+        };
+    }
+    match node.ready {
+        Ready::True => {}
+        Ready::False => return State::NoNewWork { why: Why::NotReady },
+        Ready::Unknown => return State::NoNewWork { why: Why::LeaseOut },
+    }
+    if let Some(taint) = &node.taint {
+        let why = Why::Tainted(Arc::clone(taint));
+        return State::NoNewWork { why };
+    }
+    match (node.suspect_until, &node.short) {
+        (Some(until), _) if until > now => State::Suspect { until },
+        (_, Some(of)) => State::Short { of: Arc::clone(of) },
+        _ => State::Usable,
+    }
+}
+
+static GONE: State = State::Lost { why: Why::Gone };
+static GONE_AND_HEARD: State = State::NoNewWork { why: Why::Gone };
+
+/// The states of all nodes.
+#[derive(Debug)]
+pub struct States<'a> {
+    known: BTreeMap<&'a NodeName, State>,
+    heard: BTreeSet<&'a NodeName>,
+    storms: Vec<Storm>,
+    wake: Option<Timestamp>,
+}
+
+impl<'a> States<'a> {
+    /// Joins what the snapshot holds.
+    pub fn new(snapshot: &'a Snapshot, policy: &Policy, now: Timestamp) -> Self {
+        let all = |set: fn(&Heard) -> &BTreeSet<NodeName>| -> BTreeSet<&'a NodeName> {
+            let sets = snapshot.heard.iter().map(|gang| set(gang));
+            sets.flatten().collect()
+        };
+        let heard = all(|gang| &gang.heard);
+        let quiet = all(|gang| &gang.quiet);
+        let given_up = all(|gang| &gang.given_up);
+        let storms = storms(snapshot, &heard, policy);
+        let listens_in = snapshot.listens_from > now;
+        let mut wake = listens_in.then_some(snapshot.listens_from);
+        let mut wake_at = |when: Timestamp| {
+            if when > now {
+                wake = Some(wake.map_or(when, |old| old.min(when)));
+            }
+        };
+        let mut known = BTreeMap::new();
+        for node in &snapshot.nodes {
+            let voice = match &node.name {
+                name if heard.contains(name) => Voice::Heard,
+                name if quiet.contains(name) => Voice::Silent,
+                _ => Voice::Unknown,
+            };
+            let in_storm = storms
+                .iter()
+                .any(|storm| (&storm.class, &storm.zone) == (&node.class, &node.zone));
+            let believed = match in_storm {
+                true => node.unready_since + policy.storm_patience,
+                false => now,
+            };
+            if node.ready == Ready::Unknown {
+                wake_at(believed);
+            }
+            if let Some(until) = node.suspect_until {
+                wake_at(until);
+            }
+            let state = join(Facts {
+                node: Some(node),
+                voice,
+                given_up: given_up.contains(&node.name),
+                listens_in,
+                lease_counts: believed <= now,
+                now,
+            });
+            known.insert(&node.name, state);
+        }
+        Self {
+            known,
+            heard,
+            storms,
+            wake,
+        }
+    }
+
+    /// The state of a node, also of one that has no object.
+    pub fn of(&self, node: &NodeName) -> &State {
+        let known = self.known.get(node);
+        known.unwrap_or_else(|| match self.heard.contains(node) {
+            true => &GONE_AND_HEARD,
+            false => &GONE,
+        })
+    }
+
+    /// Whether what ran on the node is not there any more.
+    pub fn is_lost(&self, node: &NodeName) -> bool {
+        matches!(self.of(node), State::Lost { .. })
+    }
+
+    /// Whether new work may go to the node.
+    pub fn is_usable(&self, node: &NodeName) -> bool {
+        *self.of(node) == State::Usable
+    }
+
+    /// Where many nodes stopped being Ready at once.
+    pub fn storms(&self) -> &[Storm] {
+        &self.storms
+    }
+
+    /// When time alone may change a state.
+    pub(crate) fn wake(&self) -> Option<Timestamp> {
+        self.wake
+    }
+}
+
+/// Where more nodes than single faults explain stopped being Ready within one window, and are not
+/// back yet.
+fn storms(snapshot: &Snapshot, heard: &BTreeSet<&NodeName>, policy: &Policy) -> Vec<Storm> {
+    #[derive(Default)]
+    struct Count {
+        of: usize,
+        heard: usize,
+        since: Vec<Timestamp>,
+    }
+    let mut places: BTreeMap<(&Class, &Zone), Count> = BTreeMap::new();
+    for node in &snapshot.nodes {
+        let count = places.entry((&node.class, &node.zone)).or_default();
+        count.of += 1;
+        if node.ready != Ready::True {
+            count.since.push(node.unready_since);
+            count.heard += usize::from(heard.contains(&node.name));
+        }
+    }
+    let mut storms = Vec::new();
+    for ((class, zone), mut count) in places {
+        let explained = policy.storm_least.max(count.of / 20);
+        count.since.sort_unstable();
+        let mut windows = count.since.windows(explained + 1);
+        let at_once = windows.any(|window| match window {
+            [first, .., last] => *last <= *first + policy.storm_window,
+            _ => false,
+        });
+        if at_once && !class.as_str().is_empty() {
+            storms.push(Storm {
+                class: class.clone(),
+                zone: zone.clone(),
+                not_ready: count.since.len(),
+                heard: count.heard,
+                of: count.of,
+            });
+        }
+    }
+    storms
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

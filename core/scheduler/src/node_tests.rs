@@ -1,0 +1,207 @@
+//! The table of states: what each combination of facts makes of a node.
+
+use std::time::Duration;
+
+use super::*;
+
+type Change = fn(&mut Node);
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+fn node() -> Node {
+    Node {
+        name: "n1".into(),
+        class: "a100".into(),
+        zone: "a".into(),
+        leaf: "l".into(),
+        ready: Ready::True,
+        unready_since: NOW,
+        taint: None,
+        wish: None,
+        wish_since: NOW,
+        short: None,
+        suspect_until: None,
+    }
+}
+
+fn with(change: fn(&mut Node)) -> Node {
+    let mut node = node();
+    change(&mut node);
+    node
+}
+
+fn facts(node: Option<&Node>, voice: Voice) -> Facts<'_> {
+    Facts {
+        node,
+        voice,
+        given_up: false,
+        listens_in: false,
+        lease_counts: true,
+        now: NOW,
+    }
+}
+
+/// In short: the state, and why.
+fn told(state: &State) -> String {
+    match state {
+        State::Usable => "usable".to_owned(),
+        State::NoNewWork { why } | State::Lost { why } => format!("{}: {why}", state.as_str()),
+        State::Leaving { why, .. } => format!("leaving: {why}"),
+        State::Suspect { .. } => "suspect".to_owned(),
+        State::Short { of } => format!("short: {of}"),
+    }
+}
+
+#[test]
+fn a_node_is_lost_only_if_it_is_not_heard_and_something_else_says_so() {
+    let (unknown, failing) = (
+        with(|node| node.ready = Ready::Unknown),
+        with(|node| node.ready = Ready::False),
+    );
+    use Voice::{Heard, Silent, Unknown};
+    let lease = "lost: its Lease ran out";
+    let no_lease = "no-new-work: its Lease ran out";
+    let failed = "no-new-work: it is not Ready";
+    let given_up = "lost: its peers gave it up";
+    let gone = "lost: it has no Node object";
+    let table = [
+        // Node, voice, given up by peers, the operator only begins to listen, expected.
+        (Some(node()), Heard, false, false, "usable"),
+        (Some(node()), Silent, false, false, "usable"),
+        (Some(node()), Unknown, false, false, "usable"),
+        (Some(node()), Heard, true, false, "usable"),
+        (Some(node()), Silent, true, false, given_up),
+        (Some(node()), Unknown, true, false, given_up),
+        (Some(node()), Unknown, true, true, "usable"),
+        (Some(failing.clone()), Heard, false, false, failed),
+        (Some(failing.clone()), Silent, false, false, failed),
+        (Some(failing.clone()), Unknown, false, false, failed),
+        (Some(failing.clone()), Heard, true, false, failed),
+        (Some(failing), Silent, true, false, given_up),
+        (Some(unknown.clone()), Heard, false, false, no_lease),
+        (Some(unknown.clone()), Heard, true, false, no_lease),
+        (Some(unknown.clone()), Silent, false, false, lease),
+        (Some(unknown.clone()), Silent, false, true, lease),
+        (Some(unknown.clone()), Unknown, false, false, lease),
+        (Some(unknown.clone()), Unknown, false, true, no_lease),
+        (Some(unknown), Silent, true, false, lease),
+        (
+            None,
+            Heard,
+            false,
+            false,
+            "no-new-work: it has no Node object",
+        ),
+        (None, Silent, false, false, gone),
+        (None, Unknown, false, true, gone),
+    ];
+    for (node, voice, given_up, listens_in, expected) in table {
+        let state = join(Facts {
+            given_up,
+            listens_in,
+            ..facts(node.as_ref(), voice)
+        });
+        let ready = node.map(|node| node.ready);
+        assert_eq!(
+            told(&state),
+            expected,
+            "{ready:?} {voice:?}, given up: {given_up}, listens in: {listens_in}"
+        );
+    }
+}
+
+#[test]
+fn each_reason_against_new_work_has_its_state() {
+    let table: [(Change, &str); 9] = [
+        (|_| (), "usable"),
+        (|node| node.wish = Some(Wish::Cordoned), "leaving: cordoned"),
+        (
+            |node| node.wish = Some(Wish::Deleted),
+            "leaving: being deleted",
+        ),
+        (
+            |node| node.wish = Some(Wish::Tainted("team/maintenance".into())),
+            "leaving: tainted with team/maintenance",
+        ),
+        (
+            |node| node.taint = Some("node.kubernetes.io/disk-pressure".into()),
+            "no-new-work: it has the taint node.kubernetes.io/disk-pressure",
+        ),
+        (
+            |node| node.short = Some("7 of 8 nvidia.com/gpu".into()),
+            "short: 7 of 8 nvidia.com/gpu",
+        ),
+        (
+            |node| node.suspect_until = Some(NOW + Duration::from_millis(1)),
+            "suspect",
+        ),
+        (|node| node.suspect_until = Some(NOW), "usable"),
+        // A runtime that restarts while somebody empties the node does not keep gangs there.
+        (
+            |node| {
+                node.ready = Ready::False;
+                node.wish = Some(Wish::Cordoned);
+            },
+            "leaving: cordoned",
+        ),
+    ];
+    for (change, expected) in table {
+        let node = with(change);
+        assert_eq!(told(&join(facts(Some(&node), Voice::Heard))), expected);
+    }
+}
+
+/// So many nodes, of which some stopped being Ready at these seconds; the first `heard` are heard.
+fn cluster(of: usize, seconds: &[u64], heard: usize) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for index in 0..of {
+        let mut node = node();
+        node.name = format!("n{index:04}").into();
+        if let Some(second) = seconds.get(index) {
+            node.ready = Ready::Unknown;
+            node.unready_since = Timestamp::from_millis(second * 1000);
+        }
+        snapshot.nodes.push(node);
+    }
+    let names = snapshot.nodes.iter().map(|node| node.name.clone());
+    let (heard, quiet) = (names.clone().take(heard), names.skip(heard));
+    snapshot.heard.push(Arc::new(Heard {
+        heard: heard.collect(),
+        quiet: quiet.collect(),
+        given_up: BTreeSet::new(),
+    }));
+    snapshot
+}
+
+#[test]
+fn many_nodes_at_once_are_a_storm_and_single_ones_are_not() {
+    let storms = |of, seconds: &[u64]| {
+        let snapshot = cluster(of, seconds, 2);
+        let states = States::new(&snapshot, &Policy::default(), NOW);
+        let found = states.storms().first().cloned();
+        found.map(|storm| (storm.not_ready, storm.heard, storm.of))
+    };
+    assert_eq!(storms(10, &[0, 0, 0]), None);
+    assert_eq!(storms(10, &[0, 0, 10, 40]), Some((4, 2, 10)));
+    assert_eq!(storms(10, &[0, 0, 10, 41]), None);
+    // One in twenty of a large zone.
+    assert_eq!(storms(200, &[5; 10]), None);
+    assert_eq!(storms(200, &[5; 11]), Some((11, 2, 200)));
+}
+
+#[test]
+fn in_a_storm_a_lease_that_ran_out_counts_only_after_five_minutes() {
+    let states = |lost: usize, seconds: u64| {
+        let snapshot = cluster(10, &vec![100; lost], 0);
+        let now = Timestamp::from_millis(seconds * 1000);
+        let states = States::new(&snapshot, &Policy::default(), now);
+        let wake = states.wake().map(|wake| wake.as_millis() / 1000);
+        (told(states.of(&"n0000".into())), wake)
+    };
+    let lost = "lost: its Lease ran out".to_owned();
+    let kept = "no-new-work: its Lease ran out".to_owned();
+    assert_eq!(states(3, 101), (lost.clone(), None));
+    assert_eq!(states(4, 101), (kept.clone(), Some(400)));
+    assert_eq!(states(4, 399), (kept, Some(400)));
+    assert_eq!(states(4, 400), (lost, None));
+}

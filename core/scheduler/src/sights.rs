@@ -1,0 +1,175 @@
+//! For how long the planner has seen things as they are, by its own clock: whatever is waited for is
+//! measured from here. The clocks of the API server and of kubelets give an order and inform people;
+//! they may be minutes off. Holds no more than the last snapshot did.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use topology::NodeName;
+
+use crate::node::Ready;
+use crate::policy::Policy;
+use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot};
+use crate::status::Phase;
+use crate::time::Timestamp;
+
+/// When a planner first saw what its last snapshot shows. Starts empty: a new leader is patient anew.
+#[derive(Clone, Debug, Default)]
+pub struct Sights {
+    began: Option<Timestamp>,
+    nodes: BTreeMap<NodeName, NodeSight>,
+    jobs: BTreeMap<JobKey, JobSight>,
+    attempts: BTreeMap<(JobKey, u32), Timestamp>,
+    pods: BTreeMap<(JobKey, u32, u32), PodSight>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct NodeSight {
+    unready: Option<Timestamp>,
+    wish: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct JobSight {
+    phase: Phase,
+    attempt: u32,
+    since: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Unbound,
+    Bound,
+    Running,
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PodSight {
+    step: Step,
+    /// First sight of the pod, and of its step.
+    seen: Timestamp,
+    since: Timestamp,
+    /// Its grace, and when that is over.
+    leaving: Option<(Duration, Timestamp)>,
+}
+
+impl Sights {
+    /// Fills in since when things are as the snapshot shows them. Forgets what it does not show.
+    pub fn fill_in(&mut self, snapshot: &mut Snapshot, policy: &Policy, now: Timestamp) {
+        let began = *self.began.get_or_insert(now);
+        snapshot.listens_from = began + policy.listen_grace;
+        let nodes = std::mem::take(&mut self.nodes);
+        for node in &mut snapshot.nodes {
+            self.node(node, nodes.get(&node.name), now);
+        }
+        let jobs = std::mem::take(&mut self.jobs);
+        for job in &mut snapshot.jobs {
+            self.job(job, jobs.get(&job.key), now);
+        }
+        let attempts = std::mem::take(&mut self.attempts);
+        for attempt in &mut snapshot.attempts {
+            let key = (attempt.job.clone(), attempt.number);
+            attempt.seen = attempts.get(&key).copied().unwrap_or(now);
+            self.attempts.insert(key, attempt.seen);
+        }
+        self.pods(&mut snapshot.pods, now);
+    }
+
+    fn node(&mut self, node: &mut Node, old: Option<&NodeSight>, now: Timestamp) {
+        let first = |holds: bool, old: Option<Timestamp>| holds.then_some(old.unwrap_or(now));
+        let sight = NodeSight {
+            unready: first(node.ready != Ready::True, old.and_then(|old| old.unready)),
+            wish: first(node.wish.is_some(), old.and_then(|old| old.wish)),
+        };
+        node.unready_since = sight.unready.unwrap_or(now);
+        node.wish_since = sight.wish.unwrap_or(now);
+        if sight.unready.is_some() || sight.wish.is_some() {
+            self.nodes.insert(node.name.clone(), sight);
+        }
+    }
+
+    fn job(&mut self, job: &mut Job, old: Option<&JobSight>, now: Timestamp) {
+        let (phase, attempt) = (job.status.phase, job.status.attempt);
+        let same = old.filter(|old| (old.phase, old.attempt) == (phase, attempt));
+        // Of one that is over the caller may know since when.
+        let first = match job.seen == Timestamp::default() {
+            true => now,
+            false => job.seen.min(now),
+        };
+        job.seen = same.map_or(first, |old| old.since);
+        let sight = JobSight {
+            phase,
+            attempt,
+            since: job.seen,
+        };
+        self.jobs.insert(job.key.clone(), sight);
+    }
+
+    fn pods(&mut self, pods: &mut [Pod], now: Timestamp) {
+        let old = std::mem::take(&mut self.pods);
+        // The stock scheduler binds in the order of creation. As long as it binds what was created no
+        // later than a pod, that pod is not overdue.
+        let mut bound: Option<Timestamp> = None;
+        for pod in pods.iter_mut() {
+            let key = (pod.job.clone(), pod.attempt, pod.rank);
+            let step = step(pod);
+            let before = old.get(&key);
+            let mut sight = match before {
+                Some(before) => PodSight {
+                    since: if before.step == step {
+                        before.since
+                    } else {
+                        now
+                    },
+                    step,
+                    ..*before
+                },
+                None => PodSight {
+                    step,
+                    seen: now,
+                    since: now,
+                    leaving: None,
+                },
+            };
+            if before.is_some_and(|before| before.step == Step::Unbound) && step != Step::Unbound {
+                bound = Some(bound.map_or(sight.seen, |first| first.min(sight.seen)));
+            }
+            sight.leaving = pod.delete_by.map(|_| {
+                let over = now + pod.grace;
+                match sight.leaving {
+                    Some((grace, due)) if grace == pod.grace => (grace, due),
+                    Some((_, due)) => (pod.grace, due.min(over)),
+                    None => (pod.grace, over),
+                }
+            });
+            pod.delete_by = sight.leaving.map(|(_, due)| due);
+            pod.since = sight.since;
+            self.pods.insert(key, sight);
+        }
+        let Some(bound) = bound else {
+            return;
+        };
+        for pod in pods.iter_mut().filter(|pod| pod.state == PodState::Unbound) {
+            let key = (pod.job.clone(), pod.attempt, pod.rank);
+            if let Some(sight) = self.pods.get_mut(&key)
+                && sight.seen >= bound
+            {
+                sight.since = now;
+                pod.since = now;
+            }
+        }
+    }
+}
+
+fn step(pod: &Pod) -> Step {
+    match pod.state {
+        PodState::Unbound => Step::Unbound,
+        PodState::Starting | PodState::Blocked(_) => Step::Bound,
+        PodState::Running => Step::Running,
+        PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Failed(_)
+        | PodState::Refused(_) => Step::Ended,
+    }
+}

@@ -1,0 +1,148 @@
+//! Clusters whose nodes blink while their programs train: no healthy gang is ended by it.
+
+use std::time::Duration;
+
+use scheduler::{Phase, Ready};
+use sim::{Rng, for_each_seed};
+use topology::NodeName;
+
+use crate::build::{job, key, nodes};
+use crate::crowd::is_over;
+use crate::world::{Clocks, Crash, Deed, Event, Program, World};
+
+/// Two jobs that train for some minutes, and nothing that could disturb them.
+fn healthy(rng: &mut Rng) -> World {
+    let mut world = World::new(rng, nodes("a:5 b:4"));
+    for (name, size) in [("one", rng.range(1..5)), ("two", rng.range(1..5))] {
+        let mut one = job(name, u32::try_from(size).unwrap());
+        one.shrinks = rng.chance(1, 3);
+        world.submit(one, Program::trains(rng.range(200..500)));
+    }
+    let ten = Duration::from_secs(600);
+    world.clocks = match rng.range(0..3) {
+        0 => Clocks::default(),
+        1 => Clocks {
+            operator: ten,
+            cluster: Duration::ZERO,
+        },
+        _ => Clocks {
+            operator: Duration::ZERO,
+            cluster: ten,
+        },
+    };
+    world
+}
+
+fn takeovers(rng: &mut Rng) -> Crash {
+    Crash {
+        after: (0..rng.range(0..4)).map(|_| rng.range(20..60)).collect(),
+        vacancy: Duration::from_millis(rng.range(0..60_000)),
+        returns: None,
+    }
+}
+
+/// Nodes stop being Ready for a while, one by one or all at once, though everything on them lives.
+fn blink(rng: &mut Rng, world: &mut World) {
+    let names: Vec<NodeName> = world.machines.keys().cloned().collect();
+    let mut report = |name: &NodeName, seconds: u64, ready| {
+        let event = Event::Report(name.clone(), ready);
+        world.queue.at(Duration::from_secs(seconds), event);
+    };
+    for name in &names {
+        for _ in 0..rng.range(0..4) {
+            let from = rng.range(30..500);
+            report(name, from, Ready::False);
+            report(name, from + rng.range(1..30), Ready::True);
+        }
+    }
+    if rng.chance(1, 2) {
+        let from = rng.range(30..300);
+        let to = from + rng.range(1..400);
+        for name in &names {
+            report(name, from, Ready::Unknown);
+            report(name, to, Ready::True);
+        }
+    }
+}
+
+#[test]
+fn no_gang_that_trains_is_ended_because_nodes_blink() {
+    for_each_seed(500, |rng| {
+        let mut world = healthy(rng);
+        world.run_until("all train", |world| {
+            let trains = |phase| phase == Phase::Running;
+            world
+                .jobs
+                .values()
+                .all(|stored| trains(stored.job.status.phase))
+        });
+        world.operator.crash = takeovers(rng);
+        blink(rng, &mut world);
+        world.run_until("every job ended", is_over);
+        world.settle();
+        for stored in world.jobs.values() {
+            let status = &stored.job.status;
+            let fate = (status.phase, status.attempt, status.restarts);
+            assert_eq!(fate, (Phase::Succeeded, 1, 0), "{}", world.describe());
+        }
+    });
+}
+
+/// Blinks, real losses, cordons and Nodes that are deleted, all at once: [`World`] asserts that nothing healthy is
+/// killed, and that who is asked to leave may save.
+#[test]
+fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
+    for_each_seed(1500, |rng| {
+        let mut world = healthy(rng);
+        world.operator.crash = takeovers(rng);
+        blink(rng, &mut world);
+        let names: Vec<NodeName> = world.machines.keys().cloned().collect();
+        for name in names {
+            let from = rng.range(0..500);
+            match rng.range(0..8) {
+                0 => {
+                    let to = from + rng.range(1..200);
+                    let mut at = |seconds, event| {
+                        world.queue.at(Duration::from_secs(seconds), event);
+                    };
+                    at(from, Event::Die(name.clone()));
+                    at(to, Event::Revive(name));
+                }
+                1 => {
+                    world.after(from, Deed::Cordon(name.clone(), true));
+                    world.after(from + rng.range(1..300), Deed::Cordon(name, false));
+                }
+                2 => world.after(from, Deed::DeleteNode(name)),
+                3 => {
+                    let machine = world.machines.get_mut(&name).unwrap();
+                    machine.refuses = 1;
+                }
+                _ => {}
+            }
+        }
+        world.run_until("every job ended", is_over);
+        world.settle();
+        for stored in world.jobs.values() {
+            let status = &stored.job.status;
+            let fate = (status.phase, status.restarts);
+            assert_eq!(fate, (Phase::Succeeded, 0), "{}", world.describe());
+        }
+    });
+}
+
+#[test]
+fn a_node_that_an_autoscaler_takes_away_is_left_with_the_work_saved() {
+    for_each_seed(20, |rng| {
+        let mut world = World::new(rng, nodes("a:4"));
+        world.submit(job("train", 3), Program::trains(300));
+        world.after(20, Deed::DeleteNode("a-001".into()));
+        world.run_until("it has moved", |world| {
+            let status = &world.jobs[&key("train")].job.status;
+            (status.phase, status.attempt) == (Phase::Running, 2)
+        });
+        let stored = &world.jobs[&key("train")];
+        assert!(stored.acked.is_some(), "{}", world.describe());
+        world.run_until("it ended", is_over);
+        world.settle();
+    });
+}

@@ -1,0 +1,196 @@
+//! Machines and their Node objects: they die and come back, blink, and are replaced; and what the rendezvous
+//! service hears of the sidecars on them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scheduler::{Heard, JobKey, Node, PodState, Ready, Wish};
+use topology::NodeName;
+
+use super::{Event, LEASE, PodId, World};
+
+/// Silence after which the rendezvous service no longer hears a sidecar.
+const QUIET: Duration = Duration::from_millis(3500);
+/// Silence after which peers give a sidecar up.
+const GIVEN_UP: Duration = Duration::from_millis(2500);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    /// As its object shows it.
+    pub(crate) node: Node,
+    pub(crate) alive: bool,
+    /// When it lost power.
+    died: Duration,
+    /// Whether its Node object is gone.
+    pub(super) gone: bool,
+    /// Whether the kubelet refuses the next pod.
+    pub(crate) refuses: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(node: Node) -> Self {
+        Self {
+            node,
+            alive: true,
+            died: Duration::ZERO,
+            gone: false,
+            refuses: 0,
+        }
+    }
+
+    /// Whether the stock scheduler binds pods to it.
+    pub(super) fn is_open(&self) -> bool {
+        self.node.ready == Ready::True && self.node.wish.is_none()
+    }
+}
+
+impl World {
+    pub(crate) fn die(&mut self, name: NodeName) {
+        let now = self.queue.now();
+        // Peers name it within two seconds.
+        let until = self.clock() + Duration::from_secs(62);
+        let Some(machine) = self.machines.get_mut(&name).filter(|one| one.alive) else {
+            return;
+        };
+        machine.alive = false;
+        machine.died = now;
+        machine.node.suspect_until = Some(until);
+        for (job, attempt, _) in self.pods_on(&name) {
+            self.break_gang(&job, attempt);
+        }
+        self.queue.after(GIVEN_UP, Event::Listen);
+        self.queue.after(QUIET, Event::Listen);
+        self.queue.after(LEASE, Event::DeclareDead(name));
+        self.changed();
+    }
+
+    pub(crate) fn declare_dead(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name)
+            && !machine.alive
+        {
+            machine.node.ready = Ready::Unknown;
+        }
+        self.changed();
+    }
+
+    /// The machine starts again: what ran on it did not survive.
+    pub(crate) fn revive(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.alive = true;
+            machine.node.ready = Ready::True;
+        }
+        self.lose_pods(&name, "the node was restarted");
+        self.changed();
+    }
+
+    /// What ran there is gone; what was never bound and is being deleted goes.
+    fn lose_pods(&mut self, name: &NodeName, why: &str) {
+        for id in self.pods_on(name) {
+            if self.pods[&id].is_bound() {
+                self.end(&id, PodState::Refused(why.to_owned()));
+            }
+        }
+        for id in self.pods_on(name) {
+            if self.pods[&id].pod.delete_by.is_some() {
+                self.kill(id);
+            }
+        }
+    }
+
+    /// Pods that are not terminal.
+    fn pods_on(&self, name: &NodeName) -> Vec<PodId> {
+        let here = self.pods.iter().filter(|(_, running)| {
+            let pod = &running.pod;
+            pod.node == *name && !pod.terminal
+        });
+        here.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// What Kubernetes says of a machine that is alive: its runtime restarts, or its Lease is not renewed.
+    pub(super) fn report(&mut self, name: &NodeName, ready: Ready) {
+        if let Some(machine) = self.machines.get_mut(name)
+            && machine.alive
+        {
+            machine.node.ready = ready;
+            self.changed();
+        }
+    }
+
+    pub(super) fn delete_node(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.node.wish = Some(Wish::Deleted);
+            self.queue
+                .after(Duration::from_secs(30), Event::Retire(name));
+        }
+    }
+
+    /// The autoscaler takes its finalizer off a Node on which nothing runs any more.
+    pub(super) fn retire(&mut self, name: NodeName) {
+        if !self.pods_on(&name).is_empty() {
+            self.queue
+                .after(Duration::from_secs(10), Event::Retire(name));
+            return;
+        }
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.alive = false;
+            machine.node.ready = Ready::Unknown;
+            machine.gone = true;
+        }
+        self.queue
+            .after(Duration::from_secs(120), Event::Enlist(name));
+        self.changed();
+    }
+
+    /// A machine of that name joins the cluster.
+    pub(super) fn enlist(&mut self, name: NodeName) {
+        if let Some(machine) = self.machines.get_mut(&name) {
+            machine.gone = false;
+            machine.node.wish = None;
+        }
+        self.revive(name);
+    }
+
+    /// What the rendezvous service knows of each gang.
+    pub(super) fn heard(&self) -> Vec<Arc<Heard>> {
+        let now = self.queue.now();
+        if now < self.operator.deaf_until {
+            return Vec::new();
+        }
+        let mut gangs: BTreeMap<(&JobKey, u32), Heard> = BTreeMap::new();
+        let dialled = self
+            .pods
+            .iter()
+            .filter(|(_, running)| running.dialled && !running.pod.terminal);
+        for ((job, attempt, _), running) in dialled {
+            let gang = gangs.entry((job, *attempt)).or_default();
+            let name = &running.pod.node;
+            let machine = &self.machines[name];
+            let silent = now.saturating_sub(machine.died);
+            if machine.alive || silent < QUIET {
+                gang.heard.insert(name.clone());
+            } else if machine.died >= self.operator.deaf_until {
+                gang.quiet.insert(name.clone());
+            }
+            let run = self.runs.get(&(job.clone(), *attempt));
+            if !machine.alive && silent >= GIVEN_UP && run.is_some_and(|run| run.joined) {
+                gang.given_up.insert(name.clone());
+            }
+        }
+        gangs.into_values().map(Arc::new).collect()
+    }
+
+    /// Nobody ends a gang that trains, unless it is asked to save.
+    pub(super) fn nobody_healthy_is_killed(&self, id: &PodId, grace: Duration) {
+        let (job, attempt, rank) = id;
+        let Some(stored) = self.jobs.get(job) else {
+            return;
+        };
+        let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
+        let member = !self.out(job, *attempt).contains(rank);
+        if current && member && grace < stored.job.grace && !self.operator.haunted {
+            let whole = self.is_whole(job, *attempt);
+            assert!(!whole, "a healthy gang is ended\n{}", self.describe());
+        }
+    }
+}
