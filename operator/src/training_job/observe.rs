@@ -518,6 +518,7 @@ mod tests {
                 nodes: Vec::new(),
                 crossing: false,
                 created: Timestamp::default(),
+                seen: Timestamp::default(),
             },
             resume: None,
             terms: Some(Terms {
@@ -527,7 +528,6 @@ mod tests {
                 min_nodes: None,
             }),
             uid: "map-1".into(),
-            seen: None,
         };
         let of = |job: &str| {
             let mirrors = Mirrors {
