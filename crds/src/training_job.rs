@@ -318,7 +318,7 @@ pub struct TrainingJobStatus {
     /// Why it is there, or what it waits for: the reason of the condition that says most about the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Assigned, Running, CheckpointDurable, Suspended, Complete, Failed.
+    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -332,6 +332,9 @@ pub struct TrainingJobStatus {
     /// the job runs.
     #[serde(default)]
     pub replans: u32,
+    /// Attempts in a row that ended because checkpoints could not be read; they are not charged.
+    #[serde(default)]
+    pub unreadable: u32,
     /// Class of the nodes that the job runs on: the one that it names, or what was the Fabric's default when
     /// the operator first looked at it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -195,6 +195,7 @@ fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() 
         step: 7,
         loss: None,
         checkpoint: None,
+        passed_over: Some("an older one".to_owned()),
     };
     progress.write(&pods.run_dir(1)).unwrap();
     let told = Some(progress);
@@ -217,6 +218,7 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
             step: 5,
             digest: "abc".to_owned(),
         }),
+        passed_over: None,
     };
     progress.write(&pods.run_dir(0)).unwrap();
     let told = Some(progress);

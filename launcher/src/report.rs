@@ -6,19 +6,20 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use wire::run_dir::CheckpointRef;
+use wire::run_dir::{Cause, CheckpointRef};
 use wire::termination::{Outcome, TerminationMessage};
 
 use crate::environment::Place;
 use crate::gang::{Ending, Failure, Verdict};
 use crate::output::Tail;
 
-/// The message for how the ranks ended.
+/// The message for how the ranks ended. `cause`: what a rank has written about it; it explains a failure only.
 pub(crate) fn message(
     verdict: Verdict,
     place: &Place,
     tails: &[Tail],
     ack: Option<CheckpointRef>,
+    cause: Option<Cause>,
 ) -> TerminationMessage {
     let (outcome, failure) = match verdict {
         Verdict::Succeeded => (Outcome::Succeeded, None),
@@ -27,6 +28,7 @@ pub(crate) fn message(
     };
     let mut message = TerminationMessage {
         ack,
+        cause: cause.filter(|_| outcome == Outcome::Failed),
         ..TerminationMessage::new(outcome)
     };
     if let Some(Failure { rank, ending }) = failure {

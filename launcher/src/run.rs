@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use wire::run_dir::{self, CheckpointRef, Roster};
+use wire::run_dir::{self, Cause, CheckpointRef, Roster};
 
 use crate::args::Args;
 use crate::environment::{self, Place};
@@ -67,7 +67,7 @@ fn supervise(args: &Args) -> Result<i32, Error> {
     processes::adopt_orphans().map_err(Error::Orphans)?;
     let place = Place::read(|name| std::env::var(name).ok())?;
     let Some(roster) = roster(args, &notices)? else {
-        let message = report::message(Verdict::Interrupted(None), &place, &[], None);
+        let message = report::message(Verdict::Interrupted(None), &place, &[], None, None);
         report::write(&message, &args.termination_log);
         return Ok(Verdict::Interrupted(None).exit_code());
     };
@@ -309,7 +309,9 @@ impl<'a> Ranks<'a> {
     }
 
     fn write(&self, verdict: Verdict) {
-        let message = report::message(verdict, &self.place, &self.tails, self.ack.clone());
+        // Unreadable, it says no more than none at all.
+        let cause = Cause::read(&self.args.run_dir).ok().flatten();
+        let message = report::message(verdict, &self.place, &self.tails, self.ack.clone(), cause);
         report::write(&message, &self.args.termination_log);
     }
 

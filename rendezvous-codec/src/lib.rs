@@ -76,6 +76,7 @@ fn progress(progress: run_dir::Progress) -> Progress {
     Progress {
         step: progress.step,
         checkpoint: progress.checkpoint.map(checkpoint),
+        passed_over: progress.passed_over,
     }
 }
 

@@ -36,6 +36,8 @@ pub const VOID: &str = "void";
 pub const ACK: &str = "ack.json";
 /// How far training is; written by the lowest rank that is left, forwarded by its sidecar.
 pub const PROGRESS: &str = "progress.json";
+/// Why a rank ends that cannot go on, where the program itself is not at fault; written by each such rank.
+pub const CAUSE: &str = "cause.json";
 
 /// The attempt's assignment in the folder of its ConfigMap.
 pub const ASSIGNMENT: &str = "/etc/fireflyer/attempt/assignment.json.gz";
@@ -48,6 +50,8 @@ pub const ROSTER_LIMIT_BYTES: u64 = 4 << 20;
 pub const PROGRESS_LIMIT_BYTES: u64 = 4 << 10;
 /// Longest digest: 64 bytes in hexadecimal.
 pub const DIGEST_LIMIT_BYTES: usize = 128;
+/// Longest sentence that a rank writes for people, in characters.
+pub const TEXT_LIMIT_CHARS: usize = 512;
 
 /// Why a file of the run directory could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +98,33 @@ pub struct Progress {
     /// The newest durable checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
+    /// What the run has resumed from, and why from no newer checkpoint, where a newer one is damaged.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_text"
+    )]
+    pub passed_over: Option<String>,
+}
+
+/// Why a program could not go on, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// What it means for the job.
+    pub kind: CauseKind,
+    /// What happened, for people.
+    #[serde(deserialize_with = "text")]
+    pub message: String,
+}
+
+/// What it means for a job that its program could not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CauseKind {
+    /// Checkpoints exist and cannot be read now: another attempt may succeed.
+    CheckpointUnavailable,
+    /// Checkpoints exist and none can be loaded: no attempt will succeed.
+    NoUsableCheckpoint,
 }
 
 /// The gang, as it joined.
@@ -135,6 +166,13 @@ impl Progress {
     /// Replaces the progress.
     pub fn write(&self, dir: &Path) -> Result<(), Error> {
         write(&dir.join(PROGRESS), self)
+    }
+}
+
+impl Cause {
+    /// Reads why ranks of this node ended, if any has said so.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        read_if_any(&dir.join(CAUSE), PROGRESS_LIMIT_BYTES)
     }
 }
 
@@ -236,6 +274,23 @@ fn digest<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D
     Ok(text)
 }
 
+/// A sentence that ends up in a status: bounded, and without control characters.
+fn text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.chars().count() > TEXT_LIMIT_CHARS || text.chars().any(char::is_control) {
+        return Err(serde::de::Error::custom(format_args!(
+            "a sentence has at most {TEXT_LIMIT_CHARS} characters, none of them a control character"
+        )));
+    }
+    Ok(text)
+}
+
+fn some_text<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    text(deserializer).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +311,7 @@ mod tests {
                 step: 100,
                 digest: "ab".repeat(32),
             }),
+            passed_over: Some("resumed from attempt-1/step-80".to_owned()),
         };
         progress.write(dir.path()).unwrap();
         assert_eq!(Progress::read(dir.path()).unwrap(), Some(progress));
@@ -287,6 +343,26 @@ mod tests {
         assert!(matches!(error, Error::Read { .. }), "{error}");
         put(&target, b"again", READABLE).unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"again");
+    }
+
+    #[test]
+    fn a_cause_is_read_as_the_ranks_write_it_and_a_sentence_is_bounded() {
+        let dir = folder();
+        assert_eq!(Cause::read(dir.path()).unwrap(), None);
+        let write = |message: &str| {
+            let cause = serde_json::json!({"kind": "NoUsableCheckpoint", "message": message});
+            fs::write(dir.path().join(CAUSE), cause.to_string()).unwrap();
+        };
+        write("none loads");
+        let cause = Cause::read(dir.path()).unwrap().unwrap();
+        assert_eq!(
+            (cause.kind, &*cause.message),
+            (CauseKind::NoUsableCheckpoint, "none loads")
+        );
+        for wrong in ["two\nlines", &"x".repeat(TEXT_LIMIT_CHARS + 1)] {
+            write(wrong);
+            assert!(matches!(Cause::read(dir.path()), Err(Error::Parse { .. })));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run_dir::CheckpointRef;
+use crate::run_dir::{Cause, CheckpointRef};
 
 /// Where the launcher writes it.
 pub const PATH: &str = "/dev/termination-log";
@@ -54,6 +54,9 @@ pub struct TerminationMessage {
     /// The checkpoint that was saved because of the interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ack: Option<CheckpointRef>,
+    /// Why it failed, where the program itself is not at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// The last lines of the failed rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
@@ -68,6 +71,7 @@ impl TerminationMessage {
             exit_code: None,
             signal: None,
             ack: None,
+            cause: None,
             log: None,
         }
     }
@@ -86,8 +90,9 @@ impl TerminationMessage {
             }
             // Escapes make a byte of the log up to six bytes long, so shrink and look again.
             let Some(log) = &mut message.log else {
-                // Without a log only a digest no reader accepts can be this long.
+                // Without a log only what no reader accepts can be this long.
                 message.ack = None;
+                message.cause = None;
                 continue;
             };
             let shorter = tail(log, log.len() * 7 / 8).to_owned();
@@ -118,6 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::run_dir::{CauseKind, TEXT_LIMIT_CHARS};
 
     fn failed(log: &str) -> TerminationMessage {
         TerminationMessage {
@@ -142,6 +148,20 @@ mod tests {
         }
         .encode();
         assert!(bytes.len() <= 512, "{}", bytes.len());
+    }
+
+    #[test]
+    fn the_longest_cause_leaves_room_for_a_log() {
+        let message = TerminationMessage {
+            cause: Some(Cause {
+                kind: CauseKind::CheckpointUnavailable,
+                message: "\u{10ffff}".repeat(TEXT_LIMIT_CHARS),
+            }),
+            ..failed(&"x".repeat(4000))
+        };
+        let read = TerminationMessage::parse(&message.encode()).unwrap();
+        assert_eq!((&read.cause, &read.ack), (&message.cause, &message.ack));
+        assert!(read.log.is_some_and(|log| log.len() > 300));
     }
 
     #[test]

@@ -123,6 +123,7 @@ impl<'a> Draft<'a> {
             since: begun.map_or(self.now, |record| record.since),
             ended: None,
         });
+        self.forget_passed_over();
         self.set(Assigned, true, "Placed", &text);
         self.set(Running, false, "Joining", "Waiting for the gang to join");
         if is_news {
@@ -213,6 +214,7 @@ impl<'a> Draft<'a> {
             self.tell("Running", "Every rank trains".to_owned());
         }
         self.tell_lost();
+        self.tell_passed_over();
         // The first one is a transition; later ones wait for the next transition.
         if !self.status.is(CheckpointDurable) {
             self.learn_report();

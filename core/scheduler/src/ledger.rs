@@ -27,6 +27,8 @@ pub(crate) struct JobView<'a> {
     /// By attempt, then rank.
     pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
     pub(crate) report: Option<&'a Checkpoint>,
+    /// The newest attempt that has resumed from an older checkpoint than it should have, and why.
+    pub(crate) passed_over: Option<(u32, &'a str)>,
     /// Of the newest attempt that is.
     pub(crate) stuck: Option<&'a Stuck>,
 }
@@ -101,6 +103,9 @@ impl<'a> Ledger<'a> {
         for report in &snapshot.reports {
             if let Some(view) = views.get_mut(&report.job) {
                 view.report = view.report.max(Some(&report.checkpoint));
+                let passed_over = report.passed_over.as_deref();
+                let passed_over = passed_over.map(|text| (report.attempt, text));
+                view.passed_over = view.passed_over.max(passed_over);
             }
         }
         for stuck in &snapshot.stuck {

@@ -31,8 +31,8 @@ pub use planner::plan;
 pub use policy::{Backoff, Policy};
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem, Report,
-    Snapshot, Stuck, ZonePolicy,
+    Absent, Attempt, Cause, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem,
+    Report, Snapshot, Stuck, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,

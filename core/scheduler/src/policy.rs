@@ -55,6 +55,11 @@ pub struct Policy {
     pub failure_backoff: Backoff,
     /// After lost nodes and refusals.
     pub replan_backoff: Backoff,
+    /// After checkpoints that could not be read. Nobody's program is at fault, so nothing is charged; storage that
+    /// is away for an hour and a half ends no job.
+    pub storage_backoff: Backoff,
+    /// So many attempts in a row may end because checkpoints could not be read; then somebody has to look.
+    pub storage_attempts: u32,
 }
 
 impl Default for Policy {
@@ -83,6 +88,11 @@ impl Default for Policy {
                 base: Duration::from_secs(1),
                 cap: Duration::from_secs(60),
             },
+            storage_backoff: Backoff {
+                base: Duration::from_secs(10),
+                cap: Duration::from_secs(300),
+            },
+            storage_attempts: 24,
         }
     }
 }

@@ -328,8 +328,19 @@ pub struct Exit {
     pub reason: Option<String>,
     /// Last lines that the rank printed.
     pub log: Option<String>,
+    /// Why the program could not go on, as it said itself.
+    pub cause: Option<Cause>,
     /// When it ended: the first failure of a gang is the cause, the others follow from it.
     pub finished: Option<Timestamp>,
+}
+
+/// Why a program could not go on, where it is not at fault itself. The sentences say which checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Checkpoints exist and cannot be read now.
+    CheckpointUnavailable(String),
+    /// Checkpoints exist and none can be loaded.
+    NoUsableCheckpoint(String),
 }
 
 /// A gang that waits to be ended: those who are left cannot go on.
@@ -350,6 +361,10 @@ pub struct Stuck {
 pub struct Report {
     /// The job.
     pub job: JobKey,
+    /// The attempt that reported it.
+    pub attempt: u32,
     /// Its newest durable checkpoint.
     pub checkpoint: Checkpoint,
+    /// What the attempt has resumed from, and why from no newer checkpoint, where a newer one is damaged.
+    pub passed_over: Option<String>,
 }

@@ -57,6 +57,8 @@ pub enum ConditionKind {
     Running,
     /// A checkpoint of the job is known to be durable.
     CheckpointDurable,
+    /// The attempt resumed from an older checkpoint, because a newer one is damaged.
+    CheckpointPassedOver,
     /// The job released its nodes because its spec asks for it.
     Suspended,
     /// Every rank ended well.
@@ -74,6 +76,7 @@ impl ConditionKind {
             Self::Assigned => "Assigned",
             Self::Running => "Running",
             Self::CheckpointDurable => "CheckpointDurable",
+            Self::CheckpointPassedOver => "CheckpointPassedOver",
             Self::Suspended => "Suspended",
             Self::Complete => "Complete",
             Self::Failed => "Failed",
@@ -82,10 +85,11 @@ impl ConditionKind {
     }
 
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Assigned,
         Self::Running,
         Self::CheckpointDurable,
+        Self::CheckpointPassedOver,
         Self::Suspended,
         Self::Complete,
         Self::Failed,
@@ -190,6 +194,8 @@ pub struct Status {
     /// Attempts in a row that ended by no fault of the program (lost nodes, refusals). Lengthens
     /// the back-off, charges nothing, and is 0 again once the job runs.
     pub replans: u32,
+    /// Attempts in a row that ended because checkpoints could not be read. They charge nothing.
+    pub unreadable: u32,
     /// Class of the job's nodes and processes on each, as they were resolved when the job was first recorded.
     pub class: Option<(Class, u32)>,
     /// Nodes whose trainer runs: all or none, since it is written on transitions only.

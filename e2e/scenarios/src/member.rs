@@ -259,6 +259,7 @@ impl Member {
             step,
             loss: Some(1.0 / step as f64),
             checkpoint,
+            passed_over: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use wire::run_dir::Roster;
+use wire::run_dir::{CauseKind, Roster};
 use wire::termination::{Outcome, TerminationMessage};
 
 use crate::node::{Node, Process, processes, wait_until};
@@ -55,6 +55,23 @@ fn a_rank_that_dies_of_a_signal_is_reported_as_such() {
         (node.message().exit_code, node.message().signal),
         (None, Some(11))
     );
+}
+
+#[test]
+fn why_a_rank_could_not_go_on_is_told_of_a_failure_only() {
+    let write = r#"echo '{"kind":"NoUsableCheckpoint","message":"none loads"}' > $DIR/cause.json"#;
+    let told = |script: &str| {
+        let node = Node::new(1);
+        node.start(&format!("{write}; {script}")).end();
+        node.message().cause
+    };
+    let cause = told("exit 1").unwrap();
+    assert_eq!(
+        (cause.kind, &*cause.message),
+        (CauseKind::NoUsableCheckpoint, "none loads")
+    );
+    assert_eq!(told("exit 0"), None);
+    assert_eq!(told("echo nonsense > $DIR/cause.json; exit 1"), None);
 }
 
 #[test]

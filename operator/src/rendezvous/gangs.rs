@@ -427,8 +427,9 @@ impl Gangs {
     }
 
     fn publish(&self) {
-        let checkpoints = self.gangs.iter().filter_map(|((job, _), meeting)| {
-            let checkpoint = meeting.membership.view().progress.checkpoint.clone()?;
+        let checkpoints = self.gangs.iter().filter_map(|((job, attempt), meeting)| {
+            let progress = &meeting.membership.view().progress;
+            let checkpoint = progress.checkpoint.clone()?;
             let checkpoint = scheduler::Checkpoint {
                 attempt: checkpoint.attempt,
                 step: checkpoint.step,
@@ -436,7 +437,9 @@ impl Gangs {
             };
             Some(Report {
                 job: job.clone(),
+                attempt: *attempt,
                 checkpoint,
+                passed_over: progress.passed_over.clone(),
             })
         });
         let stuck = self

@@ -46,6 +46,7 @@ pub fn to_api(
         attempt: status.attempt,
         restarts: status.restarts,
         replans: status.replans,
+        unreadable: status.unreadable,
         node_class: status.class.as_ref().map(|(class, _)| class.to_string()),
         procs_per_node: status.class.as_ref().map(|(_, procs)| *procs),
         ready_nodes: status.ready,
@@ -140,6 +141,7 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
         attempt: status.attempt,
         restarts: status.restarts,
         replans: status.replans,
+        unreadable: status.unreadable,
         class: class(status),
         ready: status.ready_nodes,
         membership: status.membership.as_ref().and_then(members::from_api),
@@ -277,6 +279,7 @@ mod tests {
             attempt: 3,
             restarts: 1,
             replans: 2,
+            unreadable: 4,
             ready: 4,
             membership: Some(Membership {
                 attempt: 3,

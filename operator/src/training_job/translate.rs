@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
+use scheduler::{Cause, Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
 use topology::NodeName;
 use wire::assignment::{self, Assignment, LIMIT_BYTES};
-use wire::run_dir::CheckpointRef;
+use wire::run_dir::{self, CauseKind, CheckpointRef};
 use wire::termination::{Outcome, TerminationMessage};
 
 use crate::mirror::{Kept, Key};
@@ -377,6 +377,7 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
                 signal: message.signal,
                 reason: oom(ended),
                 log: message.log,
+                cause: message.cause.map(cause),
                 ..exit
             }),
         };
@@ -471,6 +472,14 @@ fn cut(text: &str) -> String {
         end -= 1;
     }
     text[..end].to_owned()
+}
+
+/// Why a program could not go on, as the planner names it.
+fn cause(said: run_dir::Cause) -> Cause {
+    match said.kind {
+        CauseKind::CheckpointUnavailable => Cause::CheckpointUnavailable(said.message),
+        CauseKind::NoUsableCheckpoint => Cause::NoUsableCheckpoint(said.message),
+    }
 }
 
 /// A checkpoint as the planner names it.

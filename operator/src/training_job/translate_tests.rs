@@ -150,6 +150,17 @@ fn the_launchers_word_decides() {
 }
 
 #[test]
+fn why_a_program_could_not_go_on_reaches_the_planner() {
+    let failed = r#"{"outcome":"Failed","rank":0,"exitCode":1,
+        "cause":{"kind":"NoUsableCheckpoint","message":"none loads"}}"#;
+    let PodState::Failed(exit) = state(ended(1, "Error", failed)) else {
+        panic!("not failed")
+    };
+    let cause = Cause::NoUsableCheckpoint("none loads".to_owned());
+    assert_eq!(exit.cause, Some(cause));
+}
+
+#[test]
 fn without_a_word_the_exit_code_and_the_circumstances_decide() {
     assert_eq!(state(ended(0, "Completed", "")), PodState::Succeeded);
     assert_eq!(

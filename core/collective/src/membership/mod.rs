@@ -480,6 +480,9 @@ impl Membership {
         if progress.checkpoint.as_ref().map(order) > self.progress.checkpoint.as_ref().map(order) {
             self.progress.checkpoint = progress.checkpoint;
         }
+        if progress.passed_over.is_some() {
+            self.progress.passed_over = progress.passed_over;
+        }
     }
 
     fn break_with(&mut self, reason: Break) -> Break {

@@ -402,6 +402,7 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
         let progress = Some(Progress {
             step,
             checkpoint: Some(checkpoint),
+            passed_over: (step == 20).then(|| "an older one".to_owned()),
         });
         Event::Heartbeat {
             connection: all[0],
@@ -415,6 +416,7 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
         (progress.step, progress.checkpoint.map(|c| c.step)),
         (20, Some(10))
     );
+    assert_eq!(progress.passed_over.as_deref(), Some("an older one"));
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Progress {
     pub step: u64,
     /// The newest durable checkpoint.
     pub checkpoint: Option<Checkpoint>,
+    /// What the run has resumed from, and why from no newer checkpoint.
+    pub passed_over: Option<String>,
 }
 
 /// Why a peer is suspected.

@@ -2,7 +2,7 @@
 
 use super::Draft;
 use crate::status::Checkpoint;
-use crate::status::ConditionKind::CheckpointDurable;
+use crate::status::ConditionKind::{CheckpointDurable, CheckpointPassedOver};
 
 /// Reason of CheckpointDurable when the job acknowledged the checkpoint at the end of an attempt:
 /// nothing newer can exist, so the next attempt is pinned to it.
@@ -40,6 +40,27 @@ impl Draft<'_> {
                 report.step, report.attempt
             );
             self.learn(report.clone(), "Reported", &text);
+        }
+    }
+
+    /// Says that the attempt has not resumed from the checkpoint that it should have.
+    pub(super) fn tell_passed_over(&mut self) {
+        let attempt = self.status.attempt;
+        let Some((_, text)) = self.view.passed_over.filter(|(by, _)| *by == attempt) else {
+            return;
+        };
+        if !self.status.is(CheckpointPassedOver) {
+            let message = format!("Attempt {attempt} {text}");
+            self.set(CheckpointPassedOver, true, "CheckpointDamaged", &message);
+            self.warn("CheckpointPassedOver", message);
+        }
+    }
+
+    /// A new attempt has passed over nothing yet.
+    pub(super) fn forget_passed_over(&mut self) {
+        if self.status.is(CheckpointPassedOver) {
+            let text = "A later attempt has begun";
+            self.set(CheckpointPassedOver, false, "NextAttempt", text);
         }
     }
 

@@ -3,7 +3,7 @@
 use topology::NodeName;
 
 use super::Draft;
-use crate::snapshot::Exit;
+use crate::snapshot::{Cause, Exit};
 use crate::status::ConditionKind::{Assigned, Complete, Failed, Running};
 use crate::status::{Failure, Phase};
 
@@ -33,7 +33,9 @@ impl Draft<'_> {
     pub(crate) fn fail(&mut self, node: NodeName, exit: &Exit) {
         let message = describe(&node, exit);
         let allowed = self.job.max_restarts;
-        if self.status.restarts < allowed {
+        if let Some(cause) = &exit.cause {
+            self.could_not_resume(&message, cause);
+        } else if self.status.restarts < allowed {
             self.status.restarts += 1;
             let backoff = self.policy.failure_backoff;
             self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
@@ -58,6 +60,31 @@ impl Draft<'_> {
         });
     }
 
+    /// Checkpoints exist, and the program could load none: it may try again later, or nothing will help. Without
+    /// them it would train what it has trained already.
+    fn could_not_resume(&mut self, message: &str, cause: &Cause) {
+        let tried = self.status.unreadable;
+        let (reason, text) = match cause {
+            Cause::CheckpointUnavailable(why) if tried < self.policy.storage_attempts => {
+                self.void("CheckpointUnavailable", message);
+                self.status.unreadable = tried + 1;
+                let backoff = self.policy.storage_backoff;
+                self.status.retry_at = Some(backoff.after(self.now, self.status.unreadable));
+                self.set(Running, false, "CheckpointUnavailable", why);
+                self.warn("CheckpointUnavailable", why.clone());
+                return;
+            }
+            Cause::CheckpointUnavailable(why) => (
+                "CheckpointUnavailable",
+                format!("{why}; tried {} times", tried + 1),
+            ),
+            Cause::NoUsableCheckpoint(why) => ("NoUsableCheckpoint", why.clone()),
+        };
+        self.end(Phase::Failed, reason, message);
+        self.set(Failed, true, reason, &text);
+        self.warn("Failed", text);
+    }
+
     /// Lengthens the back-off that charges nothing.
     pub(crate) fn back_off(&mut self) {
         self.status.replans = self.status.replans.saturating_add(1);
@@ -69,6 +96,7 @@ impl Draft<'_> {
     fn void(&mut self, reason: &str, message: &str) {
         self.learn_saved();
         self.status.phase = Phase::Restarting;
+        self.status.unreadable = 0;
         self.status.ready = 0;
         self.status.zones = Vec::new();
         self.close(reason);
@@ -107,5 +135,11 @@ fn describe(node: &NodeName, exit: &Exit) -> String {
         .reason
         .as_ref()
         .map_or_else(String::new, |reason| format!(" ({reason})"));
-    format!("{who} on node {node} {how}{why}")
+    let cause = match &exit.cause {
+        Some(Cause::CheckpointUnavailable(text) | Cause::NoUsableCheckpoint(text)) => {
+            format!(": {text}")
+        }
+        None => String::new(),
+    };
+    format!("{who} on node {node} {how}{why}{cause}")
 }

@@ -17,6 +17,7 @@ impl Draft<'_> {
     /// The gang has left after an interruption.
     pub(crate) fn left(&mut self) {
         self.learn_saved();
+        self.status.unreadable = 0;
         if self.job.suspend {
             self.suspended();
         } else {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Ready, Report,
-    Snapshot, Timestamp, Wish,
+    Action, Cause, Checkpoint, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Ready,
+    Report, Snapshot, Status, Timestamp, Wish,
 };
 
 use crate::absence::confirm;
@@ -196,6 +196,123 @@ fn an_acknowledgement_is_recorded_whatever_else_ended_the_attempt() {
     }
 }
 
+/// The newest attempt gets its nodes again and its program cannot go on for this reason; what is recorded then.
+fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &Cause) -> Status {
+    let mut pod = snapshot.pods[0].clone();
+    fail(&mut pod, 0, at(*now));
+    if let PodState::Failed(exit) = &mut pod.state {
+        exit.cause = Some(cause.clone());
+    }
+    snapshot.pods[0] = pod;
+    step(snapshot, at(*now));
+    snapshot.pods.clear();
+    let status = snapshot.jobs[0].status.clone();
+    if let Some(retry) = status.retry_at {
+        step(snapshot, retry);
+        for pod in &mut snapshot.pods {
+            pod.state = PodState::Running;
+        }
+        *now = retry.as_millis() / 1000 + 1;
+        step(snapshot, at(*now));
+    }
+    status
+}
+
+#[test]
+fn checkpoints_that_cannot_be_read_now_are_tried_again_and_charge_nothing() {
+    let mut snapshot = running(1);
+    let cause = Cause::CheckpointUnavailable("failed to read: stale".to_owned());
+    let mut now = 12;
+    let began = now;
+    for nth in 1..=24 {
+        let failed = now;
+        let status = cannot_resume(&mut snapshot, &mut now, &cause);
+        assert_eq!(
+            (status.phase, status.restarts, status.unreadable),
+            (Phase::Restarting, 0, nth)
+        );
+        let pause = Duration::from_secs((5 << nth.min(6)).min(300));
+        assert_eq!(status.retry_at, Some(at(failed) + pause));
+        let running = &status.conditions[&ConditionKind::Running];
+        assert_eq!(
+            (&*running.reason, &*running.message),
+            ("CheckpointUnavailable", "failed to read: stale")
+        );
+    }
+    assert!(now - began > 90 * 60, "storage may be away for so long");
+    let status = cannot_resume(&mut snapshot, &mut now, &cause);
+    assert_eq!((status.phase, status.restarts), (Phase::Failed, 0));
+    let failed = &status.conditions[&ConditionKind::Failed];
+    assert_eq!(
+        (&*failed.reason, &*failed.message),
+        (
+            "CheckpointUnavailable",
+            "failed to read: stale; tried 25 times"
+        )
+    );
+}
+
+#[test]
+fn any_other_end_of_an_attempt_begins_the_count_of_unreadable_checkpoints_anew() {
+    let mut snapshot = running(1);
+    let cause = Cause::CheckpointUnavailable("stale".to_owned());
+    let mut now = 12;
+    cannot_resume(&mut snapshot, &mut now, &cause);
+    fail(&mut snapshot.pods[0], 0, at(now));
+    let status = recorded(&decide(&snapshot, at(now)), "train");
+    assert_eq!((status.restarts, status.unreadable), (1, 0));
+}
+
+#[test]
+fn a_job_of_which_no_checkpoint_loads_is_not_tried_again() {
+    let mut snapshot = running(1);
+    let cause = Cause::NoUsableCheckpoint("tried attempt-1/step-9: torn".to_owned());
+    let status = cannot_resume(&mut snapshot, &mut 12, &cause);
+    assert_eq!((status.phase, status.restarts), (Phase::Failed, 0));
+    let failed = &status.conditions[&ConditionKind::Failed];
+    assert_eq!(
+        (&*failed.reason, &*failed.message),
+        ("NoUsableCheckpoint", "tried attempt-1/step-9: torn")
+    );
+}
+
+#[test]
+fn a_damaged_checkpoint_that_was_passed_over_is_a_condition_until_the_next_attempt() {
+    let mut snapshot = running(1);
+    snapshot.reports.push(Report {
+        job: snapshot.jobs[0].key.clone(),
+        attempt: 1,
+        checkpoint: Checkpoint {
+            attempt: 1,
+            step: 7,
+            digest: "d".to_owned(),
+        },
+        passed_over: Some("resumed from attempt-1/step-7; attempt-1/step-9: torn".to_owned()),
+    });
+    step(&mut snapshot, at(5));
+    let passed_over = |snapshot: &Snapshot| {
+        let conditions = &snapshot.jobs[0].status.conditions;
+        let condition = conditions
+            .get(&ConditionKind::CheckpointPassedOver)
+            .unwrap();
+        (condition.holds, condition.message.clone())
+    };
+    let text = "Attempt 1 resumed from attempt-1/step-7; attempt-1/step-9: torn";
+    assert_eq!(passed_over(&snapshot), (true, text.to_owned()));
+    assert!(decide(&snapshot, at(6)).is_empty(), "it is said once");
+    fail(&mut snapshot.pods[0], 0, at(9));
+    step(&mut snapshot, at(9));
+    snapshot.pods.clear();
+    step(&mut snapshot, at(20));
+    assert_eq!(snapshot.jobs[0].status.attempt, 2);
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Running;
+    }
+    // The rendezvous still knows the gang of the attempt before.
+    step(&mut snapshot, at(21));
+    assert!(!passed_over(&snapshot).0);
+}
+
 #[test]
 fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
     let mut snapshot = running(1);
@@ -207,7 +324,9 @@ fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
     let job = snapshot.jobs[0].key.clone();
     snapshot.reports.push(Report {
         job,
+        attempt: 1,
         checkpoint: checkpoint.clone(),
+        passed_over: None,
     });
     let plan = decide(&snapshot, at(5));
     assert_eq!(

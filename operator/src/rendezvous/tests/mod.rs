@@ -382,6 +382,7 @@ async fn checkpoints_and_suspects_reach_the_planner() {
         step: 130,
         loss: Some(0.5),
         checkpoint: Some(checkpoint),
+        passed_over: Some("resumed from attempt-1/step-120".to_owned()),
     };
     first
         .say(&ToOperator::Heartbeat {
@@ -393,6 +394,10 @@ async fn checkpoints_and_suspects_reach_the_planner() {
     })
     .await;
     assert_eq!(reports.checkpoints[0].checkpoint.step, 120);
+    assert_eq!(
+        reports.checkpoints[0].passed_over.as_deref(),
+        Some("resumed from attempt-1/step-120")
+    );
     assert_eq!(&*reports.checkpoints[0].job.name, "digits");
 
     let (reason, detail) = (SuspectReason::Dead, "its link closed".to_owned());
@@ -447,6 +452,7 @@ async fn a_node_that_is_heard_again_is_suspected_no_longer_than_its_time() {
                 step: 130,
                 loss: None,
                 checkpoint: Some(checkpoint),
+                passed_over: None,
             }),
         })
         .await;
