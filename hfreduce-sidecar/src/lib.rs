@@ -3,6 +3,7 @@
 //! What happens in which order is `collective::machine`'s to say; bytes are moved here.
 
 pub mod args;
+pub mod background;
 pub mod bench;
 pub mod codec;
 mod dial;

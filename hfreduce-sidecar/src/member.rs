@@ -8,6 +8,7 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, OnPeerLoss, Timing
 use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 
+use crate::background::Before;
 use crate::introduce::Credentials;
 use crate::meet::{Checksum, Preference, Rdma};
 use crate::numa::Places;
@@ -92,6 +93,8 @@ pub struct Options {
     pub traffic_class: u8,
     /// Where memory and the engine lie.
     pub places: Places,
+    /// What is done before memory is made for inputs or results: nothing, but in tests that make that slow.
+    pub before_memory: Before,
 }
 
 impl Options {
@@ -108,6 +111,7 @@ impl Options {
             checksum: Checksum::default(),
             traffic_class: 0,
             places: Places::default(),
+            before_memory: Before::default(),
         }
     }
 }

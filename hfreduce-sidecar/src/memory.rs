@@ -11,7 +11,8 @@ use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
 use wire::transport::Lent;
 
-use crate::pool::{Pool, PoolError, ResultBlock};
+use crate::background::Background;
+use crate::pool::{Pool, PoolError, ResultBlock, Wanted};
 
 /// A region that no buffer holds, or that is in use: a bug in the protocol, which ends the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +99,7 @@ impl Memory {
         self.add_edges(WORLD, sizes)
     }
 
-    /// Slots for the edges of a group. Pages that nothing is written to cost nothing.
+    /// Slots for the edges of a group. Pages come when something is first written to them.
     pub fn add_edges(&mut self, group: GroupId, sizes: &Sizes) -> Result<(), segment::Error> {
         let slots = usize::from(sizes.slots);
         let chunk_bytes = sizes.chunk_bytes as usize;
@@ -109,7 +110,7 @@ impl Memory {
         let edge = || {
             let bytes = slots * chunk_bytes;
             let (writers, home) = (Writers::Creator, self.pool.home());
-            let segment = Segment::create_at("fireflyer-slots", bytes, writers, home)?;
+            let segment = Segment::create_untouched("fireflyer-slots", bytes, writers, home)?;
             Ok(Slots {
                 block: Some(Block::new(segment)),
                 ..empty()
@@ -224,19 +225,37 @@ impl Memory {
         Ok(())
     }
 
+    /// The same in the background, if there is one and no memory that was used before.
+    pub fn prepare(
+        &mut self,
+        (group, op): (GroupId, OpId),
+        bytes: usize,
+        background: Option<&mut Background>,
+    ) -> Result<(), PoolError> {
+        if bytes > 0 && !self.results.contains_key(&(group, op)) {
+            let wanted = Wanted::Result(group, op);
+            let block = self.pool.prepare(wanted, bytes, background)?;
+            self.results.insert((group, op), block);
+        }
+        Ok(())
+    }
+
     /// The segment of an operation's result, if it has any bytes.
     pub fn result(&self, group: GroupId, op: OpId) -> Option<&ResultBlock> {
         self.results.get(&(group, op))
     }
 
     /// Provides for what a local rank gets from an operation for itself.
-    pub fn provide_own(
+    pub fn prepare_own(
         &mut self,
         own: (GroupId, OpId, usize),
         bytes: usize,
+        background: Option<&mut Background>,
     ) -> Result<(), PoolError> {
         if bytes > 0 && !self.owns.contains_key(&own) {
-            let block = self.pool.take(bytes)?;
+            let (group, _, rank) = own;
+            let wanted = Wanted::Own(group, rank);
+            let block = self.pool.prepare(wanted, bytes, background)?;
             self.owns.insert(own, block);
         }
         Ok(())
@@ -325,11 +344,11 @@ impl Memory {
             }
             Buffer::Result { group, op } => {
                 let block = &self.results.get(&(group, op))?.block;
-                (block, 0, block.segment().len())
+                (block, 0, block.len())
             }
             Buffer::Own { group, op, rank } => {
                 let block = &self.owns.get(&(group, op, rank))?.block;
-                (block, 0, block.segment().len())
+                (block, 0, block.len())
             }
             Buffer::Receive {
                 group,

@@ -395,6 +395,7 @@ impl Node {
             listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
             limit_bytes: self.options.limit_bytes,
             places: self.options.places.clone(),
+            before_memory: self.options.before_memory.clone(),
             welcomed: self.welcomed.clone(),
             awaited,
             commands: orders,

@@ -1,11 +1,17 @@
 //! Segments for results, used again for results of about their size. Owns how much memory results may hold.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use collective::machine::{GroupId, OpId};
 use wire::block::Block;
 use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
 
+use crate::background::{Answer, Background, Unable};
+
+/// What the kernel calls them.
+const NAME: &str = "fireflyer-result";
 /// Idle result segments that are kept: what the buckets of a model in flight need.
 const IDLE_LIMIT: usize = 64;
 
@@ -35,9 +41,31 @@ pub enum PoolError {
         /// The limit.
         limit: usize,
     },
+    /// It is being made.
+    #[error("memory for the result is being made")]
+    Preparing,
     /// The kernel has none.
     #[error(transparent)]
     Segment(#[from] segment::Error),
+    /// Nobody can make it.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+}
+
+/// What memory is made for: one thing at a time for each of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wanted {
+    /// The result of an operation.
+    Result(GroupId, OpId),
+    /// What a local rank's first call that waits in a group gets for itself.
+    Own(GroupId, usize),
+}
+
+/// A segment that is being made, of this size.
+#[derive(Debug)]
+struct Making {
+    bytes: usize,
+    answer: Answer<Result<Segment, segment::Error>>,
 }
 
 /// A segment for results, by the number that clients know it by.
@@ -51,7 +79,7 @@ pub struct ResultBlock {
 
 impl ResultBlock {
     fn len(&self) -> usize {
-        self.block.segment().len()
+        self.block.len()
     }
 }
 
@@ -64,6 +92,8 @@ pub struct Pool {
     held_bytes: usize,
     limit_bytes: usize,
     home: Home,
+    /// At most one for each rank and group, and one for each group.
+    making: BTreeMap<Wanted, Making>,
     /// Segments that were unmapped, whose numbers clients should forget.
     gone: Vec<u32>,
 }
@@ -77,6 +107,7 @@ impl Pool {
             held_bytes: 0,
             limit_bytes,
             home,
+            making: BTreeMap::new(),
             gone: Vec::new(),
         }
     }
@@ -86,8 +117,87 @@ impl Pool {
         &self.home
     }
 
-    /// A segment for a result of `bytes`. Idle ones are given up for it where that is needed.
+    /// A segment for a result of `bytes`. Idle ones are given up for it where that is needed. A new one has no page yet.
     pub fn take(&mut self, bytes: usize) -> Result<ResultBlock, PoolError> {
+        if let Some(idle) = self.find(bytes)? {
+            return Ok(idle);
+        }
+        let (name, writers) = (NAME, Writers::UntilSealed);
+        let segment = Segment::create_untouched(name, bytes, writers, &self.home)?;
+        self.held_bytes += segment.len();
+        Ok(self.number(segment))
+    }
+
+    /// The same with all pages of a new one, which is made in the background: until then the answer is
+    /// [`PoolError::Preparing`], and what was made for somebody who does not come again serves others. Without one it comes
+    /// at once, and its pages later.
+    pub fn prepare(
+        &mut self,
+        wanted: Wanted,
+        bytes: usize,
+        background: Option<&mut Background>,
+    ) -> Result<ResultBlock, PoolError> {
+        let Some(background) = background else {
+            return self.take(bytes);
+        };
+        let failed = self.collect(wanted);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if self.making.contains_key(&wanted) {
+            return Err(PoolError::Preparing);
+        }
+        if let Some(idle) = self.find(bytes)? {
+            return Ok(idle);
+        }
+        let home = self.home.clone();
+        let make = move || Segment::create_at(NAME, bytes, Writers::UntilSealed, &home);
+        let answer = background.ask(make)?;
+        let bytes = segment::size_class(bytes);
+        self.held_bytes += bytes;
+        self.making.insert(wanted, Making { bytes, answer });
+        Err(PoolError::Preparing)
+    }
+
+    /// Takes what has been made since. Why what this one wants could not be, if so.
+    fn collect(&mut self, wanted: Wanted) -> Option<PoolError> {
+        let mut made = Vec::new();
+        self.making
+            .retain(|key, making| match making.answer.take() {
+                None => true,
+                Some(answer) => {
+                    made.push((*key, making.bytes, answer));
+                    false
+                }
+            });
+        let mut failed = None;
+        for (key, bytes, answer) in made {
+            let error = match answer {
+                Ok(Ok(segment)) => {
+                    let result = self.number(segment);
+                    self.put_back(result);
+                    continue;
+                }
+                Ok(Err(error)) => error.into(),
+                Err(unable) => unable.into(),
+            };
+            self.held_bytes -= bytes;
+            if key == wanted {
+                failed = Some(error);
+            }
+        }
+        failed
+    }
+
+    fn number(&mut self, segment: Segment) -> ResultBlock {
+        let number = self.next_number;
+        self.next_number += 1;
+        let block = Block::new(segment);
+        ResultBlock { number, block }
+    }
+
+    /// An idle segment that fits. None: there is room for a new one.
+    fn find(&mut self, bytes: usize) -> Result<Option<ResultBlock>, PoolError> {
         let class = segment::size_class(bytes);
         if class > self.limit_bytes {
             return Err(PoolError::TooLarge {
@@ -103,7 +213,7 @@ impl Pool {
             .filter(|at| fits(&self.idle[*at]))
             .min_by_key(|at| self.idle[*at].len());
         if let Some(at) = best {
-            return Ok(self.idle.swap_remove(at));
+            return Ok(Some(self.idle.swap_remove(at)));
         }
         while self.held_bytes.saturating_add(class) > self.limit_bytes && !self.idle.is_empty() {
             let oldest = self.idle.remove(0);
@@ -116,13 +226,7 @@ impl Pool {
                 limit: self.limit_bytes,
             });
         }
-        let segment =
-            Segment::create_at("fireflyer-result", bytes, Writers::UntilSealed, &self.home)?;
-        self.held_bytes += segment.len();
-        let number = self.next_number;
-        self.next_number += 1;
-        let block = Block::new(segment);
-        Ok(ResultBlock { number, block })
+        Ok(None)
     }
 
     /// Nobody reads a result any more. What somebody may still write to never holds another.

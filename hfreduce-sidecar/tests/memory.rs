@@ -4,9 +4,14 @@
 
 mod gang;
 
-use std::sync::Barrier;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use gang::{Gang, PATIENCE, failure, filled, run, sum, to_f32s};
+use collective::machine::Timing;
+use gang::{Gang, PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use hfreduce_sidecar::background::Before;
 use hfreduce_sidecar::member::Options;
 use wire::client::{Client, ResultView, Ticket};
 use wire::entry::FailureKind;
@@ -120,4 +125,97 @@ fn a_call_that_disagrees_on_its_own_node_does_not_wait_for_memory() {
         client.wait(second, PATIENCE).unwrap();
         run(&client, Call::barrier(), &[]).unwrap();
     });
+}
+
+/// Memory that is made only as often as somebody allows, or at will once nobody can any more.
+fn slow_memory() -> (Before, Sender<()>) {
+    let (allow, allowed) = channel();
+    let allowed = Mutex::new(allowed);
+    let before = Before::call(move || {
+        allowed.lock().unwrap().recv().ok();
+    });
+    (before, allow)
+}
+
+#[test]
+fn memory_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
+    // A tenth of what is usual.
+    let timing = Timing {
+        heartbeat: Duration::from_millis(25),
+        suspect: Duration::from_millis(500),
+        lost: Duration::from_secs(1),
+        ..Timing::default()
+    };
+    let (before, allow) = slow_memory();
+    let gang = Gang::over(
+        2,
+        1,
+        |options, rank| Options {
+            timing,
+            before_memory: if rank == 0 {
+                before.clone()
+            } else {
+                Before::default()
+            },
+            ..options
+        },
+        |_| {},
+    );
+    let (slow, other) = (gang.client(0), gang.client(1));
+    let suspects = || {
+        let metrics = gang.nodes[1].registry.text().unwrap();
+        counter(&metrics, "fireflyer_hfreduce_suspects_total ")
+    };
+    let longer_than_lost = || {
+        let start = Instant::now();
+        wait_until(|| {
+            assert_eq!(suspects(), 0, "a node that makes memory is a suspect");
+            start.elapsed() > timing.lost + timing.suspect
+        });
+    };
+    let one = f32s(&[1.0]);
+    thread::scope(|scope| {
+        // It asks for an input, which comes late; then the result of its call does.
+        let late = scope.spawn(|| run(&slow, sum(1), &one).unwrap());
+        longer_than_lost();
+        let early = scope.spawn(|| run(&other, sum(1), &one).unwrap());
+        assert!(!late.is_finished() && !early.is_finished());
+        allow.send(()).unwrap();
+        longer_than_lost();
+        assert!(!late.is_finished() && !early.is_finished());
+        drop(allow);
+        for output in [late, early] {
+            assert_eq!(output.join().unwrap().result[..], f32s(&[2.0]));
+        }
+    });
+}
+
+#[test]
+fn a_call_that_waits_for_memory_counts_though_its_process_leaves() {
+    let (before, allow) = slow_memory();
+    let options = |options, rank| Options {
+        before_memory: if rank == 0 {
+            before.clone()
+        } else {
+            Before::default()
+        },
+        ..options
+    };
+    let gang = Gang::over(2, 1, options, |_| {});
+    let (leaves, stays) = (gang.client(0), gang.client(1));
+    allow.send(()).unwrap();
+    let input = filled(&leaves, &f32s(&[1.0]));
+    leaves.submit(sum(1), Some(input), PATIENCE).unwrap();
+    drop(leaves);
+    let output = run(&stays, sum(1), &f32s(&[2.0])).unwrap();
+    assert_eq!(output.result[..], f32s(&[3.0]));
+}
+
+#[test]
+fn what_a_process_was_lent_counts_for_the_next_one_in_its_place() {
+    let gang = small(1, 1);
+    let ask = |client: &Client| client.buffer(3 * LIMIT_BYTES / 4, PATIENCE).map(|_| ());
+    ask(&gang.client(0)).unwrap();
+    let refused = ask(&gang.client(0)).unwrap_err().to_string();
+    assert!(refused.contains("may use for inputs"), "{refused}");
 }

@@ -5,10 +5,11 @@
 //! Other processes write where the segment lets them, whatever is borrowed here: see `segment`.
 
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::segment::{Segment, View};
+use crate::segment::{self, Mapping, Segment, View};
 
 /// A segment that is borrowed in ranges.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct Block {
     number: u64,
     /// Whether somebody else may still write to a range of it: see [`Lending`].
     forsaken: AtomicBool,
+    /// Whether its pages are given back at its end.
+    releases: AtomicBool,
     /// A range in use each: as many as there are chunks in work, some dozens.
     borrows: Mutex<Vec<Borrow>>,
 }
@@ -46,13 +49,40 @@ impl Block {
             segment,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             forsaken: AtomicBool::new(false),
+            releases: AtomicBool::new(false),
             borrows: Mutex::default(),
         })
     }
 
-    /// The segment: for its size and its descriptor.
-    pub fn segment(&self) -> &Segment {
-        &self.segment
+    /// Its size.
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> usize {
+        self.segment.len()
+    }
+
+    /// The descriptor of its segment, to be handed to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd()
+    }
+
+    /// From here on nobody maps it for writing: see [`Segment::seal`].
+    pub fn seal(&self) -> Result<(), segment::Error> {
+        self.segment.seal()
+    }
+
+    /// Whether nobody can map it for writing any more.
+    pub fn is_sealed(&self) -> bool {
+        self.segment.is_sealed()
+    }
+
+    /// Its mapping, to be kept for as long as a device may touch it.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        self.segment.mapping()
+    }
+
+    /// When nobody in this process uses it any more its pages go back to the kernel, whoever else keeps the descriptor.
+    pub fn release_at_end(&self) {
+        self.releases.store(true, Ordering::Relaxed);
     }
 
     /// Its number: no other block of this process has it, or had it.
@@ -111,6 +141,15 @@ impl Block {
         let mut borrows = self.borrows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = borrows.iter().position(|other| other == borrow) {
             borrows.swap_remove(at);
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.releases.load(Ordering::Relaxed) {
+            // Refused only for what nobody else can write to.
+            self.segment.release().ok();
         }
     }
 }

@@ -67,6 +67,16 @@ impl Home {
     }
 }
 
+impl Home {
+    /// The same for a mapping that stays untouched: by the policy alone.
+    pub(crate) fn promise(&self, start: NonNull<u8>, bytes: usize) {
+        match self {
+            Self::Policy(_) => self.settle(start, bytes),
+            Self::Anywhere | Self::Touch(_) => {}
+        }
+    }
+}
+
 /// Each piece is touched by a thread of its place, or from anywhere if it may not run there.
 fn touch(start: NonNull<u8>, bytes: usize, places: &[CpuSet]) {
     let address = start.as_ptr() as usize;

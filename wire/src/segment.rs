@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::ProtFlags;
 
 use crate::cuda::{self, Device, RegisteredOnce};
@@ -115,6 +115,29 @@ impl Segment {
         writers: Writers,
         home: &Home,
     ) -> Result<Self, Error> {
+        Self::make(name, bytes, writers, |fd, bytes| {
+            Mapping::first(fd, bytes, home)
+        })
+    }
+
+    /// The same without a page: each comes when it is first used. Takes no time, where the other takes a second a gigabyte.
+    pub fn create_untouched(
+        name: &str,
+        bytes: usize,
+        writers: Writers,
+        home: &Home,
+    ) -> Result<Self, Error> {
+        Self::make(name, bytes, writers, |fd, bytes| {
+            Mapping::first_untouched(fd, bytes, home)
+        })
+    }
+
+    fn make(
+        name: &str,
+        bytes: usize,
+        writers: Writers,
+        map: impl FnOnce(BorrowedFd<'_>, usize) -> Result<Mapping, Error>,
+    ) -> Result<Self, Error> {
         let bytes = size_class(bytes);
         if bytes > LIMIT_BYTES {
             return Err(Error::Size(bytes));
@@ -129,7 +152,7 @@ impl Segment {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).map_err(failed("create"))?;
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(failed("size"))?;
-        let mapping = Mapping::first(fd.as_fd(), bytes, home)?;
+        let mapping = map(fd.as_fd(), bytes)?;
         let seals = match writers {
             Writers::Everybody => SealFlags::SEAL,
             Writers::Creator => READ_ONLY,
@@ -168,6 +191,18 @@ impl Segment {
     pub fn is_sealed(&self) -> bool {
         rustix::fs::fcntl_get_seals(&self.fd)
             .is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE))
+    }
+
+    /// Whether its seals are what they are for good.
+    pub fn keeps_its_seals(&self) -> bool {
+        rustix::fs::fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.contains(SealFlags::SEAL))
+    }
+
+    /// Gives its pages back to the kernel, whoever else keeps the descriptor: who writes to it from here on is charged for
+    /// that. Refused for what is sealed against writing.
+    pub(crate) fn release(&self) -> rustix::io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, hole, 0, self.len() as u64)
     }
 
     /// The descriptor, to be handed to another process.

@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 
 use super::{CLIENT, CLIENT_BELL, Engine, KIND, LISTENER, Notice, Seat, VISITOR};
-use crate::session::{self, Begin, Heard, Session};
+use crate::session::{self, Begin, Heard, Room, Session};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
 const VISITOR_LIMIT: usize = 128;
@@ -149,8 +149,12 @@ impl Engine {
             return;
         }
         let lasts = self.welcomed.is_some();
-        let lends = (self.limit_bytes, self.places.inputs.clone());
-        let session = Session::welcome(channel, standing, lends, begin, lasts);
+        let room = Room {
+            limit_bytes: self.limit_bytes,
+            kept_bytes: self.kept_bytes[rank],
+            home: self.places.inputs.clone(),
+        };
+        let session = Session::welcome(channel, standing, room, begin, lasts);
         let session = match session {
             Ok(session) => session,
             Err(error) => {
@@ -186,13 +190,18 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
-        match session.hear() {
+        match session.hear(&mut self.inputs) {
             Ok(Heard::Nothing) => self.note_told(rank),
             Ok(Heard::Detached) => {
                 // What it wrote before it left counts.
+                self.hurries = true;
                 self.take_entries(rank);
+                self.hurries = false;
                 let called_any = self.sessions.get(&rank).is_some_and(Session::has_called);
                 info!(local_rank = rank, "process detached");
+                if let Some(session) = self.sessions.get(&rank) {
+                    self.kept_bytes[rank] += session.lent_bytes();
+                }
                 self.close_session(rank);
                 // A process that never called anything may come again.
                 self.seats[rank] = if called_any { Seat::Left } else { Seat::Free };
@@ -205,6 +214,17 @@ impl Engine {
                 }
             }
             Err(error) => self.lose_session(rank, &error),
+        }
+    }
+
+    /// Answers processes whose segments have been made since.
+    pub(super) fn answer_requests(&mut self) {
+        let answer = |(rank, session): (&usize, &mut Session)| {
+            Some((*rank, session.answer_requests().err()?))
+        };
+        let failed: Vec<_> = self.sessions.iter_mut().filter_map(answer).collect();
+        for (rank, error) in failed {
+            self.lose_session(rank, &error);
         }
     }
 

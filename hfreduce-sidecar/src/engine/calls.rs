@@ -14,7 +14,7 @@ use crate::codec;
 use crate::pool::PoolError;
 use crate::session::Taken;
 
-/// A call waits until results in use are let go.
+/// A call waits until results in use are let go, or memory is made.
 pub(super) struct Stalled;
 
 impl Engine {
@@ -191,8 +191,10 @@ impl Engine {
                 self.stall(rank, id, &error);
                 return Err(Stalled);
             }
+            // The bell rings when it is there.
+            PoolError::Preparing => return Err(Stalled),
             PoolError::TooLarge { .. } => Reason::Limit,
-            PoolError::Segment(_) => Reason::Memory,
+            PoolError::Segment(_) | PoolError::Unable(_) => Reason::Memory,
         };
         Ok(Some((reason, error.to_string())))
     }

@@ -21,7 +21,9 @@ impl Engine {
             return Ok(());
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.memory.provide_own((group, op, rank), bytes)
+        let background = (!self.hurries).then_some(&mut self.results);
+        self.memory
+            .prepare_own((group, op, rank), bytes, background)
     }
 
     /// Hands the first call that waits to the machine: a message that is sent or received. False when results in use

@@ -37,6 +37,7 @@ use wire::segment;
 use wire::spin::Spin;
 use wire::transport::Transport;
 
+use crate::background::{Background, Before};
 use crate::inspect::Question;
 use crate::link::Linker;
 use crate::memory::Memory;
@@ -96,6 +97,8 @@ pub struct Setup {
     pub limit_bytes: usize,
     /// Where memory and this engine lie.
     pub places: Places,
+    /// What is done before memory is made.
+    pub before_memory: Before,
     /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
     pub welcomed: Option<Welcomed>,
     /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
@@ -148,6 +151,11 @@ pub struct Engine {
     standing: Standing,
     names: Vec<String>,
     memory: Memory,
+    /// Where memory for results is made, and that for inputs: who trains does not wait for who begins.
+    results: Background,
+    inputs: Background,
+    /// Whether calls are taken up that cannot wait for memory.
+    hurries: bool,
     links: BTreeMap<usize, Box<dyn Transport>>,
     linker: Option<Linker>,
     listener: Listener,
@@ -157,6 +165,8 @@ pub struct Engine {
     next_visitor: u64,
     sessions: BTreeMap<usize, Session>,
     seats: Vec<Seat>,
+    /// What was lent to processes that left each of them free, and may have kept it.
+    kept_bytes: Vec<usize>,
     uses: BTreeMap<(GroupId, OpId), Use>,
     /// The number of the next message between two ranks.
     next_post: OpId,
@@ -197,6 +207,7 @@ impl Engine {
             listener,
             limit_bytes,
             places,
+            before_memory,
             welcomed,
             awaited,
             commands,
@@ -245,6 +256,9 @@ impl Engine {
             standing,
             names,
             memory,
+            results: Background::new("results", stop.clone(), before_memory.clone()),
+            inputs: Background::new("inputs", stop.clone(), before_memory),
+            hurries: false,
             links,
             linker,
             listener,
@@ -253,6 +267,7 @@ impl Engine {
             next_visitor: 0,
             sessions: BTreeMap::new(),
             seats: vec![Seat::Free; local],
+            kept_bytes: vec![0; local],
             uses: BTreeMap::new(),
             next_post: FIRST_POST,
             agenda: Agenda::default(),
@@ -294,6 +309,7 @@ impl Engine {
         }
         let mut events = Vec::with_capacity(64);
         loop {
+            self.answer_requests();
             let mut busy = self.look_at_rings();
             busy |= self.look_at_links();
             busy |= self.carry_out();

@@ -20,8 +20,9 @@ impl Engine {
             return Ok(());
         }
         let bytes = call.result_bytes(size);
-        self.memory
-            .provide(group, op, usize::try_from(bytes).unwrap_or(usize::MAX))
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let background = (!self.hurries).then_some(&mut self.results);
+        self.memory.prepare((group, op), bytes, background)
     }
 
     /// A process does not read a result any more.

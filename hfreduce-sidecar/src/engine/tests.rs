@@ -37,6 +37,7 @@ fn setup() -> (Setup, TcpStream) {
     };
     let link: Box<dyn Transport> = Box::new(Tcp::new(ours, false).unwrap());
     let setup = Setup {
+        before_memory: Before::default(),
         epoch: Epoch {
             config,
             members: vec![0, 1],

@@ -223,12 +223,12 @@ impl Session {
             Some((result, bytes)) => {
                 if self.known_results.insert(result.number) {
                     // From here on it is not for neighbours that have not written to it.
-                    result.block.segment().seal()?;
+                    result.block.seal()?;
                     let message = ToClient::Result {
                         segment: result.number,
-                        bytes: result.block.segment().len() as u64,
+                        bytes: result.block.len() as u64,
                     };
-                    self.say(&message, &[result.block.segment().fd()])?;
+                    self.say(&message, &[result.block.fd()])?;
                 }
                 Outcome::Done {
                     segment: result.number,

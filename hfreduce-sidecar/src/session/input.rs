@@ -81,7 +81,7 @@ impl Session {
         let bytes = bytes.ok_or_else(wrong)?;
         let offset = usize::try_from(place.offset).map_err(|_| wrong())?;
         let end = offset.checked_add(bytes).ok_or_else(wrong)?;
-        if end > block.segment().len() {
+        if end > block.len() {
             return Err(wrong());
         }
         Ok(Input {
@@ -114,7 +114,7 @@ fn divide(
     let (out, back) = (sum(&send), sum(&receive));
     let (out, back) = out.zip(back).ok_or_else(wrong)?;
     let out = usize::try_from(out).map_err(|_| wrong())?;
-    let room = lists.block.segment().len() - end;
+    let room = lists.block.len() - end;
     if out > room || lists.bytes != parts::bytes(size) {
         return Err(wrong());
     }

@@ -1,15 +1,46 @@
 //! The segments that a process's inputs lie in: made for it, or taken back from one that an earlier sidecar has served.
+//! Both may take seconds, so they are done in the background; the process is answered in the order of its requests.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
+use wire::attach::ToClient;
 use wire::block::Block;
+use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
 
-use super::Session;
+use super::{Error, Session};
+use crate::background::{Answer, Background};
 
 /// Input segments of one process: the buckets of a large model.
 const SEGMENT_LIMIT: usize = 1024;
+/// Requests of one process that are not answered. Ours have one, and one more each time that it came late.
+pub(super) const REQUEST_LIMIT: usize = 64;
+
+/// How much memory a process may be lent.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// In bytes, of which `kept` are not to be had.
+    pub limit_bytes: usize,
+    /// What was lent to who was attached in this place before, and may have kept it.
+    pub kept_bytes: usize,
+    /// Where it lies.
+    pub home: Home,
+}
+
+/// What a process has asked for and was not answered.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// A segment of this number is made, or mapped.
+    Segment {
+        number: u32,
+        bytes: usize,
+        /// Whether it is the process's.
+        taken: bool,
+        answer: Answer<Result<Segment, segment::Error>>,
+    },
+    /// It is not to be had.
+    Refused(String),
+}
 
 impl Session {
     /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked as a stranger's.
@@ -18,7 +49,19 @@ impl Session {
         number: u32,
         bytes: u64,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), String> {
+        background: &mut Background,
+    ) -> Result<(), Error> {
+        let request = self.map(number, bytes, fds, background);
+        self.note_request(request)
+    }
+
+    fn map(
+        &mut self,
+        number: u32,
+        bytes: u64,
+        fds: Vec<OwnedFd>,
+        background: &mut Background,
+    ) -> Result<Request, String> {
         let count = fds.len();
         let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
             return Err(format!(
@@ -26,48 +69,137 @@ impl Session {
             ));
         };
         let next = number.checked_add(1);
-        let Some(next) = next.filter(|_| !self.inputs.contains_key(&number)) else {
+        let Some(next) = next.filter(|_| !self.has_segment(number)) else {
             return Err(format!(
                 "there is a segment {number} already, or none can be"
             ));
         };
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.check_room(bytes, bytes)?;
-        let segment = Segment::open(fd, bytes).map_err(|error| error.to_string())?;
-        self.inputs.insert(number, Block::new(segment));
+        let answer = background
+            .ask(move || Segment::open(fd, bytes))
+            .map_err(|error| error.to_string())?;
         self.next_segment = self.next_segment.max(next);
-        Ok(())
+        Ok(Request::Segment {
+            number,
+            bytes,
+            taken: true,
+            answer,
+        })
     }
 
-    pub(super) fn lend(&mut self, bytes: u64) -> Result<(u32, Arc<Block>), String> {
+    /// Lends a segment, when it is made.
+    pub(super) fn lend(&mut self, bytes: u64, background: &mut Background) -> Result<(), Error> {
+        let request = self.make(bytes, background);
+        self.note_request(request)
+    }
+
+    fn make(&mut self, bytes: u64, background: &mut Background) -> Result<Request, String> {
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.check_room(wanted, segment::size_class(wanted))?;
+        let bytes = segment::size_class(wanted);
+        self.check_room(wanted, bytes)?;
         let number = self.next_segment;
         let next = number
             .checked_add(1)
             .ok_or("all numbers of segments are used up")?;
-        let block = Segment::create_at("fireflyer-input", wanted, Writers::Everybody, &self.home)
-            .map(Block::new)
-            .map_err(|error| error.to_string())?;
+        let home = self.room.home.clone();
+        let make = move || Segment::create_at("fireflyer-input", wanted, Writers::Everybody, &home);
+        let answer = background.ask(make).map_err(|error| error.to_string())?;
         self.next_segment = next;
-        self.inputs.insert(number, Arc::clone(&block));
-        Ok((number, block))
+        Ok(Request::Segment {
+            number,
+            bytes,
+            taken: false,
+            answer,
+        })
+    }
+
+    fn note_request(&mut self, request: Result<Request, String>) -> Result<(), Error> {
+        if self.requests.len() >= REQUEST_LIMIT {
+            return Err(Error::AsksTooMuch);
+        }
+        self.requests
+            .push_back(request.unwrap_or_else(Request::Refused));
+        self.answer_requests()
+    }
+
+    /// Answers what has been made since, in the order of the requests.
+    pub fn answer_requests(&mut self) -> Result<(), Error> {
+        while let Some(request) = self.requests.pop_front() {
+            let (number, taken, made) = match request {
+                Request::Refused(reason) => {
+                    self.say(&ToClient::Refused { reason }, &[])?;
+                    continue;
+                }
+                Request::Segment {
+                    number,
+                    bytes,
+                    taken,
+                    answer,
+                } => match answer.take() {
+                    Some(made) => (number, taken, made),
+                    None => {
+                        self.requests.push_front(Request::Segment {
+                            number,
+                            bytes,
+                            taken,
+                            answer,
+                        });
+                        return Ok(());
+                    }
+                },
+            };
+            let made = made
+                .map_err(|error| error.to_string())
+                .and_then(|made| made.map_err(|error| error.to_string()));
+            let block = match made {
+                // Its pages could not be given back.
+                Ok(segment) if taken && !segment.keeps_its_seals() => Err(format!(
+                    "segment {number} is not sealed against further seals"
+                )),
+                Ok(segment) => Ok(Block::new(segment)),
+                Err(reason) => Err(reason),
+            };
+            match block {
+                Ok(block) => {
+                    let bytes = block.len() as u64;
+                    if taken {
+                        self.say(&ToClient::Taken { segment: number }, &[])?;
+                    } else {
+                        let segment = number;
+                        self.say(&ToClient::Input { segment, bytes }, &[block.fd()])?;
+                    }
+                    self.inputs.insert(number, block);
+                }
+                Err(reason) => self.say(&ToClient::Refused { reason }, &[])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that the process has been lent and has not given back.
+    pub fn lent_bytes(&self) -> usize {
+        self.inputs.values().map(|block| block.len()).sum()
+    }
+
+    fn has_segment(&self, number: u32) -> bool {
+        let asked = |request: &Request| matches!(request, Request::Segment { number: of, .. } if *of == number);
+        self.inputs.contains_key(&number) || self.requests.iter().any(asked)
     }
 
     /// Whether the process may use so much more memory for inputs; `size` is what `wanted` bytes take.
     fn check_room(&self, wanted: usize, size: usize) -> Result<(), String> {
-        let lent: usize = self
-            .inputs
-            .values()
-            .map(|block| block.segment().len())
-            .sum();
-        let room = self.limit_bytes.saturating_sub(lent);
-        if size > room || self.inputs.len() >= SEGMENT_LIMIT {
+        let asked = self.requests.iter().filter_map(|request| match request {
+            Request::Segment { bytes, .. } => Some(*bytes),
+            Request::Refused(_) => None,
+        });
+        let lent = self.lent_bytes() + asked.clone().sum::<usize>() + self.room.kept_bytes;
+        let segments = self.inputs.len() + asked.count();
+        let limit = self.room.limit_bytes;
+        if size > limit.saturating_sub(lent) || segments >= SEGMENT_LIMIT {
             return Err(format!(
-                "{wanted} bytes were asked for, and {lent} of the {} bytes that one process may use \
-                 for inputs are lent in {} segments",
-                self.limit_bytes,
-                self.inputs.len()
+                "{wanted} bytes were asked for, and {lent} of the {limit} bytes that one process may use \
+                 for inputs are lent in {segments} segments"
             ));
         }
         Ok(())

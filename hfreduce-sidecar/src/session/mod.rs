@@ -11,7 +11,7 @@ mod opening;
 mod tests;
 mod told;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -20,15 +20,17 @@ use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::bell::Bell;
 use wire::block::Block;
 use wire::entry::Malformed;
-use wire::home::Home;
 use wire::ring::{
     self, Bed, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, SUBMISSION_WORDS, Sleep,
 };
 use wire::segment;
 
+use crate::background::Background;
 pub use calls::{Called, Taken, Waiting};
 pub use lane::Lane;
+pub use lent::Room;
 
+use lent::Request;
 use told::Telling;
 
 /// Messages of one process answered at a time; the others get their turn before the rest.
@@ -77,6 +79,12 @@ pub enum Error {
     /// It calls in a group that it has not opened, or has closed.
     #[error("it calls in group {0:x}, which it has not opened or has closed")]
     Group(GroupId),
+    /// It asks for segments faster than they can be made.
+    #[error(
+        "it has asked for {} segments, and goes on before it is answered",
+        lent::REQUEST_LIMIT
+    )]
+    AsksTooMuch,
     /// It attaches again over the same socket.
     #[error("it attached twice over one socket")]
     Twice,
@@ -129,8 +137,9 @@ pub struct Session {
     may_lend: bool,
     telling: Telling,
     next_segment: u32,
-    limit_bytes: usize,
-    home: Home,
+    room: Room,
+    /// What it has asked for, in the order of the answers.
+    requests: VecDeque<Request>,
     known_results: BTreeSet<u32>,
     begin: Begin,
     /// Its groups: those that it has opened, and the world.
@@ -144,12 +153,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Welcomes a process; it may be lent `limit_bytes` of input segments, which lie in `home`. `lasts`: another sidecar would go on with
-    /// what it has called.
+    /// Welcomes a process, which may be lent as much as there is `room` for. `lasts`: another sidecar would go on with what
+    /// it has called.
     pub fn welcome(
         channel: Channel,
         standing: Standing,
-        (limit_bytes, home): (usize, Home),
+        room: Room,
         begin: Begin,
         lasts: bool,
     ) -> Result<Self, Error> {
@@ -173,8 +182,8 @@ impl Session {
             may_lend: begin != Begin::Afresh,
             telling: Telling::of(begin),
             next_segment: 0,
-            limit_bytes,
-            home,
+            room,
+            requests: VecDeque::new(),
             known_results: BTreeSet::new(),
             begin,
             lanes: BTreeMap::from([(
@@ -201,7 +210,7 @@ impl Session {
     }
 
     /// Answers what came over the socket, or as much of it as one process may ask at a time.
-    pub fn hear(&mut self) -> Result<Heard, Error> {
+    pub fn hear(&mut self, background: &mut Background) -> Result<Heard, Error> {
         for _ in 0..MESSAGE_BUDGET {
             // From anybody else descriptors are not taken: the kernel closes them.
             let received = if self.may_lend {
@@ -229,19 +238,16 @@ impl Session {
                 }
                 ToSidecar::Lend { .. } if !self.may_lend => return Err(Error::Lends),
                 ToSidecar::Lend { segment, bytes } => {
-                    let taken = self.take_back(segment, bytes, fds);
-                    self.answer(ToClient::Taken { segment }, taken)?;
+                    self.take_back(segment, bytes, fds, background)?;
                 }
-                ToSidecar::Allocate { bytes } => match self.lend(bytes) {
-                    Ok((segment, lent)) => {
-                        let bytes = lent.segment().len() as u64;
-                        let message = ToClient::Input { segment, bytes };
-                        self.say(&message, &[lent.segment().fd()])?;
-                    }
-                    Err(reason) => self.say(&ToClient::Refused { reason }, &[])?,
-                },
+                ToSidecar::Allocate { bytes } => self.lend(bytes, background)?,
                 // An operation in flight keeps its segment alive by itself.
-                ToSidecar::Free { segment } => drop(self.inputs.remove(&segment)),
+                ToSidecar::Free { segment } => {
+                    if let Some(freed) = self.inputs.remove(&segment) {
+                        freed.release_at_end();
+                        background.drop_there(freed);
+                    }
+                }
             }
         }
         Ok(Heard::Nothing)

@@ -3,10 +3,13 @@
 use std::time::Instant;
 
 use wire::attach::Listener;
+use wire::home::Home;
 use wire::segment::{Segment, View, Writers};
 
 use super::*;
+use crate::background::Before;
 use crate::pool::ResultBlock;
+use crate::stop::Stop;
 
 const STANDING: Standing = Standing {
     attempt: 1,
@@ -26,8 +29,17 @@ fn session() -> (Session, Channel) {
     let listener = Listener::bind(&path).unwrap();
     let process = Channel::connect(&path).unwrap();
     let channel = listener.accept().unwrap().unwrap();
-    let session = Session::welcome(channel, STANDING, (0, Home::Anywhere), Begin::Afresh, false);
+    let room = Room {
+        limit_bytes: 1 << 20,
+        kept_bytes: 0,
+        home: Home::Anywhere,
+    };
+    let session = Session::welcome(channel, STANDING, room, Begin::Afresh, false);
     (session.unwrap(), process)
+}
+
+fn background() -> Background {
+    Background::new("test", Stop::new().unwrap(), Before::default())
 }
 
 fn barrier(ticket: u64) -> Called {
@@ -65,7 +77,10 @@ fn a_process_that_left_while_it_was_told_something_has_left() {
     process.send(&ToSidecar::Detach, &[]).unwrap();
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
-    assert!(matches!(session.hear(), Ok(Heard::Detached)));
+    assert!(matches!(
+        session.hear(&mut background()),
+        Ok(Heard::Detached)
+    ));
 }
 
 #[test]
@@ -74,9 +89,89 @@ fn a_process_that_ended_while_it_was_told_something_is_lost() {
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
-        session.hear(),
+        session.hear(&mut background()),
         Err(Error::Socket(attach::Error::Closed))
     ));
+}
+
+/// The next answer, and what came with it.
+fn answer(session: &mut Session, process: &Channel) -> (ToClient, Vec<std::os::fd::OwnedFd>) {
+    let start = Instant::now();
+    loop {
+        session.answer_requests().unwrap();
+        if let Some(answer) = process.receive_with_fds::<ToClient>().unwrap() {
+            return answer;
+        }
+        assert!(start.elapsed().as_secs() < 60, "waited too long");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_are_answered_in_their_order_and_too_many_are_refused() {
+    let (mut session, process) = session();
+    let (allow, allowed) = std::sync::mpsc::channel::<()>();
+    let allowed = std::sync::Mutex::new(allowed);
+    let held = Before::call(move || drop(allowed.lock().unwrap().recv()));
+    let mut background = Background::new("test", Stop::new().unwrap(), held);
+    answer(&mut session, &process); // The welcome.
+    // The second one does not fit beside the first, which is not made yet.
+    for bytes in [1 << 19, 1 << 20, 1 << 18] {
+        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
+    }
+    assert!(matches!(session.hear(&mut background), Ok(Heard::Nothing)));
+    assert!(process.receive::<ToClient>().unwrap().is_none());
+    drop(allow);
+    let mut answers = || answer(&mut session, &process).0;
+    assert!(matches!(answers(), ToClient::Input { segment: 0, .. }));
+    let refused = answers();
+    assert!(
+        matches!(&refused, ToClient::Refused { reason } if reason.contains("524288 of the 1048576")),
+        "{refused:?}"
+    );
+    assert!(matches!(answers(), ToClient::Input { segment: 1, .. }));
+
+    let (_allow, allowed) = std::sync::mpsc::channel::<()>();
+    let allowed = std::sync::Mutex::new(allowed);
+    let held = Before::call(move || drop(allowed.lock().unwrap().recv()));
+    let mut background = Background::new("test", Stop::new().unwrap(), held);
+    let asked = (0..).find_map(|asked| {
+        let bytes = if asked == 0 { 1 } else { u64::MAX };
+        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
+        Some((asked, session.hear(&mut background).err()?))
+    });
+    let (asked, error) = asked.unwrap();
+    assert!(matches!(error, Error::AsksTooMuch), "{error}");
+    assert_eq!(asked, lent::REQUEST_LIMIT);
+}
+
+#[test]
+fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
+    let (mut session, process) = session();
+    answer(&mut session, &process); // The welcome.
+    let mut background = background();
+    let bytes = 1 << 18;
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
+        session.hear(&mut background).unwrap();
+        let (lent, mut fds) = answer(&mut session, &process);
+        let ToClient::Input { segment, .. } = lent else {
+            panic!("{lent:?}");
+        };
+        let fd = fds.remove(0);
+        let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;
+        assert!(blocks() >= bytes, "its pages are there from the start");
+        process.send(&ToSidecar::Free { segment }, &[]).unwrap();
+        session.hear(&mut background).unwrap();
+        let start = Instant::now();
+        while blocks() > 0 {
+            assert!(start.elapsed().as_secs() < 60, "{} bytes stay", blocks());
+            std::thread::yield_now();
+        }
+        kept.push(fd);
+    }
+    assert_eq!(session.lent_bytes(), 0);
 }
 
 // T16.

@@ -44,6 +44,17 @@ impl Mapping {
         mapping.touched(ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    /// The same without a page, where the home is not made of touches.
+    pub(super) fn first_untouched(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        home: &Home,
+    ) -> Result<Self, Error> {
+        let mapping = Self::untouched(fd, bytes)?;
+        home.promise(mapping.start, bytes);
+        Ok(mapping)
+    }
+
     /// For reading and writing, without a page of it.
     pub(crate) fn untouched(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -207,10 +207,9 @@ impl Shared {
     fn share(&mut self, block: &Arc<Block>) -> Result<(), Error> {
         let number = block.number();
         if !self.told.contains_key(&number) {
-            let segment = block.segment();
-            let bytes = segment.len() as u64;
+            let bytes = block.len() as u64;
             self.channel
-                .send(&Note::Share { number, bytes }, &[segment.fd()])?;
+                .send(&Note::Share { number, bytes }, &[block.fd()])?;
             self.told.insert(number, Arc::downgrade(block));
             self.forget_gone();
         }

@@ -91,13 +91,21 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Registers a segment for a domain's queue pairs.
-    #[expect(unsafe_code, reason = "a call into the library")]
     pub fn register(
         domain: &Arc<Domain>,
         segment: &Segment,
         access: Access,
     ) -> Result<Arc<Self>, Error> {
-        let mapping = segment.mapping();
+        Self::register_mapping(domain, segment.mapping(), access)
+    }
+
+    /// The same for the mapping of a segment that is written to.
+    #[expect(unsafe_code, reason = "a call into the library")]
+    pub(crate) fn register_mapping(
+        domain: &Arc<Domain>,
+        mapping: Arc<Mapping>,
+        access: Access,
+    ) -> Result<Arc<Self>, Error> {
         let (start, bytes) = mapping.place();
         let mut flags = abi::ACCESS_LOCAL_WRITE;
         if access.remote_write {

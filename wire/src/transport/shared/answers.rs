@@ -52,13 +52,13 @@ impl Answers {
         entry: &mut [u64; FRAME_WORDS],
     ) -> Result<(), Error> {
         let (block, range) = place.place();
-        let (number, segment) = (block.number(), block.segment());
+        let number = block.number();
         if !self.offered.contains_key(&number) {
-            if segment.is_sealed() {
+            if block.is_sealed() {
                 return Ok(());
             }
-            let bytes = segment.len() as u64;
-            channel.send(&Note::Offer { number, bytes }, &[segment.fd()])?;
+            let bytes = block.len() as u64;
+            channel.send(&Note::Offer { number, bytes }, &[block.fd()])?;
             self.forget_gone(channel);
             self.offered.insert(number, Arc::downgrade(block));
         }

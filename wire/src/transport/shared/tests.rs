@@ -297,7 +297,7 @@ fn an_answer_is_written_where_it_belongs_and_nothing_is_copied() {
         assert!(matches!(received, Received::Frame(header, None) if header == answer_to(round)));
         assert_eq!(&*results.read(8..12).unwrap(), [b'0' + round; 4]);
         // One that was mapped before is written to after it was sealed as well.
-        results.segment().seal().unwrap();
+        results.seal().unwrap();
     }
     assert!(!results.is_forsaken());
 }
@@ -307,12 +307,12 @@ fn a_place_in_a_sealed_segment_is_not_offered_and_one_sealed_too_late_is_not_wri
     let (mut child, mut parent) = pair();
     let part = block(b"part");
     let (sealed, late) = (results(), results());
-    sealed.segment().seal().unwrap();
+    sealed.seal().unwrap();
     part_for(&mut child, 0, &part, sealed.write(0..4).unwrap());
     assert!(receive_part(&mut parent).unwrap().is_none());
     sealed.write(0..4).unwrap();
     part_for(&mut child, 1, &part, late.write(0..4).unwrap());
-    late.segment().seal().unwrap();
+    late.seal().unwrap();
     assert!(receive_part(&mut parent).unwrap().is_none());
     send(&mut parent, &credit(1), None);
     receive(&mut child);

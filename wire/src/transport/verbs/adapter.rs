@@ -123,7 +123,7 @@ impl Adapter {
 
     fn register(&self, block: &Block) -> Option<Arc<Region>> {
         // Read by this device only.
-        Region::register(&self.domain, block.segment(), Access::default())
+        Region::register_mapping(&self.domain, block.mapping(), Access::default())
             .inspect_err(|error| (self.trouble)(error))
             .ok()
     }
