@@ -3,9 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
+use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::{DType, Numerics};
 
@@ -141,6 +142,8 @@ pub struct Fabric {
     pub class: u8,
     /// Whether RDMA devices may write payload in any order.
     pub relaxed_ordering: bool,
+    /// How long a peer may be silent.
+    pub patience: Duration,
 }
 
 impl Default for Fabric {
@@ -148,6 +151,7 @@ impl Default for Fabric {
         Self {
             class: 0,
             relaxed_ordering: true,
+            patience: Timing::default().lost,
         }
     }
 }
@@ -165,6 +169,7 @@ impl RdmaFlags {
             relaxed_ordering: self
                 .rdma_relaxed_ordering
                 .unwrap_or(fabric.relaxed_ordering),
+            patience: fabric.patience,
         }
     }
 }
@@ -362,6 +367,7 @@ mod tests {
             let fabric = Fabric {
                 class: 3,
                 relaxed_ordering,
+                ..Fabric::default()
             };
             let rdma = cli.serve.rdma.resolve(near, fabric);
             (rdma.service_level, rdma.relaxed_ordering)

@@ -1,23 +1,22 @@
 //! What a running engine tells about itself when it is asked: what is in flight, who has joined and who is missing.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::numa::Report;
-use crate::stop::Stop;
 
-/// Questions that may wait: whoever asks polls, so one more is nobody's loss.
-const QUESTION_LIMIT: usize = 4;
+/// How old a snapshot may be.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Who may wait for the next snapshot; others get the last one.
+const WAITING_LIMIT: usize = 4;
 /// How long an answer may take. A healthy engine needs milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where an answer goes.
-pub(crate) type Question = SyncSender<Ops>;
-
 /// What the engine is doing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ops {
     /// The membership.
@@ -88,35 +87,167 @@ pub struct Waiting {
     pub for_memory: bool,
 }
 
-/// Asks an engine. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Inspector {
-    questions: SyncSender<Question>,
-    wake: Stop,
+/// What is shared between those who ask and the engine.
+#[derive(Debug, Default)]
+struct Board {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Whether somebody has asked since the last snapshot.
+    wanted: AtomicBool,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    latest: Option<(Instant, Arc<Ops>)>,
+    /// Who waits for the next one.
+    waiting: usize,
+    has_ended: bool,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // It is changed by whole values.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The engine's end: it leaves a snapshot where somebody has asked for one, at most once in [`REFRESH`].
+#[derive(Debug)]
+pub struct Snapshots {
+    board: Arc<Board>,
+    left: Option<Instant>,
+}
+
+impl Snapshots {
+    /// Leaves what `ops` says, if somebody has asked and the last snapshot is old.
+    pub(crate) fn leave(&mut self, ops: impl FnOnce() -> Ops) {
+        let is_due = self.left.is_none_or(|left| left.elapsed() >= REFRESH);
+        if !is_due || !self.board.wanted.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let now = Instant::now();
+        self.left = Some(now);
+        self.board.lock().latest = Some((now, Arc::new(ops())));
+        self.board.changed.notify_all();
+    }
+}
+
+impl Drop for Snapshots {
+    fn drop(&mut self) {
+        self.board.lock().has_ended = true;
+        self.board.changed.notify_all();
+    }
+}
+
+/// Asks an engine. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Inspector(Arc<Board>);
+
 impl Inspector {
-    /// One that asks, and where its questions arrive. `wake`'s bell wakes the engine.
-    pub(crate) fn new(wake: Stop) -> (Self, Receiver<Question>) {
-        let (questions, asked) = sync_channel(QUESTION_LIMIT);
-        (Self { questions, wake }, asked)
+    /// One that asks, and the engine's end. No question wakes the engine: it looks around several times a second.
+    #[must_use]
+    pub fn new() -> (Self, Snapshots) {
+        let board = Arc::<Board>::default();
+        let snapshots = Snapshots {
+            board: Arc::clone(&board),
+            left: None,
+        };
+        (Self(board), snapshots)
     }
 
-    /// Asks and waits for the answer, at most for [`PATIENCE`].
-    pub fn ask(&self) -> Result<Ops, String> {
-        let (answer, answered) = sync_channel(1);
-        match self.questions.try_send(answer) {
-            Ok(()) => self.wake.bell().ring(),
-            Err(TrySendError::Full(_)) => {
-                return Err("the engine has not answered earlier questions".to_owned());
-            }
-            Err(TrySendError::Disconnected(_)) => return Err("the engine has ended".to_owned()),
+    /// The last snapshot, if it is not old; otherwise the next one, for which it waits [`PATIENCE`] at most.
+    pub fn ask(&self) -> Result<Arc<Ops>, String> {
+        let asked = Instant::now();
+        let mut state = self.0.lock();
+        let is_fresh = |left: Instant| left >= asked || left.elapsed() < REFRESH;
+        if let Some((_, ops)) = state.latest.as_ref().filter(|(left, _)| is_fresh(*left)) {
+            return Ok(Arc::clone(ops));
         }
-        answered.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => format!(
-                "no answer within {PATIENCE:?}: the gang has not joined yet, or the engine is stuck"
-            ),
-            RecvTimeoutError::Disconnected => "the engine has ended".to_owned(),
-        })
+        self.0.wanted.store(true, Ordering::Release);
+        if state.waiting >= WAITING_LIMIT {
+            let latest = state.latest.as_ref().map(|(_, ops)| Arc::clone(ops));
+            return latest.ok_or_else(|| "others wait for the engine's answer already".to_owned());
+        }
+        state.waiting += 1;
+        let answer = loop {
+            if state.has_ended {
+                break Err("the engine has ended".to_owned());
+            }
+            if let Some((_, ops)) = state.latest.as_ref().filter(|(left, _)| *left >= asked) {
+                break Ok(Arc::clone(ops));
+            }
+            let Some(left) = PATIENCE
+                .checked_sub(asked.elapsed())
+                .filter(|left| !left.is_zero())
+            else {
+                break Err(format!(
+                    "no answer within {PATIENCE:?}: the gang has not joined yet, or the engine is stuck"
+                ));
+            };
+            let waited = self.0.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        state.waiting -= 1;
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::thread;
+
+    use super::*;
+
+    fn ops(epoch: u32) -> Ops {
+        Ops {
+            epoch,
+            ..Ops::default()
+        }
+    }
+
+    #[test]
+    fn any_number_of_questions_costs_the_engine_one_snapshot() {
+        let (inspector, mut snapshots) = Inspector::new();
+        let made = Cell::new(0);
+        let mut leave = || {
+            snapshots.leave(|| {
+                made.set(made.get() + 1);
+                ops(made.get())
+            });
+        };
+        leave();
+        assert_eq!(made.get(), 0, "nobody has asked");
+        thread::scope(|scope| {
+            let ask = || scope.spawn(|| inspector.ask());
+            let first = ask();
+            let start = Instant::now();
+            while !first.is_finished() {
+                assert!(start.elapsed() < 10 * PATIENCE);
+                leave();
+                thread::yield_now();
+            }
+            assert_eq!(first.join().unwrap().unwrap().epoch, 1);
+        });
+        for _ in 0..10_000 {
+            leave();
+            if snapshots_are_fresh(&inspector) {
+                assert_eq!(inspector.ask().unwrap().epoch, made.get());
+            }
+        }
+        assert!(made.get() <= 2, "{} snapshots", made.get());
+    }
+
+    fn snapshots_are_fresh(inspector: &Inspector) -> bool {
+        let state = inspector.0.lock();
+        let latest = state.latest.as_ref();
+        latest.is_some_and(|(left, _)| left.elapsed() < REFRESH / 2)
+    }
+
+    #[test]
+    fn who_asks_an_engine_that_has_ended_is_told() {
+        let (inspector, snapshots) = Inspector::new();
+        drop(snapshots);
+        assert_eq!(inspector.ask().unwrap_err(), "the engine has ended");
     }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use daemon::pending::{Admission, Pending, Ticket};
 use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
@@ -24,10 +25,15 @@ use crate::metrics::Metrics;
 use crate::stop::Stop;
 use crate::store::Guests;
 
-/// Connections whose handshake is under way; neighbours are ten at most, so more are not ours.
-const KNOCK_LIMIT: usize = 64;
+/// Connections that have not proved who they are: from addresses of members, and from others. A member has ten neighbours
+/// at most.
+const PENDING_LIMIT: usize = 64;
+/// Connections that are answered at a time, each on a thread. What was evicted is gone in a moment.
+const ANSWERED_LIMIT: usize = 4 * PENDING_LIMIT;
 /// How often somebody who waits for neighbours looks whether he still should.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long nobody is accepted while too many are answered.
+const PAUSE: Duration = Duration::from_millis(1);
 /// How often missing neighbours are named in the log.
 const REMIND: Duration = Duration::from_secs(10);
 /// The link to a neighbour.
@@ -50,6 +56,78 @@ fn current(round: &Current) -> MutexGuard<'_, Option<Round>> {
     round.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The connections that have not proved who they are, each with what ends it.
+#[derive(Debug)]
+struct Unproved {
+    /// Where members are, as the roster says.
+    addresses: BTreeSet<IpAddr>,
+    members: Pending<TcpStream>,
+    others: Pending<TcpStream>,
+}
+
+/// Shared by who accepts and who answers.
+#[derive(Clone, Debug)]
+struct Pool(Arc<Mutex<Unproved>>);
+
+/// A place in it.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    source: IpAddr,
+    is_member: bool,
+    ticket: Ticket,
+}
+
+impl Pool {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Unproved {
+            addresses: BTreeSet::new(),
+            members: Pending::new(PENDING_LIMIT),
+            others: Pending::new(PENDING_LIMIT),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unproved> {
+        // Nothing that holds it panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a connection in. The one that makes room for it, if there has to be one, is ended.
+    fn admit(&self, source: IpAddr, stream: &TcpStream, metrics: &Metrics) -> io::Result<Admitted> {
+        let handle = stream.try_clone()?;
+        let source = source.to_canonical();
+        let mut unproved = self.lock();
+        let is_member = unproved.addresses.contains(&source);
+        let pool = if is_member {
+            &mut unproved.members
+        } else {
+            &mut unproved.others
+        };
+        let Admission { ticket, evicted } = pool.admit(source, handle);
+        drop(unproved);
+        if let Some(evicted) = evicted {
+            metrics.refused_connections.inc();
+            // Whoever answers it reads its end.
+            evicted.shutdown(std::net::Shutdown::Both).ok();
+        }
+        Ok(Admitted {
+            source,
+            is_member,
+            ticket,
+        })
+    }
+
+    /// It has proved who it is, or is over.
+    fn settle(&self, admitted: Admitted) {
+        let mut unproved = self.lock();
+        let pool = if admitted.is_member {
+            &mut unproved.members
+        } else {
+            &mut unproved.others
+        };
+        drop(pool.settle(admitted.source, admitted.ticket));
+    }
+}
+
 /// Where neighbours with a lower rank connect. It stays open, so that who comes later is refused at once.
 #[derive(Debug)]
 pub struct Door {
@@ -59,6 +137,7 @@ pub struct Door {
     credentials: Credentials,
     round: Current,
     meeting: Arc<Meeting>,
+    pool: Pool,
 }
 
 /// Nobody can knock any more, and its thread ends.
@@ -90,22 +169,27 @@ impl Door {
             credentials: credentials.clone(),
             round: Arc::clone(&round),
             meeting: Arc::new(meeting),
+            pool: Pool::new(),
         };
-        let meeting = Arc::clone(&door.meeting);
+        let (meeting, pool) = (Arc::clone(&door.meeting), door.pool.clone());
         thread::Builder::new()
             .name("door".to_owned())
             .spawn(move || {
                 let knocking = Arc::new(AtomicUsize::new(0));
                 while !closed.load(Ordering::Acquire) {
-                    let Ok((stream, _)) = listener.accept() else {
+                    if knocking.load(Ordering::Relaxed) >= ANSWERED_LIMIT {
+                        thread::sleep(PAUSE);
+                        continue;
+                    }
+                    let accepted = listener.accept().and_then(|(stream, from)| {
+                        let admitted = pool.admit(from.ip(), &stream, &metrics)?;
+                        Ok((stream, admitted))
+                    });
+                    let Ok((stream, admitted)) = accepted else {
                         // Of descriptors there are some again when others have been answered.
                         thread::sleep(LOOK);
                         continue;
                     };
-                    if knocking.load(Ordering::Relaxed) >= KNOCK_LIMIT {
-                        metrics.refused_connections.inc();
-                        continue;
-                    }
                     knocking.fetch_add(1, Ordering::Relaxed);
                     let knock = Knock {
                         credentials: credentials.clone(),
@@ -113,6 +197,8 @@ impl Door {
                         meeting: Arc::clone(&meeting),
                         guests: guests.clone(),
                         metrics: metrics.clone(),
+                        pool: pool.clone(),
+                        admitted,
                     };
                     let counter = Arc::clone(&knocking);
                     let spawned =
@@ -123,11 +209,17 @@ impl Door {
                                 counter.fetch_sub(1, Ordering::Relaxed);
                             });
                     if spawned.is_err() {
+                        pool.settle(admitted);
                         knocking.fetch_sub(1, Ordering::Relaxed);
                     }
                 }
             })?;
         Ok(door)
+    }
+
+    /// The roster: members are at these addresses, and have room of their own at the door.
+    pub(crate) fn expect(&self, addresses: impl Iterator<Item = IpAddr>) {
+        self.pool.lock().addresses = addresses.map(|address| address.to_canonical()).collect();
     }
 
     /// Where it is.
@@ -226,6 +318,8 @@ struct Knock {
     /// Whom the store expects.
     guests: Guests,
     metrics: Metrics,
+    pool: Pool,
+    admitted: Admitted,
 }
 
 /// What a connection is for.
@@ -247,7 +341,9 @@ impl Knock {
                 links || self.guests.expects(rank)
             }
         };
-        let answered = respond(&mut stream, &self.credentials, wanted)
+        let proved = respond(&mut stream, &self.credentials, wanted);
+        self.pool.settle(self.admitted);
+        let answered = proved
             .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
@@ -271,6 +367,11 @@ impl Knock {
             // Somebody asked whether this node is reached.
             Err(Error::Exchange(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 debug!(%error, "a connection that said nothing");
+            }
+            // Whoever can reach the port makes as many of these as it likes.
+            Err(Error::Exchange(error)) => {
+                self.metrics.refused_connections.inc();
+                debug!(%error, "a connection that did not say in time who it is");
             }
             Err(error) => {
                 self.metrics.refused_connections.inc();

@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod node;
 pub mod numa;
 pub mod pool;
+pub mod private;
 pub mod rendezvous;
 pub mod serve;
 pub mod session;

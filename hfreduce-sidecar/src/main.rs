@@ -3,11 +3,14 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use hfreduce_sidecar::args::{Cli, Command};
-use hfreduce_sidecar::{bench, node, serve};
+use hfreduce_sidecar::{bench, node, private, serve};
 
 fn main() -> anyhow::Result<ExitCode> {
+    // Before it knows anything, and again in whatever it executes of its own.
+    private::close().context("failed to keep the process from others of its user")?;
     let cli = Cli::parse();
     match cli.command {
         None => serve::run(&cli.serve)?,

@@ -22,7 +22,7 @@ use wire::transport::Transport;
 
 use crate::engine::{self, Command, Engine, Epoch, Notice};
 use crate::follow::Follower;
-use crate::inspect::{Inspector, Question};
+use crate::inspect::{Inspector, Snapshots};
 use crate::join::Door;
 use crate::meet::{self, Meeting};
 use crate::member::{Member, Options, Source};
@@ -95,7 +95,7 @@ pub struct Node {
     pub(crate) stop: Stop,
     inspector: Inspector,
     /// Until the engine has it.
-    questions: Mutex<Option<Receiver<Question>>>,
+    snapshots: Mutex<Option<Snapshots>>,
 }
 
 impl Node {
@@ -131,7 +131,7 @@ impl Node {
                 Some(list)
             }
         };
-        let (inspector, questions) = Inspector::new(stop.clone());
+        let (inspector, snapshots) = Inspector::new();
         let credentials = member.credentials();
         let meeting = Meeting::open(member.rank, &options)?;
         let guests = Guests::default();
@@ -152,7 +152,7 @@ impl Node {
             welcomed,
             metrics,
             inspector,
-            questions: Mutex::new(Some(questions)),
+            snapshots: Mutex::new(Some(snapshots)),
             stop,
         })
     }
@@ -230,6 +230,7 @@ impl Node {
                 Some((peer.rank as usize, SocketAddr::new(peer.address, peer.port)))
             })
             .collect();
+        self.door.expect(peers.iter().map(|peer| peer.address));
         let cancelled = || self.stop.is_asked() || replaced();
         let Some(links) = self.door.connect(epoch, &neighbours, cancelled) else {
             return Ok(None);
@@ -382,11 +383,11 @@ impl Node {
         reporter: Reporter,
     ) -> Result<(Engine, Running), Error> {
         let names = self.member.nodes.iter();
-        let mut questions = self
-            .questions
+        let mut snapshots = self
+            .snapshots
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let questions = questions.take();
+        let snapshots = snapshots.take();
         let (commands, orders) = channel();
         let (said, notices) = channel();
         let setup = engine::Setup {
@@ -400,7 +401,7 @@ impl Node {
             awaited,
             commands: orders,
             notices: said,
-            questions: questions.unwrap_or_else(|| Inspector::new(self.stop.clone()).1),
+            snapshots: snapshots.unwrap_or_else(|| Inspector::new().1),
             flight: self.options.run_dir.join(run_dir::FLIGHT),
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;

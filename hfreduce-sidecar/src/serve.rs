@@ -5,9 +5,11 @@ use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use collective::machine::OnPeerLoss;
+use collective::machine::{OnPeerLoss, Timing};
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
@@ -149,7 +151,7 @@ async fn ops(inspector: Inspector) -> Result<Ops, Unavailable> {
     let answered = asked
         .await
         .map_err(|error| Unavailable(error.to_string()))?;
-    answered.map_err(Unavailable)
+    answered.map(Arc::unwrap_or_clone).map_err(Unavailable)
 }
 
 /// What the operator, or a file, says of this node.
@@ -206,8 +208,17 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
         fabric: Fabric {
             class: assignment.traffic_class,
             relaxed_ordering: assignment.relaxed_ordering,
+            patience: patience(assignment.on_peer_loss, assignment.peer_loss_seconds),
         },
     })
+}
+
+/// How long a peer may be silent before it is lost, as the sidecars or the operator measure it.
+fn patience(on_peer_loss: assignment::OnPeerLoss, peer_loss_seconds: u32) -> Duration {
+    match on_peer_loss {
+        assignment::OnPeerLoss::Restart => Timing::default().lost,
+        assignment::OnPeerLoss::Shrink => Duration::from_secs(peer_loss_seconds.into()),
+    }
 }
 
 fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
@@ -330,5 +341,12 @@ mod tests {
         assert_eq!(told(r#""onPeerLoss":"Shrink","#).unwrap(), OnPeerLoss::Hold);
         let refused = format!("{:#}", told(r#""onPeerLoss":"Go","#).unwrap_err());
         assert!(refused.contains("Restart"), "{refused}");
+    }
+
+    #[test]
+    fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
+        use assignment::OnPeerLoss::{Restart, Shrink};
+        assert_eq!(patience(Restart, 60), Duration::from_secs(10));
+        assert_eq!(patience(Shrink, 60), Duration::from_secs(60));
     }
 }

@@ -69,6 +69,8 @@ fn an_operation_that_waits_says_for_whom_and_a_late_rank_is_charged_for_it() {
         "{charged:?}"
     );
     assert_eq!(counter(&metrics, &series(0)), 0, "it was early");
+    let said = |history: &str| history.contains("operation 0 succeeded for local rank 1");
+    wait_until(|| said(&ops(&sidecars, 1)["history"].to_string()));
     let history = ops(&sidecars, 1)["history"].to_string();
     assert!(
         history.contains("local rank 1 called allreduce(sum, 1 x f32)"),
@@ -100,7 +102,7 @@ fn what_led_to_a_failure_is_written_down() {
         "{history}"
     );
     assert!(history.contains("the link to node 1 ended"), "{history}");
-    assert_eq!(ops(&sidecars, 0)["broken"], broken);
+    wait_until(|| ops(&sidecars, 0)["broken"] == broken);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod gang;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use gang::{Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum};
 use hfreduce_sidecar::meet::{Preference, Rdma};
@@ -26,6 +27,7 @@ struct Fake {
     path: PathBuf,
     inject: unsafe extern "C" fn(u32, u64),
     registered: unsafe extern "C" fn(u64, *mut u64) -> u32,
+    last_path: unsafe extern "C" fn() -> u64,
     _folder: tempfile::TempDir,
 }
 
@@ -44,17 +46,19 @@ impl Fake {
         let path = folder.path().join("libfake.so");
         std::fs::copy(&built, &path).unwrap();
         // SAFETY: the library of our tests; types and names are those of its source.
-        let (inject, registered) = unsafe {
+        let (inject, registered, last_path) = unsafe {
             let loaded = libloading::Library::new(&path).unwrap();
             let inject = *loaded.get("fake_inject").unwrap();
             let registered = *loaded.get("fake_registered").unwrap();
+            let last_path = *loaded.get("fake_path").unwrap();
             std::mem::forget(loaded);
-            (inject, registered)
+            (inject, registered, last_path)
         };
         Self {
             path,
             inject,
             registered,
+            last_path,
             _folder: folder,
         }
     }
@@ -63,6 +67,14 @@ impl Fake {
     fn inject(&self, code: u32, value: u64) {
         // SAFETY: takes any numbers.
         unsafe { (self.inject)(code, value) };
+    }
+
+    /// Timeout and retries, in the code of the verbs.
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    fn path_options(&self) -> (u64, u64) {
+        // SAFETY: takes nothing.
+        let path = unsafe { (self.last_path)() };
+        (path & 0xff, path >> 8)
     }
 
     /// How many pieces of memory devices may write to in any order.
@@ -195,6 +207,26 @@ fn neighbours_that_do_not_fit_or_do_not_want_use_tcp() {
         ..fake.options(options)
     });
     all_over(&gang, "shared memory");
+}
+
+#[test]
+fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
+    let fake = Fake::new();
+    // 4.096 us times two to the first, once more than the second: 10.7 s, then 60.1 s.
+    for (patience, expected) in [(None, (19, 4)), (Some(60), (21, 6))] {
+        let gang = Gang::with(2, 1, |options| {
+            let options = fake.options(options);
+            let usual = options.rdma.patience;
+            let patience = patience.map_or(usual, Duration::from_secs);
+            let rdma = Rdma {
+                patience,
+                ..options.rdma
+            };
+            Options { rdma, ..options }
+        });
+        all_over(&gang, "verbs");
+        assert_eq!(fake.path_options(), expected);
+    }
 }
 
 // COLL-2: a write that fails names the node that it was meant for, or the one that it came from, on every rank.

@@ -371,6 +371,16 @@ mod tests {
     }
 
     #[test]
+    fn a_new_segment_that_is_not_touched_has_no_page() {
+        let name = "untouched-by-its-creator";
+        let home = &Home::Anywhere;
+        let mut segment = Segment::create_untouched(name, 1 << 20, Writers::Creator, home).unwrap();
+        assert_eq!(kib(name, "Rss"), 0);
+        segment.bytes_mut()[0] = 1;
+        assert!(kib(name, "Rss") > 0);
+    }
+
+    #[test]
     fn both_sides_see_the_same_bytes() {
         let mut ours = Segment::create("test", 100_000, Writers::Everybody).unwrap();
         let fd = ours.fd().try_clone_to_owned().unwrap();

@@ -38,7 +38,7 @@ use wire::spin::Spin;
 use wire::transport::Transport;
 
 use crate::background::{Background, Before};
-use crate::inspect::Question;
+use crate::inspect::Snapshots;
 use crate::link::Linker;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -108,8 +108,8 @@ pub struct Setup {
     pub commands: Receiver<Command>,
     /// What it has to tell.
     pub notices: Sender<Notice>,
-    /// Where it is asked what it is doing; the bell of `stop` wakes it for that too.
-    pub questions: Receiver<Question>,
+    /// Where it says what it is doing.
+    pub snapshots: Snapshots,
     /// The file for the flight recorder.
     pub flight: PathBuf,
 }
@@ -185,7 +185,8 @@ pub struct Engine {
     left: Option<Instant>,
     metrics: Metrics,
     reporter: Reporter,
-    questions: Receiver<Question>,
+    /// Always there, but while one is made.
+    snapshots: Option<Snapshots>,
     flight: PathBuf,
     /// When a call that failed was last written there.
     recorded: Option<Duration>,
@@ -212,7 +213,7 @@ impl Engine {
             awaited,
             commands,
             notices,
-            questions,
+            snapshots,
             flight,
         } = setup;
         let Epoch {
@@ -283,7 +284,7 @@ impl Engine {
             left: None,
             metrics,
             reporter,
-            questions,
+            snapshots: Some(snapshots),
             flight,
             recorded: None,
             journal: Journal::default(),

@@ -16,12 +16,13 @@ const MEETING: u8 = 0;
 const RECORD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Answers whoever has asked meanwhile.
+    /// Leaves a snapshot, if somebody has asked for one.
     pub(super) fn answer(&mut self) {
-        while let Ok(question) = self.questions.try_recv() {
-            // Who has asked may have gone.
-            question.try_send(self.ops()).ok();
-        }
+        let Some(mut snapshots) = self.snapshots.take() else {
+            return;
+        };
+        snapshots.leave(|| self.ops());
+        self.snapshots = Some(snapshots);
     }
 
     fn ops(&self) -> Ops {

@@ -12,6 +12,7 @@ use wire::transport::Tcp;
 
 use super::*;
 use crate::codec;
+use crate::inspect::Inspector;
 
 const PEER: usize = 1;
 const FENCE: Fence = Fence {
@@ -53,7 +54,7 @@ fn setup() -> (Setup, TcpStream) {
         awaited: None,
         commands: channel().1,
         notices: channel().0,
-        questions: channel().1,
+        snapshots: Inspector::new().1,
         flight: dir.path().join("flight.json"),
     };
     (setup, theirs)

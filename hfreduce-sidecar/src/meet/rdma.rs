@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use collective::machine::Timing;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
 use wire::transport::Error as LinkError;
@@ -38,6 +39,8 @@ pub struct Rdma {
     pub service_level: u8,
     /// Whether the device may write payload to this node's memory in any order.
     pub relaxed_ordering: bool,
+    /// How long a peer's device may not answer before the peer is lost.
+    pub patience: Duration,
 }
 
 impl Default for Rdma {
@@ -50,6 +53,7 @@ impl Default for Rdma {
             near: None,
             service_level: 0,
             relaxed_ordering: true,
+            patience: Timing::default().lost,
         }
     }
 }
@@ -91,7 +95,8 @@ impl Device {
             service_level: rdma.service_level,
             traffic_class: options.traffic_class,
             ..PathOptions::default()
-        };
+        }
+        .lasting(rdma.patience);
         let open = |gid| {
             let wanted = Wanted {
                 device: rdma.device.clone(),

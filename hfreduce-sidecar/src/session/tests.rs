@@ -112,7 +112,9 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
     let (mut session, process) = session();
     let (allow, allowed) = std::sync::mpsc::channel::<()>();
     let allowed = std::sync::Mutex::new(allowed);
-    let held = Before::call(move || drop(allowed.lock().unwrap().recv()));
+    let held = Before::call(move || {
+        allowed.lock().unwrap().recv().ok();
+    });
     let mut background = Background::new("test", Stop::new().unwrap(), held);
     answer(&mut session, &process); // The welcome.
     // The second one does not fit beside the first, which is not made yet.
@@ -133,7 +135,9 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
 
     let (_allow, allowed) = std::sync::mpsc::channel::<()>();
     let allowed = std::sync::Mutex::new(allowed);
-    let held = Before::call(move || drop(allowed.lock().unwrap().recv()));
+    let held = Before::call(move || {
+        allowed.lock().unwrap().recv().ok();
+    });
     let mut background = Background::new("test", Stop::new().unwrap(), held);
     let asked = (0..).find_map(|asked| {
         let bytes = if asked == 0 { 1 } else { u64::MAX };

@@ -3,7 +3,7 @@
 //! copied once, by the one who gets it. No processor moves what is sent.
 //!
 //! The connection over which the two sides have found each other stays open beside: the kernel ends it at once when
-//! a side dies, while a device that gets no answer tries for half a second.
+//! a side dies, while a device that gets no answer tries for as long as the path says.
 
 mod adapter;
 mod landings;

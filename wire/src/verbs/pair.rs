@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::abi;
 use super::{CompletionQueue, Domain, Error, Gid, Port, Source};
@@ -51,6 +52,40 @@ impl Default for PathOptions {
             traffic_class: 0,
             hop_limit: 64,
         }
+    }
+}
+
+/// Fewest tries after the first: a lost packet is no lost peer.
+const LEAST_RETRIES: u8 = 3;
+/// Most that are not "for ever" on some device.
+const MOST_RETRIES: u8 = 6;
+/// Shortest and longest timeout, in the code of the verbs: 67 ms and, of five bits, 2.4 hours.
+const TIMEOUTS: std::ops::RangeInclusive<u8> = 14..=31;
+
+impl PathOptions {
+    /// Waits at least so long for a peer that does not answer, and not much longer: as far as the verbs can say it.
+    #[must_use]
+    pub fn lasting(self, patience: Duration) -> Self {
+        let retries = LEAST_RETRIES..=MOST_RETRIES;
+        let pairs = TIMEOUTS.flat_map(|timeout| retries.clone().map(move |tries| (timeout, tries)));
+        let paths = pairs.map(|(timeout, retries)| Self {
+            timeout,
+            retries,
+            ..self
+        });
+        let enough = paths.filter(|path| path.patience() >= patience);
+        enough.min_by_key(|path| path.patience()).unwrap_or(Self {
+            timeout: *TIMEOUTS.end(),
+            retries: MOST_RETRIES,
+            ..self
+        })
+    }
+
+    /// How long a peer may be silent before it is given up.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        let once = Duration::from_nanos(4096) * (1 << u32::from(self.timeout.min(*TIMEOUTS.end())));
+        once * (u32::from(self.retries) + 1)
     }
 }
 
@@ -400,5 +435,18 @@ mod tests {
                 prop_assert!(endpoint.pair < NUMBER_LIMIT && endpoint.psn < NUMBER_LIMIT);
             }
         }
+    }
+
+    #[test]
+    fn a_path_waits_as_long_as_it_is_told_and_not_twice_as_long() {
+        for (seconds, expected) in [(0.4, (14, 5)), (10.0, (19, 4)), (60.0, (21, 6))] {
+            let wanted = Duration::from_secs_f64(seconds);
+            let path = PathOptions::default().lasting(wanted);
+            assert_eq!((path.timeout, path.retries), expected, "{seconds} s");
+            let waits = path.patience();
+            assert!(waits >= wanted && waits < wanted * 3 / 2, "{waits:?}");
+        }
+        let longest = PathOptions::default().lasting(Duration::MAX);
+        assert_eq!((longest.timeout, longest.retries), (31, 6));
     }
 }

@@ -125,6 +125,8 @@ pub(super) struct State {
     pub(super) down: Vec<usize>,
     pub(super) infiniband: Option<u64>,
     pub(super) memory: BTreeMap<u32, Memory>,
+    /// Timeout and retries of the pair that was last allowed to send.
+    pub(super) path: (u8, u8),
     faults: Vec<Fault>,
     shuffle: Option<u64>,
     queues: BTreeMap<usize, Queue>,
@@ -245,7 +247,10 @@ impl State {
                     && mask & abi::MASK_DEST_QPN != 0
                     && (to.ah_attr.is_global == 1) == by_gid
             }
-            abi::STATE_READY_TO_SEND => pair.state == abi::STATE_READY_TO_RECEIVE,
+            abi::STATE_READY_TO_SEND => {
+                self.path = (to.timeout, to.retry_cnt);
+                pair.state == abi::STATE_READY_TO_RECEIVE
+            }
             _ => to.qp_state == abi::STATE_ERROR,
         };
         if !right {

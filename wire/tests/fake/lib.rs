@@ -57,6 +57,13 @@ pub extern "C" fn fake_alive() -> u64 {
     state().alive
 }
 
+/// For tests: the timeout of the pair that was last allowed to send, and above it how often it sends again.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_path() -> u64 {
+    let (timeout, retries) = state().path;
+    u64::from(retries) << 8 | u64::from(timeout)
+}
+
 /// For tests: the flags with which the memory at this place of the list was registered, and its bytes; 0 past the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_registered(place: u64, bytes: *mut u64) -> c_uint {
