@@ -29,3 +29,12 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
+
+/// A list of moments, as many as there may be restarts.
+pub(crate) fn times(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 1000,
+        "items": { "type": "string", "format": "date-time" },
+    })
+}

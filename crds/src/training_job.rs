@@ -318,16 +318,20 @@ pub struct TrainingJobStatus {
     /// Why it is there, or what it waits for: the reason of the condition that says most about the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed.
+    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed, Stuck.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Number of the current attempt; 0 before the first.
     #[serde(default)]
     pub attempt: u32,
-    /// Failures charged against maxRestarts so far.
+    /// Failures charged against maxRestarts: those of the 24 hours before the last one.
     #[serde(default)]
     pub restarts: u32,
+    /// When each of them happened, the oldest first. After 24 hours a failure counts no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::times")]
+    pub restart_times: Vec<Time>,
     /// Attempts in a row that ended by no fault of the program; lengthens the back-off, 0 again once
     /// the job runs.
     #[serde(default)]
@@ -335,6 +339,23 @@ pub struct TrainingJobStatus {
     /// Attempts in a row that ended because checkpoints could not be read; they are not charged.
     #[serde(default)]
     pub unreadable: u32,
+    /// How many of these ended because something that the pods need is missing, an image for one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refusals: u32,
+    /// The place that is kept for the job while it restarts or moves. Nobody else gets nodes that the job
+    /// needs for it. Ends by itself, a minute after the job could have taken the place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<PromiseStatus>,
+    /// Nodes on which attempts of the job ended, at most 64: it goes elsewhere while anything else fits.
+    /// One that ended attempts of two namespaces by itself is avoided by all jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub avoided_nodes: Vec<AvoidedNodeStatus>,
+    /// Since when no zone has enough healthy nodes for the job, although one has enough in total. It crosses
+    /// zones after five minutes of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub no_zone_since: Option<Time>,
     /// Class of the nodes that the job runs on: the one that it names, or what was the Fabric's default when
     /// the operator first looked at it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -379,6 +400,47 @@ pub struct TrainingJobStatus {
     /// Generation of the spec that this status answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// A place that is kept for a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromiseStatus {
+    /// The nodes of this attempt come first, as far as they are good.
+    pub attempt: u32,
+    /// How many nodes in which zone.
+    #[schemars(length(max = 2))]
+    pub zones: Vec<PromisedZone>,
+    /// Until when.
+    #[schemars(schema_with = "schema::time")]
+    pub until: Time,
+}
+
+/// Nodes in a zone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PromisedZone {
+    /// The zone; empty where nodes have none.
+    pub zone: String,
+    /// How many.
+    pub nodes: u32,
+}
+
+/// A node that a job keeps away from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AvoidedNodeStatus {
+    /// Its name.
+    pub node: String,
+    /// Until when.
+    #[schemars(schema_with = "schema::time")]
+    pub until: Time,
+    /// What happened there last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent or ProgramFailed.
+    pub reason: String,
+    /// How often in a row something did.
+    pub count: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// An attempt: the time for which the job had nodes.

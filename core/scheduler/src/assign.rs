@@ -1,10 +1,12 @@
-//! Gives nodes to jobs: queue order, then filters, then placement; keeps nodes for the blocked head
-//! of the queue; moves jobs off cordoned nodes. Leaves what a job does with its nodes to `lifecycle`.
+//! Gives nodes to jobs: queue order, then filters, then placement; keeps what was promised, and nodes
+//! for the blocked head of the queue; moves jobs off cordoned nodes. Leaves what a job does with its
+//! nodes to `lifecycle`, and what a promise is to `promise`.
 
 use std::collections::BTreeMap;
 
 use topology::Class;
 
+use crate::avoid::avoided;
 use crate::capacity::{Capacity, Reach, noun};
 use crate::draft::Draft;
 use crate::filter::{Waiting, excluded};
@@ -13,22 +15,19 @@ use crate::ledger::Ledger;
 use crate::node::Wish;
 use crate::placement::Pool;
 use crate::plan::Place;
+use crate::promise;
 use crate::queue;
-use crate::snapshot::{Job, Node};
+use crate::snapshot::{Job, JobKey, Node, ZonePolicy};
 
 /// Places every draft that wants nodes, as far as they go.
 pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &mut Wake) {
     let mut market = Market::new(ledger);
     let mut order: Vec<&mut Draft<'a>> = drafts
         .iter_mut()
-        .filter(|draft| draft.want.is_some() || draft.is_moving())
+        .filter(|draft| draft.want.is_some())
         .collect();
     order.sort_by_cached_key(|draft| queue::rank(draft.job));
     for draft in order {
-        if draft.is_moving() {
-            market.keep_place_for(draft);
-            continue;
-        }
         match market.place(draft.job) {
             Ok(placement) => draft.start(placement),
             Err(waiting) => {
@@ -39,10 +38,14 @@ pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &m
     }
     for draft in drafts {
         let exits = draft.should_leave(ledger, wake);
+        if exits.is_empty() {
+            continue;
+        }
         // Who only wants no new work there can wait until there is room. A Node that goes takes its pods along.
         let must = exits.iter().any(|exit| exit.why == Wish::Deleted);
-        if !exits.is_empty() && (market.keep_place_for(draft) || must) {
-            draft.move_away(&exits, ledger, wake);
+        let placement = market.keep_place_for(draft);
+        if placement.is_some() || must {
+            draft.move_away(&exits, placement.as_ref(), ledger, wake);
         }
     }
 }
@@ -60,21 +63,93 @@ struct Market<'l, 'a> {
     ledger: &'l Ledger<'a>,
     capacity: BTreeMap<&'a Class, Capacity<'a>>,
     free: BTreeMap<&'a Class, Pool<'a>>,
+    /// Free nodes that are kept for a job by a promise: in no pool.
+    kept: BTreeMap<&'a JobKey, Kept<'a>>,
+    /// Free nodes that jobs keep away from because of what others met there: in no pool.
+    distrusted: BTreeMap<&'a Class, Vec<&'a Node>>,
     crossing: u32,
+}
+
+/// What a promise keeps of what is free.
+#[derive(Clone, Debug, Default)]
+struct Kept<'a> {
+    nodes: Vec<&'a Node>,
+    /// Whether a right to cross zones is kept too.
+    crosses: bool,
 }
 
 impl<'l, 'a> Market<'l, 'a> {
     fn new(ledger: &'l Ledger<'a>) -> Self {
         let mut free: BTreeMap<&Class, Pool<'_>> = BTreeMap::new();
+        let mut distrusted: BTreeMap<&Class, Vec<&Node>> = BTreeMap::new();
         for node in ledger.nodes().filter(|node| ledger.is_free(node)) {
-            free.entry(&node.class).or_default().add(node);
+            match ledger.is_distrusted(node) {
+                true => distrusted.entry(&node.class).or_default().push(node),
+                false => free.entry(&node.class).or_default().add(node),
+            }
         }
-        let crossing = ledger.crossing();
-        Self {
+        let mut market = Self {
             ledger,
             capacity: Capacity::by_class(ledger),
             free,
-            crossing,
+            kept: BTreeMap::new(),
+            distrusted,
+            crossing: ledger.crossing(),
+        };
+        market.keep_promises();
+        market
+    }
+
+    /// Takes out what is promised: everybody's own nodes first, then what each still lacks.
+    fn keep_promises(&mut self) {
+        let promises = promise::standing(self.ledger);
+        for promise in &promises {
+            let class = &promise.job.class;
+            let kept = self.kept.entry(&promise.job.key).or_default();
+            kept.crosses = promise.crosses;
+            self.crossing += u32::from(promise.crosses);
+            let pool = self.free.entry(class).or_default();
+            let suspects = self.distrusted.entry(class).or_default();
+            for node in promise.own.iter().copied() {
+                let trusted = pool.remove(node);
+                let is_it = |other: &&Node| other.name == node.name;
+                if let Some(at) = suspects.iter().position(is_it) {
+                    kept.nodes.push(suspects.swap_remove(at));
+                } else if trusted {
+                    kept.nodes.push(node);
+                }
+            }
+        }
+        for promise in promises {
+            let pool = self.free.entry(&promise.job.class).or_default();
+            let kept = self.kept.entry(&promise.job.key).or_default();
+            let bad = avoided(promise.job, self.ledger.now());
+            let bad: Vec<&Node> = bad
+                .into_iter()
+                .filter_map(|name| self.ledger.node(name))
+                .filter(|node| node.class == promise.job.class && pool.remove(node))
+                .collect();
+            let mut missing = promise.more;
+            for (zone, count) in &mut missing {
+                for place in pool.some_of(zone, *count) {
+                    let Some(node) = self.ledger.node(&place.node) else {
+                        continue;
+                    };
+                    pool.remove(node);
+                    kept.nodes.push(node);
+                    *count -= 1;
+                }
+            }
+            // Only if there are no others.
+            for node in bad {
+                match missing.get_mut(&node.zone) {
+                    Some(count) if *count > 0 => {
+                        *count -= 1;
+                        kept.nodes.push(node);
+                    }
+                    Some(_) | None => pool.add(node),
+                }
+            }
         }
     }
 
@@ -90,23 +165,85 @@ impl<'l, 'a> Market<'l, 'a> {
             noun(needed),
             job.class
         );
-        let Some(reach) = capacity.and_then(|capacity| capacity.reach(job)) else {
+        // A zone that would do with all its nodes is worth some patience: an agent that restarts is back soon.
+        let patience = job.zone_policy == ZonePolicy::PreferSingle
+            && capacity.is_some_and(|capacity| capacity.some_zone_would_do(job));
+        let reach = capacity.and_then(|capacity| capacity.reach(job));
+        let no_zone = patience && reach != Some(Reach::Zone);
+        let Some(reach) = reach else {
             let short = capacity.map_or_else(String::new, Capacity::short);
             let message = format!("{}{short}", wish.replace("free", "healthy"));
-            return Err(Waiting::new("WaitingForHealthyNodes", message));
+            let waiting = Waiting::new("WaitingForHealthyNodes", message);
+            return Err(Waiting { no_zone, ..waiting });
         };
-        if reach == Reach::TwoZones && self.crossing >= self.ledger.policy().max_cross_zone_jobs {
+        if no_zone {
+            let since = job.status.no_zone_since.unwrap_or(self.ledger.now());
+            if since + self.ledger.policy().crossing_patience > self.ledger.now() {
+                let message = format!(
+                    "{} in one zone; crosses zones if no zone has them for some minutes",
+                    wish.replace("free", "healthy")
+                );
+                let waiting = Waiting::new("WaitingForZone", message);
+                return Err(Waiting {
+                    reserve: Some(Reach::Zone),
+                    no_zone,
+                    ..waiting
+                });
+            }
+        }
+        let kept = self.kept.remove(&job.key).unwrap_or_default();
+        self.crossing -= u32::from(kept.crosses);
+        let found = self.find(job, reach, &kept.nodes, &wish);
+        let crosses = found.as_ref().is_ok_and(|found| found.crossing);
+        // Until it is written that it goes elsewhere, nobody else gets what it was promised.
+        self.crossing += u32::from(crosses || kept.crosses);
+        if found.is_err() {
+            self.kept.insert(&job.key, kept);
+        }
+        found.map_err(|waiting| Waiting { no_zone, ..waiting })
+    }
+
+    /// Chooses nodes for a job: those that it was promised, else the best of these and what is free.
+    fn find(
+        &mut self,
+        job: &'a Job,
+        reach: Reach,
+        kept: &[&'a Node],
+        wish: &str,
+    ) -> Result<Placement, Waiting> {
+        let crossing = reach == Reach::TwoZones;
+        if crossing && self.crossing >= self.ledger.policy().max_cross_zone_jobs {
             let message =
                 format!("{wish} in two zones, and as many jobs as may cross zones do so already");
             return Err(Waiting::new("WaitingForCrossing", message));
         }
+        let needed = job.nodes as usize;
+        let mut promised = Pool::default();
+        kept.iter().for_each(|node| promised.add(node));
+        let mut places = choose(&promised, reach, needed);
         let pool = self.free.entry(&job.class).or_default();
-        let avoided = avoided(job, self.ledger).filter(|node| pool.remove(node));
-        let mut places = choose(pool, reach, needed);
-        if let Some(node) = avoided {
-            pool.add(node);
-            places = places.or_else(|| choose(pool, reach, needed));
+        if places.is_none() {
+            kept.iter().for_each(|node| pool.add(node));
+            places = choose_avoiding(pool, job, reach, self.ledger);
         }
+        let large = self
+            .capacity
+            .get(&job.class)
+            .is_some_and(|capacity| capacity.needs_distrusted(job, reach));
+        if places.is_none() && large && self.kept.is_empty() {
+            let suspects = self.distrusted.entry(&job.class).or_default();
+            suspects.iter().for_each(|node| pool.add(node));
+            places = choose(pool, reach, needed);
+            suspects.iter().for_each(|node| {
+                pool.remove(node);
+            });
+            if let Some(places) = &places {
+                suspects.retain(|node| places.iter().all(|place| place.node != node.name));
+            }
+        }
+        kept.iter().for_each(|node| {
+            pool.remove(node);
+        });
         let Some(places) = places else {
             let scope = match reach {
                 Reach::Zone => "one zone",
@@ -124,8 +261,6 @@ impl<'l, 'a> Market<'l, 'a> {
         {
             pool.remove(node);
         }
-        let crossing = reach == Reach::TwoZones;
-        self.crossing += u32::from(crossing);
         Ok(Placement { places, crossing })
     }
 
@@ -140,17 +275,21 @@ impl<'l, 'a> Market<'l, 'a> {
             return;
         }
         match reach {
-            Reach::Zone => pool.reserve_zone(|zone| capacity.healthy(zone) >= job.nodes as usize),
+            Reach::Zone => {
+                let needed = job.nodes as usize;
+                pool.reserve_zone(|zone| match waiting.no_zone {
+                    true => capacity.total(zone) >= needed,
+                    false => capacity.healthy(zone) >= needed,
+                });
+            }
             Reach::TwoZones => pool.reserve_everything(),
         }
     }
 
-    /// Whether a job that holds nodes could be placed elsewhere; if so, what it needs there beyond
-    /// its own nodes is kept until it comes back.
-    fn keep_place_for(&mut self, draft: &Draft<'a>) -> bool {
-        let Some(attempt) = draft.view.holding() else {
-            return false;
-        };
+    /// Where a job that holds nodes could go. What it needs there beyond its own nodes is taken; from
+    /// the next plan on a promise keeps it.
+    fn keep_place_for(&mut self, draft: &Draft<'a>) -> Option<Placement> {
+        let attempt = draft.view.holding()?;
         let own: Vec<&Node> = draft
             .view
             .places(attempt)
@@ -162,7 +301,7 @@ impl<'l, 'a> Market<'l, 'a> {
         // Until it has left, it still crosses, wherever it goes.
         let held = self.crossing;
         self.crossing -= u32::from(attempt.crossing);
-        let placed = self.place(draft.job).is_ok();
+        let placed = self.place(draft.job).ok();
         self.crossing = self.crossing.max(held);
         // Its own nodes are not free yet, whether it will come back to them or not.
         let pool = self.free.entry(&draft.job.class).or_default();
@@ -180,8 +319,26 @@ fn choose(pool: &Pool<'_>, reach: Reach, needed: usize) -> Option<Vec<Place>> {
     }
 }
 
-/// The node on which the job's last attempt failed: taken again only if nothing else does.
-fn avoided<'a>(job: &Job, ledger: &Ledger<'a>) -> Option<&'a Node> {
-    let failure = job.status.failure.as_ref()?;
-    ledger.node(failure.node.as_ref()?)
+/// Nodes on which attempts of the job ended are taken only if nothing else does, the best of them first.
+fn choose_avoiding<'a>(
+    pool: &mut Pool<'a>,
+    job: &Job,
+    reach: Reach,
+    ledger: &Ledger<'a>,
+) -> Option<Vec<Place>> {
+    let needed = job.nodes as usize;
+    let bad = avoided(job, ledger.now());
+    let bad: Vec<&Node> = bad
+        .into_iter()
+        .filter_map(|name| ledger.node(name))
+        .filter(|node| node.class == job.class && pool.remove(node))
+        .collect();
+    let mut places = choose(pool, reach, needed);
+    for node in bad {
+        pool.add(node);
+        if places.is_none() {
+            places = choose(pool, reach, needed);
+        }
+    }
+    places
 }

@@ -18,6 +18,8 @@ const NAMED: usize = 3;
 struct Count {
     total: usize,
     healthy: usize,
+    /// Healthy, and not suspect because of what other jobs met there.
+    trusted: usize,
 }
 
 /// The nodes of one class by zone.
@@ -48,7 +50,9 @@ impl<'a> Capacity<'a> {
             let class = classes.entry(&node.class).or_default();
             let count = class.zones.entry(&node.zone).or_default();
             count.total += 1;
-            count.healthy += usize::from(ledger.is_healthy(node));
+            let healthy = ledger.is_healthy(node);
+            count.healthy += usize::from(healthy);
+            count.trusted += usize::from(healthy && !ledger.is_distrusted(node));
             if let State::Short { of } = ledger.states().of(&node.name) {
                 class.short.insert(&node.name, Arc::clone(of));
             }
@@ -76,6 +80,26 @@ impl<'a> Capacity<'a> {
     /// Healthy nodes of a zone, busy or not.
     pub(crate) fn healthy(&self, zone: &Zone) -> usize {
         self.zones.get(zone).map_or(0, |count| count.healthy)
+    }
+
+    /// Nodes of a zone, healthy or not.
+    pub(crate) fn total(&self, zone: &Zone) -> usize {
+        self.zones.get(zone).map_or(0, |count| count.total)
+    }
+
+    /// Whether one zone would do for the job if all its nodes were healthy.
+    pub(crate) fn some_zone_would_do(&self, job: &Job) -> bool {
+        self.largest(|count| count.total).0 >= job.nodes as usize
+    }
+
+    /// Whether the job is so large that it cannot do without nodes that others had trouble with.
+    pub(crate) fn needs_distrusted(&self, job: &Job, reach: Reach) -> bool {
+        let (largest, second) = self.largest(|count| count.trusted);
+        let most = match reach {
+            Reach::Zone => largest,
+            Reach::TwoZones => largest + second,
+        };
+        most < job.nodes as usize
     }
 
     /// Where the job may go, or `None` if too few nodes are healthy for anything that it may do.

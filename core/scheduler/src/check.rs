@@ -3,6 +3,7 @@
 //! instead of breaking somebody's training.
 
 mod giving;
+mod promising;
 mod recording;
 mod releasing;
 
@@ -46,6 +47,8 @@ const RECORD_FIRST: &str = "record-first";
 const ONE_END: &str = "one-end";
 /// Nobody who may still save is killed, and no acknowledgement is dropped before it is recorded.
 const NO_LOST_SAVE: &str = "no-lost-save";
+/// What was promised to a job goes to nobody else.
+const PROMISE_KEPT: &str = "promise-kept";
 /// Whoever holds nodes has a finalizer, and keeps it until they are free.
 const FINALIZER_WHILE_HELD: &str = "finalizer-while-held";
 
@@ -100,6 +103,7 @@ fn ensure(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String)
 
 struct World<'a> {
     policy: &'a Policy,
+    now: Timestamp,
     states: States<'a>,
     nodes: BTreeMap<&'a NodeName, &'a Node>,
     jobs: BTreeMap<&'a JobKey, &'a Job>,
@@ -115,6 +119,7 @@ struct World<'a> {
     doubtful: BTreeSet<(&'a JobKey, u32)>,
     /// Jobs whose last plan is still being written.
     under_way: BTreeSet<&'a JobKey>,
+    promises: promising::Promises<'a>,
     crossing: u32,
 }
 
@@ -181,10 +186,11 @@ impl<'a> World<'a> {
             .iter()
             .map(|node| (&node.name, node))
             .collect();
-        Self {
+        let mut world = Self {
             under_way: snapshot.under_way.iter().map(|plan| &plan.job).collect(),
             doubtful,
             policy,
+            now,
             states: States::new(snapshot, policy, now),
             nodes,
             jobs,
@@ -192,8 +198,11 @@ impl<'a> World<'a> {
             taken,
             occupied,
             held,
+            promises: promising::Promises::default(),
             crossing,
-        }
+        };
+        world.read_promises(snapshot);
+        world
     }
 
     fn replay(&mut self, plan: &'a JobPlan) -> Outcome {
@@ -257,6 +266,12 @@ impl<'a> World<'a> {
                 let void = *attempt < replay.status.attempt || !replay.status.phase.holds_nodes();
                 ensure(void, RECORD_FIRST, || {
                     format!("attempt {attempt} is deleted while it holds")
+                })?;
+                let promised = replay.status.promise.as_ref();
+                let named = promised
+                    .is_some_and(|promise| promise.attempt == *attempt && promise.until > self.now);
+                ensure(!named, PROMISE_KEPT, || {
+                    format!("attempt {attempt} names promised nodes")
                 })?;
             }
             Action::DeleteJob => {

@@ -1,6 +1,7 @@
 //! Attempts whose ConfigMap decides nothing by itself: it is not proved to be the operator's, or this version
 //! cannot read it. Neither ends a gang that trains: its pods say where it is.
 
+use crate::avoid::EndCause;
 use crate::draft::Draft;
 use crate::gang::Wake;
 use crate::ledger::Ledger;
@@ -30,10 +31,8 @@ impl<'a> Draft<'a> {
         if doubt == Some(Doubt::Unreadable) || trains {
             return;
         }
-        self.lost(
-            None,
-            "the attempt's ConfigMap has no valid proof, and nobody trains in it".to_owned(),
-        );
+        let message = "the attempt's ConfigMap has no valid proof, and nobody trains in it";
+        self.lost(None, EndCause::Other, message.to_owned(), ledger);
     }
 
     /// Its missing pods are for an operator to create that can read what they are to do. Until then the

@@ -4,6 +4,7 @@
 mod checkpoint;
 mod ending;
 mod interruption;
+mod place;
 
 use crate::assign::Placement;
 use crate::capacity::noun;
@@ -17,7 +18,7 @@ use crate::time::Timestamp;
 
 use topology::Zone;
 
-use ConditionKind::{Assigned, CheckpointDurable, Running};
+use ConditionKind::{Assigned, CheckpointDurable, Running, Stuck};
 
 /// A job's plan in the making.
 #[derive(Debug)]
@@ -92,6 +93,9 @@ impl<'a> Draft<'a> {
         let Placement { places, crossing } = placement;
         let resume = self.resume_point(number);
         let zones = zones(&places);
+        if !crossing {
+            self.status.no_zone_since = None;
+        }
         if !self.job.finalizer {
             self.actions.push(Action::AddFinalizer);
         }
@@ -150,7 +154,13 @@ impl<'a> Draft<'a> {
                 finalizer: self.job.may_acknowledge(rank),
             });
         }
+        self.starts();
+    }
+
+    /// Its pods exist: what was promised is kept, or not needed any more.
+    fn starts(&mut self) {
         self.status.phase = Phase::Starting;
+        self.status.promise = None;
     }
 
     /// Gets no nodes now.
@@ -159,8 +169,11 @@ impl<'a> Draft<'a> {
             reason,
             message,
             warning,
+            no_zone,
             ..
         } = waiting;
+        let since = self.status.no_zone_since.unwrap_or(self.now);
+        self.status.no_zone_since = no_zone.then_some(since);
         if self.status.phase == Phase::Assigned {
             // It was recorded that the attempt gets nodes, and it got none: back to where it was.
             self.status.phase = match self.status.attempt {
@@ -196,7 +209,7 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn joining(&mut self, reason: &'static str, message: &str) {
         if self.status.phase == Phase::Assigned {
-            self.status.phase = Phase::Starting;
+            self.starts();
         }
         let old = self.status.conditions.get(&Running);
         if reason != "Joining" && old.is_none_or(|old| old.reason != reason) {
@@ -209,7 +222,12 @@ impl<'a> Draft<'a> {
         if self.status.phase != Phase::Running {
             self.status.phase = Phase::Running;
             self.status.ready = self.job.nodes;
+            self.status.promise = None;
             self.status.replans = 0;
+            self.status.refusals = 0;
+            if self.status.is(Stuck) {
+                self.set(Stuck, false, "Runs", "The job runs");
+            }
             self.set(Running, true, "AllRanksRun", "Every rank trains");
             self.tell("Running", "Every rank trains".to_owned());
         }

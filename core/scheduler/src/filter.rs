@@ -14,6 +14,8 @@ pub(crate) struct Waiting {
     pub(crate) warning: bool,
     /// What to keep for it, when it only waits for others to end.
     pub(crate) reserve: Option<Reach>,
+    /// Whether it waits because no zone has enough healthy nodes, although one has enough in total.
+    pub(crate) no_zone: bool,
 }
 
 impl Waiting {
@@ -23,6 +25,7 @@ impl Waiting {
             message,
             warning: false,
             reserve: None,
+            no_zone: false,
         }
     }
 
@@ -32,6 +35,7 @@ impl Waiting {
             message,
             warning: true,
             reserve: None,
+            no_zone: false,
         }
     }
 }

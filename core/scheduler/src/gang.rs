@@ -3,6 +3,7 @@
 
 use topology::NodeName;
 
+use crate::avoid::EndCause;
 use crate::ledger::{JobView, Ledger};
 use crate::node::{Ready, State, Why};
 use crate::shrink::{goes_on, outlook, stuck};
@@ -18,6 +19,7 @@ pub(crate) enum Verdict<'a> {
     /// Ended, by no fault of the program.
     Lost {
         node: Option<&'a NodeName>,
+        cause: EndCause,
         message: String,
     },
     /// The program failed.
@@ -51,18 +53,19 @@ pub(crate) fn judge<'a>(
         let message = "another attempt was given the same nodes first".to_owned();
         return Verdict::Lost {
             node: None,
+            cause: EndCause::Beaten,
             message,
         };
     }
     if goes_on(view, attempt, &pods, ledger) {
-        return outlook(&pods, whole, attempt, ledger, wake);
+        return outlook(view, &pods, whole, attempt, ledger, wake);
     }
     lost(view, attempt, &pods, ledger)
         .or_else(|| failed(&pods, attempt, view, ledger, wake))
         .or_else(|| leaving(&pods))
         .or_else(|| missing(view, attempt, phase, whole, ledger))
         .or_else(|| stuck(view, attempt, ledger, wake))
-        .or_else(|| overdue(&pods, attempt, ledger, wake))
+        .or_else(|| overdue(view, &pods, attempt, ledger, wake))
         .unwrap_or_else(|| {
             let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
             if pods.iter().all(up) {
@@ -103,12 +106,14 @@ fn lost<'a>(
     if let Some((node, why)) = dead {
         return Some(Verdict::Lost {
             node: Some(node),
+            cause: EndCause::NodeLost,
             message: format!("node {node} was lost: {why}"),
         });
     }
     pods.iter().find_map(|pod| match &pod.state {
         PodState::Refused(why) => Some(Verdict::Lost {
             node: Some(&pod.node),
+            cause: EndCause::of_refusal(why),
             message: format!("node {} refused its pod: {why}", pod.node),
         }),
         PodState::Unbound
@@ -156,6 +161,7 @@ fn failed<'a>(
     let message = format!("node {node} stopped answering its peers");
     Some(Verdict::Lost {
         node: Some(node),
+        cause: EndCause::Silent,
         message,
     })
 }
@@ -220,12 +226,14 @@ fn missing<'a>(
     let message = format!("the pod of node rank {rank} on node {node} vanished");
     Some(Verdict::Lost {
         node: None,
+        cause: EndCause::Other,
         message,
     })
 }
 
 /// Pods that wait for something for too long.
 pub(crate) fn overdue<'a>(
+    view: &JobView<'a>,
     pods: &[&'a Pod],
     attempt: &'a Attempt,
     ledger: &Ledger<'a>,
@@ -236,25 +244,41 @@ pub(crate) fn overdue<'a>(
     let moved = pods.iter().filter(|pod| pod.state != PodState::Running);
     let moved = moved.map(|pod| pod.since).max().unwrap_or_default();
     let mut blocked = None;
+    let refused_before = view.job.is_some_and(|job| job.status.refusals > 0);
     for pod in pods {
-        let (since, patience, node, what) = match &pod.state {
+        let (since, patience, cause, node, what) = match &pod.state {
             PodState::Unbound => (
                 moved,
                 policy.bind_patience,
+                EndCause::NotBound,
                 Some(&pod.node),
                 "its pod could not be bound",
             ),
             // Trainers start when all have joined: whom the others wait for cannot be seen here.
-            PodState::Starting => (
-                pod.since,
-                policy.start_patience,
-                None,
-                "the gang did not join in time",
-            ),
+            PodState::Starting => {
+                let what = "the gang did not join in time";
+                (
+                    pod.since,
+                    policy.start_patience,
+                    EndCause::Other,
+                    None,
+                    what,
+                )
+            }
             PodState::Blocked(problem) => {
                 blocked = blocked.or(Some(problem));
                 let what = problem.message.as_str();
-                (pod.since, policy.blocked_patience, Some(&pod.node), what)
+                let patience = match refused_before {
+                    true => policy.blocked_again,
+                    false => policy.blocked_patience,
+                };
+                (
+                    pod.since,
+                    patience,
+                    EndCause::Blocked,
+                    Some(&pod.node),
+                    what,
+                )
             }
             PodState::Running
             | PodState::Succeeded
@@ -266,7 +290,11 @@ pub(crate) fn overdue<'a>(
         if ledger.is_over_for_pods(due, wake) {
             let message =
                 node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));
-            return Some(Verdict::Lost { node, message });
+            return Some(Verdict::Lost {
+                node,
+                cause,
+                message,
+            });
         }
     }
     blocked.map(Verdict::Blocked)

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use topology::NodeName;
 
+use crate::avoid::suspects;
 use crate::gang::Wake;
 use crate::node::{State, States};
 use crate::plan::JobPlan;
@@ -68,6 +69,8 @@ pub(crate) struct Ledger<'a> {
     absent: &'a BTreeSet<Absent>,
     unreadable: BTreeSet<&'a JobKey>,
     pods_as_of: Timestamp,
+    /// Nodes that are suspect because of what jobs of several namespaces met there.
+    suspects: BTreeMap<&'a NodeName, Timestamp>,
     crossing: u32,
     now: Timestamp,
     policy: &'a Policy,
@@ -75,7 +78,7 @@ pub(crate) struct Ledger<'a> {
 
 impl<'a> Ledger<'a> {
     pub(crate) fn new(snapshot: &'a Snapshot, policy: &'a Policy, now: Timestamp) -> Self {
-        let nodes = snapshot
+        let nodes: BTreeMap<_, _> = snapshot
             .nodes
             .iter()
             .map(|node| (&node.name, node))
@@ -126,9 +129,11 @@ impl<'a> Ledger<'a> {
                 occupied.insert(&pod.node);
             }
         }
+        let suspects = suspects(snapshot.jobs.iter(), &nodes, now);
         let mut ledger = Self {
             nodes,
             states: States::new(snapshot, policy, now),
+            suspects,
             views,
             owned: BTreeSet::new(),
             occupied,
@@ -269,6 +274,37 @@ impl<'a> Ledger<'a> {
     pub(crate) fn is_free(&self, node: &Node) -> bool {
         let taken = self.owned.contains(&node.name) || self.occupied.contains(&node.name);
         self.is_healthy(node) && !taken
+    }
+
+    /// Whether jobs keep away from the node for what others met there.
+    pub(crate) fn is_distrusted(&self, node: &Node) -> bool {
+        self.suspects.contains_key(&node.name)
+    }
+
+    /// When the first of these nodes is trusted again.
+    pub(crate) fn trusted_at(&self) -> Option<Timestamp> {
+        self.suspects.values().min().copied()
+    }
+
+    /// Who holds which node, or has a pod there that has not ended, or gets one.
+    pub(crate) fn users(&self) -> BTreeMap<&'a NodeName, BTreeSet<&'a JobKey>> {
+        let mut users: BTreeMap<&NodeName, BTreeSet<&JobKey>> = BTreeMap::new();
+        for (key, view) in &self.views {
+            let attempt = view.holding();
+            let held = attempt
+                .into_iter()
+                .flat_map(|attempt| view.places(attempt).map(|(_, node)| node));
+            let pods = view.pods.values().filter(|pod| !pod.terminal);
+            for node in held.chain(pods.map(|pod| &pod.node)) {
+                users.entry(node).or_default().insert(key);
+            }
+        }
+        for (key, plan) in &self.under_way {
+            for node in plan.nodes() {
+                users.entry(node).or_default().insert(key);
+            }
+        }
+        users
     }
 
     /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped being

@@ -3,6 +3,7 @@
 
 mod absence;
 mod assign;
+mod avoid;
 mod capacity;
 mod check;
 mod doubt;
@@ -16,6 +17,7 @@ mod placement;
 mod plan;
 mod planner;
 mod policy;
+mod promise;
 mod queue;
 mod release;
 mod shrink;
@@ -24,11 +26,13 @@ mod snapshot;
 mod status;
 mod time;
 
+pub use avoid::{Avoided, EndCause};
 pub use check::{Violation, check, vet};
 pub use node::{Heard, Ready, State, States, Storm, Why, Wish};
 pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
 pub use planner::plan;
 pub use policy::{Backoff, Policy};
+pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
     Absent, Attempt, Cause, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem,

@@ -8,6 +8,8 @@
 
 use topology::NodeName;
 
+use crate::assign::Placement;
+use crate::avoid::EndCause;
 use crate::draft::Draft;
 use crate::gang::{Verdict, Wake, judge};
 use crate::ledger::Ledger;
@@ -75,15 +77,11 @@ impl<'a> Draft<'a> {
         exits
     }
 
-    /// Whether it is leaving its nodes to go elsewhere.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.status.phase == Phase::Interrupting && !self.job.suspend
-    }
-
     /// Leaves nodes that somebody wants emptied.
     pub(crate) fn move_away(
         &mut self,
         exits: &[Departure<'_>],
+        placement: Option<&Placement>,
         ledger: &Ledger<'a>,
         wake: &mut Wake,
     ) {
@@ -101,6 +99,10 @@ impl<'a> Draft<'a> {
             more => format!(", and {more} more"),
         };
         self.interrupt(reason, &format!("{}{more}", named.join(", ")));
+        match placement {
+            Some(placement) => self.keep_other_place(placement, ledger),
+            None => self.keep_place_while_it_leaves(ledger),
+        }
         self.leave(ledger, wake);
     }
 
@@ -121,6 +123,9 @@ impl<'a> Draft<'a> {
         }
         if self.status.phase == Phase::Suspended {
             self.resumed();
+        }
+        if self.status.promised(self.now).is_none() {
+            self.status.promise = None;
         }
         if let Some(when) = self.status.retry_at.filter(|when| *when > self.now) {
             wake.at(when);
@@ -146,7 +151,8 @@ impl<'a> Draft<'a> {
                 return;
             }
             if !fresh {
-                self.lost(None, "the attempt's ConfigMap was deleted".to_owned());
+                let message = "the attempt's ConfigMap was deleted".to_owned();
+                self.lost(None, EndCause::Other, message, ledger);
             } else if self.job.suspend {
                 self.suspended();
             } else {
@@ -156,26 +162,29 @@ impl<'a> Draft<'a> {
             return;
         };
         if attempt.nodes.len() != self.job.nodes as usize {
-            self.lost(
-                None,
-                "the attempt's ConfigMap has the wrong number of nodes".to_owned(),
-            );
+            let message = "the attempt's ConfigMap has the wrong number of nodes".to_owned();
+            self.lost(None, EndCause::Beaten, message, ledger);
             return;
         }
         match judge(self.view, attempt, self.status.phase, ledger, wake) {
             Verdict::Done => self.succeed(),
-            Verdict::Lost { node, message } => self.lost(node.cloned(), message),
-            Verdict::Failed { node, exit } => self.fail(node.clone(), exit),
+            Verdict::Lost {
+                node,
+                cause,
+                message,
+            } => self.lost(node.cloned(), cause, message, ledger),
+            Verdict::Failed { node, exit } => self.fail(node.clone(), exit, ledger),
             _ if self.job.suspend => {
                 self.interrupt("Suspended", "spec.suspend is true");
                 self.leave(ledger, wake);
             }
             Verdict::Leaving { node } => {
-                self.back_off();
+                self.back_off(EndCause::PodEnded);
                 self.interrupt(
                     "PodDeleted",
                     &format!("the pod on node {node} was asked to leave"),
                 );
+                self.keep_place_while_it_leaves(ledger);
                 self.leave(ledger, wake);
             }
             Verdict::Blocked(problem) => self.joining(problem.reason, &problem.message),
@@ -190,7 +199,7 @@ impl<'a> Draft<'a> {
     fn complete(&mut self, attempt: &Attempt, ranks: Vec<u32>, ledger: &Ledger<'a>) {
         if let Some(problem) = &self.job.problem {
             // Its pods are refused everywhere, so it must not keep nodes from others.
-            self.lost(None, problem.message.clone());
+            self.lost(None, EndCause::Other, problem.message.clone(), ledger);
             return;
         }
         if self.view.doubts.contains_key(&attempt.number) {
@@ -205,10 +214,8 @@ impl<'a> Draft<'a> {
             .filter(|(rank, _)| ranks.contains(rank))
         {
             if !ledger.can_take_pod(name) {
-                self.lost(
-                    Some(name.clone()),
-                    format!("node {name} can take no pod any more"),
-                );
+                let message = format!("node {name} can take no pod any more");
+                self.lost(Some(name.clone()), EndCause::NotBound, message, ledger);
                 return;
             }
             writes.push(Action::CreatePod {

@@ -88,6 +88,12 @@ impl<'a> Pool<'a> {
             })
     }
 
+    /// Up to so many nodes of a zone, reserved or not.
+    pub(crate) fn some_of(&self, zone: &Zone, count: usize) -> Vec<Place> {
+        let free = self.zones.get(zone);
+        free.map_or_else(Vec::new, |free| free.pick(zone, count))
+    }
+
     /// Nodes in one zone: the zone that is left with the fewest free ones.
     pub(crate) fn in_one_zone(&self, needed: usize) -> Option<Vec<Place>> {
         let (zone, free) = self

@@ -52,10 +52,19 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         draft.take_note();
         draft.sweep(&ledger, &mut wake);
         draft.let_go(&ledger, &mut wake);
-        if let Some(when) = draft.status.retry_at.filter(|when| *when > now) {
+        let status = &draft.status;
+        let promised = status.promised(now).map(|promise| promise.until);
+        let crosses = status
+            .no_zone_since
+            .map(|since| since + policy.crossing_patience);
+        let later = [status.retry_at, promised, crosses];
+        for when in later.into_iter().flatten().filter(|when| *when > now) {
             wake.at(when);
         }
         push(&mut jobs, &ledger, &draft.job.key, draft.actions);
+    }
+    if let Some(when) = ledger.trusted_at() {
+        wake.at(when);
     }
     if let Some(when) = ledger.states().wake() {
         wake.at(when);

@@ -16,6 +16,8 @@ pub struct Policy {
     /// A pod that cannot start, for its image is missing, keeps the gang's nodes for so long; then
     /// they go to others and it tries again later.
     pub blocked_patience: Duration,
+    /// The same, once an attempt of the job ended like this and it has not run since.
+    pub blocked_again: Duration,
     /// A gang that has not joined after so long is released and planned again.
     pub start_patience: Duration,
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
@@ -60,6 +62,21 @@ pub struct Policy {
     pub storage_backoff: Backoff,
     /// So many attempts in a row may end because checkpoints could not be read; then somebody has to look.
     pub storage_attempts: u32,
+    /// After attempts that could not start because something that their pods need is missing.
+    pub blocked_backoff: Backoff,
+    /// So many attempts in a row that ended before the job ran set the condition Stuck.
+    pub stuck_after: u32,
+    /// A failure of the program counts against `max_restarts` for so long.
+    pub restart_window: Duration,
+    /// A place stays promised for so long after its job could have taken it.
+    pub promise: Duration,
+    /// After a failure with a longer back-off than this nothing is promised: nodes would only stand idle.
+    pub promise_pause: Duration,
+    /// For how long a job keeps away from a node on which an attempt ended.
+    pub avoid: Backoff,
+    /// A job crosses zones when for so long no zone had enough healthy nodes, although one has enough in
+    /// total. Longer than an agent or a kubelet takes to restart.
+    pub crossing_patience: Duration,
 }
 
 impl Default for Policy {
@@ -68,6 +85,7 @@ impl Default for Policy {
             max_cross_zone_jobs: 1,
             bind_patience: Duration::from_secs(30),
             blocked_patience: Duration::from_secs(600),
+            blocked_again: Duration::from_secs(60),
             start_patience: Duration::from_secs(1800),
             settle: Duration::from_secs(1),
             stuck_patience: Duration::from_secs(5),
@@ -86,13 +104,26 @@ impl Default for Policy {
             },
             replan_backoff: Backoff {
                 base: Duration::from_secs(1),
-                cap: Duration::from_secs(60),
+                cap: Duration::from_secs(600),
             },
             storage_backoff: Backoff {
                 base: Duration::from_secs(10),
                 cap: Duration::from_secs(300),
             },
             storage_attempts: 24,
+            blocked_backoff: Backoff {
+                base: Duration::from_secs(60),
+                cap: Duration::from_secs(4 * 3600),
+            },
+            stuck_after: 5,
+            restart_window: Duration::from_secs(24 * 3600),
+            promise: Duration::from_secs(60),
+            promise_pause: Duration::from_secs(60),
+            avoid: Backoff {
+                base: Duration::from_secs(3600),
+                cap: Duration::from_secs(24 * 3600),
+            },
+            crossing_patience: Duration::from_secs(300),
         }
     }
 }

@@ -42,7 +42,11 @@ impl<'a> Draft<'a> {
             }
         }
         self.actions.extend(strips);
+        // It names the nodes that are promised.
+        let promised = self.status.promised(self.now);
+        let promised = promised.map(|promise| promise.attempt);
         let void = |number: u32| match number == current {
+            _ if Some(number) == promised => false,
             true => !phase.holds_nodes() && !phase.is_terminal(),
             false => number <= known,
         };

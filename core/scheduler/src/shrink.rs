@@ -3,6 +3,7 @@
 
 use topology::NodeName;
 
+use crate::avoid::EndCause;
 use crate::draft::Draft;
 use crate::gang::{Verdict, Wake, leaving, overdue};
 use crate::ledger::{JobView, Ledger};
@@ -85,6 +86,7 @@ pub(crate) fn goes_on(
 
 /// How a gang is whose losses are its own business: those who are gone count for nothing until it has gone on without.
 pub(crate) fn outlook<'a>(
+    view: &JobView<'a>,
     pods: &[&'a Pod],
     whole: bool,
     attempt: &'a Attempt,
@@ -95,7 +97,7 @@ pub(crate) fn outlook<'a>(
     left.retain(|pod| !is_gone(Some(pod), &pod.node, ledger));
     let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
     leaving(&left)
-        .or_else(|| overdue(&left, attempt, ledger, wake))
+        .or_else(|| overdue(view, &left, attempt, ledger, wake))
         .unwrap_or_else(|| {
             if whole && left.len() == pods.len() && left.iter().all(up) {
                 Verdict::Up
@@ -118,6 +120,7 @@ pub(crate) fn stuck<'a>(
         let message = stuck.message.clone();
         return Some(Verdict::Lost {
             node: None,
+            cause: EndCause::Other,
             message,
         });
     }

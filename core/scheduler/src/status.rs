@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use topology::{Class, NodeName, Zone};
 
+use crate::avoid::Avoided;
+use crate::promise::Promise;
 use crate::time::Timestamp;
 
 /// One word for where a job is.
@@ -67,6 +69,8 @@ pub enum ConditionKind {
     Failed,
     /// Nothing proves that the operator wrote the assignment of the attempt that holds nodes.
     AssignmentUnproved,
+    /// Several attempts in a row ended before the job ran. The message says what to do.
+    Stuck,
 }
 
 impl ConditionKind {
@@ -81,11 +85,12 @@ impl ConditionKind {
             Self::Complete => "Complete",
             Self::Failed => "Failed",
             Self::AssignmentUnproved => "AssignmentUnproved",
+            Self::Stuck => "Stuck",
         }
     }
 
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Assigned,
         Self::Running,
         Self::CheckpointDurable,
@@ -94,6 +99,7 @@ impl ConditionKind {
         Self::Complete,
         Self::Failed,
         Self::AssignmentUnproved,
+        Self::Stuck,
     ];
 }
 
@@ -189,8 +195,10 @@ pub struct Status {
     pub conditions: BTreeMap<ConditionKind, Condition>,
     /// Number of the newest attempt; 0 before the first. It voids all lower ones.
     pub attempt: u32,
-    /// Failures charged against `max_restarts`.
+    /// Failures charged against `max_restarts`: those within the window, when the last one happened.
     pub restarts: u32,
+    /// When each of them happened, the oldest first.
+    pub restart_times: Vec<Timestamp>,
     /// Attempts in a row that ended by no fault of the program (lost nodes, refusals). Lengthens
     /// the back-off, charges nothing, and is 0 again once the job runs.
     pub replans: u32,
@@ -198,6 +206,14 @@ pub struct Status {
     pub unreadable: u32,
     /// Class of the job's nodes and processes on each, as they were resolved when the job was first recorded.
     pub class: Option<(Class, u32)>,
+    /// How many of them ended because something that the pods need is missing, such as their image.
+    pub refusals: u32,
+    /// The place that is kept for it while it has none.
+    pub promise: Option<Promise>,
+    /// Nodes on which attempts of it ended: taken again only if nothing else does. At most 64.
+    pub avoided: BTreeMap<NodeName, Avoided>,
+    /// Since when no zone has enough healthy nodes for it, although one has enough in total.
+    pub no_zone_since: Option<Timestamp>,
     /// Nodes whose trainer runs: all or none, since it is written on transitions only.
     pub ready: u32,
     /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service writes

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use crds::names;
 use crds::training_job::{
-    AttemptStatus, CheckpointStatus, FailureStatus, Phase as ApiPhase, TrainingJobStatus,
+    AttemptStatus, AvoidedNodeStatus, CheckpointStatus, FailureStatus, Phase as ApiPhase,
+    PromiseStatus, PromisedZone, TrainingJobStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use k8s_openapi::jiff;
 use scheduler::{
-    AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Phase, Status, Timestamp,
+    AttemptRecord, Avoided, Checkpoint, Condition, ConditionKind, EndCause, Failure, Phase,
+    Promise, Status, Timestamp,
 };
-use topology::Class;
+use topology::{Class, NodeName};
 
 use crate::training_job::members;
 use crate::training_job::translate::timestamp;
@@ -45,8 +47,13 @@ pub fn to_api(
         conditions: conditions.collect(),
         attempt: status.attempt,
         restarts: status.restarts,
+        restart_times: status.restart_times.iter().copied().map(time).collect(),
         replans: status.replans,
         unreadable: status.unreadable,
+        refusals: status.refusals,
+        promise: status.promise.as_ref().map(promise_to_api),
+        avoided_nodes: avoided_to_api(status),
+        no_zone_since: status.no_zone_since.map(time),
         node_class: status.class.as_ref().map(|(class, _)| class.to_string()),
         procs_per_node: status.class.as_ref().map(|(_, procs)| *procs),
         ready_nodes: status.ready,
@@ -140,8 +147,13 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
         conditions: conditions_from_api(&status.conditions),
         attempt: status.attempt,
         restarts: status.restarts,
+        restart_times: status.restart_times.iter().map(timestamp).collect(),
         replans: status.replans,
         unreadable: status.unreadable,
+        refusals: status.refusals,
+        promise: status.promise.as_ref().map(promise_from_api),
+        avoided: status.avoided_nodes.iter().map(avoided_from_api).collect(),
+        no_zone_since: status.no_zone_since.as_ref().map(timestamp),
         class: class(status),
         ready: status.ready_nodes,
         membership: status.membership.as_ref().and_then(members::from_api),
@@ -175,6 +187,53 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
             log: failure.log.clone(),
         }),
     }
+}
+
+fn promise_to_api(promise: &Promise) -> PromiseStatus {
+    let zones = promise.zones.iter().map(|(zone, nodes)| PromisedZone {
+        zone: zone.to_string(),
+        nodes: *nodes,
+    });
+    PromiseStatus {
+        attempt: promise.attempt,
+        zones: zones.collect(),
+        until: time(promise.until),
+    }
+}
+
+fn promise_from_api(promise: &PromiseStatus) -> Promise {
+    let zones = promise.zones.iter();
+    Promise {
+        attempt: promise.attempt,
+        zones: zones
+            .map(|promised| (promised.zone.as_str().into(), promised.nodes))
+            .collect(),
+        until: timestamp(&promise.until),
+    }
+}
+
+fn avoided_to_api(status: &Status) -> Vec<AvoidedNodeStatus> {
+    let avoided = status.avoided.iter();
+    avoided
+        .map(|(node, avoided)| AvoidedNodeStatus {
+            node: node.to_string(),
+            until: time(avoided.until),
+            reason: avoided.cause.as_str().to_owned(),
+            count: avoided.count,
+        })
+        .collect()
+}
+
+fn avoided_from_api(avoided: &AvoidedNodeStatus) -> (NodeName, Avoided) {
+    let mut causes = EndCause::ALL.into_iter();
+    let cause = causes.find(|cause| cause.as_str() == avoided.reason);
+    let avoided_until = Avoided {
+        until: timestamp(&avoided.until),
+        // A word of another release counts for this job alone.
+        cause: cause.unwrap_or(EndCause::Other),
+        count: avoided.count,
+    };
+    (avoided.node.as_str().into(), avoided_until)
 }
 
 /// Whether a condition is one that this release writes.
@@ -278,8 +337,24 @@ mod tests {
             phase: Phase::Restarting,
             attempt: 3,
             restarts: 1,
+            restart_times: vec![second(3)],
             replans: 2,
             unreadable: 4,
+            refusals: 1,
+            promise: Some(Promise {
+                attempt: 3,
+                zones: BTreeMap::from([("a".into(), 2), ("b".into(), 1)]),
+                until: second(50),
+            }),
+            avoided: BTreeMap::from([(
+                "n1".into(),
+                Avoided {
+                    until: second(60),
+                    cause: EndCause::NodeRefused,
+                    count: 2,
+                },
+            )]),
+            no_zone_since: Some(second(70)),
             ready: 4,
             membership: Some(Membership {
                 attempt: 3,

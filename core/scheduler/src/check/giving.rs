@@ -44,23 +44,29 @@ impl<'a> World<'a> {
                 format!("node {} is taken", place.node)
             })?;
         }
+        self.keeps_promises(job, attempt)?;
         self.crossing(job, attempt)?;
         replay.created = Some(attempt);
         Ok(())
     }
 
     /// Whether the job could be placed on the node, now or once it is free.
-    fn is_sound(&self, node: &Node, job: &Job) -> bool {
+    pub(super) fn is_sound(&self, node: &Node, job: &Job) -> bool {
         self.states.is_usable(&node.name) && node.class == job.class
     }
 
-    /// The healthy nodes of the job's class in the zone that has most of them, busy or not.
-    fn largest_zone(&self, job: &Job) -> usize {
-        let mut zones: BTreeMap<&Zone, usize> = BTreeMap::new();
-        for node in self.nodes.values().filter(|node| self.is_sound(node, job)) {
-            *zones.entry(&node.zone).or_default() += 1;
+    /// The nodes of the job's class in the zone that has most of them, busy or not: how many are
+    /// healthy, and how many there are.
+    fn largest_zone(&self, job: &Job) -> (usize, usize) {
+        let mut zones: BTreeMap<&Zone, (usize, usize)> = BTreeMap::new();
+        for node in self.nodes.values().filter(|node| node.class == job.class) {
+            let (sound, all) = zones.entry(&node.zone).or_default();
+            *sound += usize::from(self.is_sound(node, job));
+            *all += 1;
         }
-        zones.into_values().max().unwrap_or(0)
+        let healthy = zones.values().map(|(sound, _)| *sound).max();
+        let total = zones.values().map(|(_, all)| *all).max();
+        (healthy.unwrap_or(0), total.unwrap_or(0))
     }
 
     /// Zones are contiguous, at most two, one if it would do, and the limit is kept.
@@ -79,14 +85,21 @@ impl<'a> World<'a> {
         if borders == 0 {
             return Ok(());
         }
-        let largest = self.largest_zone(job);
+        let (largest, total) = self.largest_zone(job);
         ensure(largest < job.nodes as usize, CROSSING_LIMIT, || {
             format!("one zone has {largest} healthy nodes")
         })?;
+        let since = job.status.no_zone_since;
+        let patient = since.is_some_and(|since| since + self.policy.crossing_patience <= self.now);
+        ensure(
+            patient || total < job.nodes as usize,
+            CROSSING_LIMIT,
+            || format!("one zone has {total} nodes, and may soon have that many healthy ones"),
+        )?;
         self.crossing += 1;
         let allowed = borders == 1
             && job.zone_policy != ZonePolicy::Single
-            && self.crossing <= self.policy.max_cross_zone_jobs;
+            && self.crossing + self.promised_crossings(job) <= self.policy.max_cross_zone_jobs;
         ensure(allowed, CROSSING_LIMIT, || {
             format!("{borders} borders, {} jobs cross", self.crossing)
         })

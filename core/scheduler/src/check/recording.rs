@@ -33,7 +33,8 @@ impl<'a> World<'a> {
         })?;
         let grows = new.attempt >= old.attempt
             && new.attempt <= old.attempt + 1
-            && (old.restarts..=old.restarts + 1).contains(&new.restarts)
+            && new.restarts <= old.restarts + 1
+            && new.restarts + self.forgiven(old) >= old.restarts
             && new.restarts <= replay.job.max_restarts.max(old.restarts);
         ensure(grows, ONE_END, || "attempt or restarts jump".to_owned())?;
         let order = |status: &Status| {
@@ -45,6 +46,7 @@ impl<'a> World<'a> {
         ensure(order(new) >= order(old), NO_LOST_SAVE, || {
             "the checkpoint goes back".to_owned()
         })?;
+        Self::promises_little(replay, new)?;
         let fresh = new.attempt > old.attempt;
         let legal = if fresh {
             new.phase == Phase::Assigned && !old.phase.holds_nodes()
@@ -72,5 +74,13 @@ impl<'a> World<'a> {
         ensure(ended_well == members, ONE_END, || {
             format!("Succeeded with {ended_well} pods that did")
         })
+    }
+
+    /// How many failures are outside the window.
+    fn forgiven(&self, status: &Status) -> u32 {
+        let window = self.policy.restart_window;
+        let old = status.restart_times.iter();
+        let old = old.filter(|when| **when + window <= self.now).count();
+        u32::try_from(old).unwrap_or(u32::MAX)
     }
 }

@@ -3,11 +3,16 @@
 use topology::NodeName;
 
 use super::Draft;
+use crate::avoid::{EndCause, remember};
+use crate::ledger::Ledger;
 use crate::snapshot::{Cause, Exit};
-use crate::status::ConditionKind::{Assigned, Complete, Failed, Running};
+use crate::status::ConditionKind::{Assigned, Complete, Failed, Running, Stuck};
 use crate::status::{Failure, Phase};
 
-impl Draft<'_> {
+/// Times of failures that are kept: as many as may be forgiven.
+const MOST_RESTARTS: usize = 1000;
+
+impl<'a> Draft<'a> {
     pub(crate) fn succeed(&mut self) {
         self.end(Phase::Succeeded, "Succeeded", "Every rank ended well");
         self.set(Complete, true, "Succeeded", "Every rank ended well");
@@ -15,10 +20,23 @@ impl Draft<'_> {
     }
 
     /// The attempt ended by no fault of the program: plan again, charge nothing.
-    pub(crate) fn lost(&mut self, node: Option<NodeName>, message: String) {
-        self.back_off();
+    pub(crate) fn lost(
+        &mut self,
+        node: Option<NodeName>,
+        cause: EndCause,
+        message: String,
+        ledger: &Ledger<'a>,
+    ) {
+        self.back_off(cause);
         self.void("Replanned", &message);
+        if cause.keeps_place() && self.job.problem.is_none() {
+            self.keep_place(ledger);
+        }
+        if let Some(node) = node.clone() {
+            remember(&mut self.status, node, cause, self.policy, self.now);
+        }
         self.warn("Replanning", message.clone());
+        self.say_stuck(cause, &message);
         let attempt = self.status.attempt;
         self.status.failure = Some(Failure {
             attempt,
@@ -30,16 +48,21 @@ impl Draft<'_> {
     }
 
     /// The program failed: charge it, and give up when that happened too often.
-    pub(crate) fn fail(&mut self, node: NodeName, exit: &Exit) {
+    pub(crate) fn fail(&mut self, node: NodeName, exit: &Exit, ledger: &Ledger<'a>) {
         let message = describe(&node, exit);
         let allowed = self.job.max_restarts;
+        self.forget_old_restarts();
         if let Some(cause) = &exit.cause {
-            self.could_not_resume(&message, cause);
+            self.could_not_resume(&message, cause, ledger);
         } else if self.status.restarts < allowed {
             self.status.restarts += 1;
+            self.status.restart_times.push(self.now);
             let backoff = self.policy.failure_backoff;
             self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
             self.void("Failed", &message);
+            self.keep_place(ledger);
+            let cause = EndCause::ProgramFailed;
+            remember(&mut self.status, node.clone(), cause, self.policy, self.now);
             let nth = self.status.restarts;
             self.warn(
                 "Restarting",
@@ -62,7 +85,7 @@ impl Draft<'_> {
 
     /// Checkpoints exist, and the program could load none: it may try again later, or nothing will help. Without
     /// them it would train what it has trained already.
-    fn could_not_resume(&mut self, message: &str, cause: &Cause) {
+    fn could_not_resume(&mut self, message: &str, cause: &Cause, ledger: &Ledger<'a>) {
         let tried = self.status.unreadable;
         let (reason, text) = match cause {
             Cause::CheckpointUnavailable(why) if tried < self.policy.storage_attempts => {
@@ -70,6 +93,7 @@ impl Draft<'_> {
                 self.status.unreadable = tried + 1;
                 let backoff = self.policy.storage_backoff;
                 self.status.retry_at = Some(backoff.after(self.now, self.status.unreadable));
+                self.keep_place(ledger);
                 self.set(Running, false, "CheckpointUnavailable", why);
                 self.warn("CheckpointUnavailable", why.clone());
                 return;
@@ -85,11 +109,48 @@ impl Draft<'_> {
         self.warn("Failed", text);
     }
 
+    /// Failures outside the window count no more.
+    fn forget_old_restarts(&mut self) {
+        let (now, window) = (self.now, self.policy.restart_window);
+        let times = &mut self.status.restart_times;
+        let known = times.len();
+        times.retain(|when| *when + window > now);
+        let forgotten = u32::try_from(known - times.len()).unwrap_or(u32::MAX);
+        self.status.restarts = self.status.restarts.saturating_sub(forgotten);
+        if times.len() >= MOST_RESTARTS {
+            times.remove(0);
+        }
+    }
+
     /// Lengthens the back-off that charges nothing.
-    pub(crate) fn back_off(&mut self) {
-        self.status.replans = self.status.replans.saturating_add(1);
-        let backoff = self.policy.replan_backoff;
-        self.status.retry_at = Some(backoff.after(self.now, self.status.replans));
+    pub(crate) fn back_off(&mut self, cause: EndCause) {
+        let status = &mut self.status;
+        status.replans = status.replans.saturating_add(1);
+        let (backoff, count) = match cause {
+            EndCause::Blocked => {
+                status.refusals = status.refusals.saturating_add(1);
+                (self.policy.blocked_backoff, status.refusals)
+            }
+            _ => (self.policy.replan_backoff, status.replans),
+        };
+        status.retry_at = Some(backoff.after(self.now, count));
+    }
+
+    /// It is tried again and again and never runs.
+    fn say_stuck(&mut self, cause: EndCause, message: &str) {
+        let times = self.status.replans;
+        if times < self.policy.stuck_after {
+            return;
+        }
+        let advice = cause.advice();
+        let text = format!(
+            "{times} attempts in a row ended before the job ran, the last one because: {message}; \
+             {advice}. It is tried again with longer and longer pauses"
+        );
+        if !self.status.is(Stuck) {
+            self.warn("Stuck", text.clone());
+        }
+        self.set(Stuck, true, cause.as_str(), &text);
     }
 
     /// The attempt is void; the next one starts at `retry_at`.
@@ -97,6 +158,7 @@ impl Draft<'_> {
         self.learn_saved();
         self.status.phase = Phase::Restarting;
         self.status.unreadable = 0;
+        self.status.promise = None;
         self.status.ready = 0;
         self.status.zones = Vec::new();
         self.close(reason);
@@ -110,6 +172,7 @@ impl Draft<'_> {
         self.status.ready = 0;
         self.status.finished_at = Some(self.now);
         self.status.retry_at = None;
+        self.status.promise = None;
         self.close(reason);
         self.set(Running, false, reason, message);
         self.set(

@@ -22,6 +22,7 @@ impl Draft<'_> {
             self.suspended();
         } else {
             self.status.phase = Phase::Restarting;
+            self.place_is_due();
             // It says why the gang was asked to leave.
             let asked = self.status.conditions.get(&Running);
             let why = asked.map_or_else(String::new, |asked| asked.reason.clone());
@@ -53,6 +54,7 @@ impl Draft<'_> {
         self.status.zones = Vec::new();
         self.close("Suspended");
         self.status.retry_at = None;
+        self.status.promise = None;
         for kind in [Assigned, Running] {
             self.set(kind, false, "Suspended", "spec.suspend is true");
         }

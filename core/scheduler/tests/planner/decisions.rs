@@ -166,11 +166,34 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
 }
 
 #[test]
-fn dead_nodes_of_the_zone_make_a_job_cross() {
+fn dead_nodes_of_the_zone_make_a_job_cross_after_five_minutes() {
     let mut snapshot = queue("a:4 b:3", vec![job("a", 4)]);
     snapshot.nodes[0].ready = Ready::Unknown;
-    let placed = placed(&decide(&snapshot, at(0)));
+    let plan = decide(&snapshot, at(0));
+    assert_eq!(placed(&plan), [""; 0]);
+    assert_eq!(reason(&plan, "a").0, "WaitingForZone");
+    assert_eq!(plan.wake_at, Some(at(300)));
+    apply(&mut snapshot, &plan, at(0));
+    assert!(decide(&snapshot, at(299)).is_empty());
+    // Nobody else takes what the zone still has.
+    snapshot.jobs.push(job("z-late", 2));
+    assert_eq!(placed(&decide(&snapshot, at(299))), ["z-late: b-000 b-001"]);
+    snapshot.jobs.pop();
+    let placed = placed(&decide(&snapshot, at(300)));
     assert_eq!(placed, ["a: a-001 a-002 a-003 b-000"]);
+}
+
+#[test]
+fn an_agent_that_restarts_makes_no_job_cross() {
+    let mut snapshot = queue("a:6 b:4", vec![job("a", 6)]);
+    snapshot.nodes[2].short = Some("0 of 1 fireflyer.dev/node".into());
+    step(&mut snapshot, at(0));
+    assert_eq!(snapshot.jobs[0].status.no_zone_since, Some(at(0)));
+    snapshot.nodes[2].short = None;
+    let plan = decide(&snapshot, at(20));
+    let expected = "a: a-000 a-001 a-002 a-003 a-004 a-005";
+    assert_eq!(placed(&plan), [expected]);
+    assert_eq!(recorded(&plan, "a").no_zone_since, None);
 }
 
 #[test]

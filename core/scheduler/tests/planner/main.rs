@@ -10,6 +10,7 @@
 mod absence;
 mod blinks;
 mod build;
+mod claims;
 mod crowd;
 mod decisions;
 mod events;
@@ -20,6 +21,7 @@ mod life;
 mod mutations;
 mod nodes;
 mod properties;
+mod repeated;
 mod shrunken;
 mod speed;
 mod under_way;

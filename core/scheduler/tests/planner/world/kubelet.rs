@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Checkpoint, Exit, JobKey, PodState};
+use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem};
 use topology::NodeName;
 
 use super::{Event, PodId, Run, Running, World};
@@ -72,8 +72,17 @@ impl World {
             );
             return;
         }
+        let stored = self.jobs.get(&id.0);
+        let blocked = stored.is_some_and(|stored| stored.program.blocked);
         if let Some(running) = self.pods.get_mut(&id) {
-            running.pod.state = PodState::Starting;
+            running.pod.state = match blocked {
+                true => PodState::Blocked(Problem {
+                    reason: "ImageError",
+                    message: "image nowhere/none:1 of container trainer cannot be pulled"
+                        .to_owned(),
+                }),
+                false => PodState::Starting,
+            };
         }
         let delay = self.delay(300, 3000);
         self.queue.after(delay, Event::Dial(id));

@@ -90,6 +90,8 @@ pub(crate) struct Program {
     pub(crate) faults: VecDeque<(u64, u32)>,
     /// Whether it saves and acknowledges when it is asked to stop.
     pub(crate) saves: bool,
+    /// Whether its image does not exist.
+    pub(crate) blocked: bool,
     /// Whether survivors of a failure notice it and fail too, or hang.
     pub(crate) survivors_hang: bool,
 }
@@ -100,6 +102,7 @@ impl Program {
             work: work_seconds * 1000,
             faults: VecDeque::new(),
             saves: true,
+            blocked: false,
             survivors_hang: false,
         }
     }

@@ -1,0 +1,171 @@
+//! Promises: what the statuses of waiting jobs keep for them goes to nobody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topology::{NodeName, Zone};
+
+use super::{Outcome, PROMISE_KEPT, Replay, World, ensure, is_out};
+use crate::plan::NewAttempt;
+use crate::snapshot::{Attempt, Job, JobKey, Snapshot};
+use crate::status::{Phase, Status};
+
+/// What is promised to whom.
+#[derive(Debug, Default)]
+pub(super) struct Promises<'a> {
+    /// Who has a promise over a node by name.
+    named: BTreeMap<&'a NodeName, BTreeSet<&'a JobKey>>,
+    /// How many nodes beyond these each job was promised in a zone.
+    more: BTreeMap<(&'a JobKey, &'a Zone), usize>,
+    /// Jobs with a promised right to cross zones that no attempt of theirs holds.
+    crossing: BTreeSet<&'a JobKey>,
+}
+
+impl<'a> World<'a> {
+    /// Reads what is promised from the snapshot.
+    pub(super) fn read_promises(&mut self, snapshot: &'a Snapshot) {
+        let mut users: BTreeMap<&NodeName, BTreeSet<&JobKey>> = BTreeMap::new();
+        for pod in snapshot.pods.iter().filter(|pod| !pod.terminal) {
+            users.entry(&pod.node).or_default().insert(&pod.job);
+        }
+        for (key, attempt) in &self.held {
+            let status = &self.jobs[*key].status;
+            for (rank, node) in (0..).zip(&attempt.nodes) {
+                if !is_out(status, attempt.number, rank) {
+                    users.entry(node).or_default().insert(key);
+                }
+            }
+        }
+        for plan in &snapshot.under_way {
+            for node in plan.nodes() {
+                users.entry(node).or_default().insert(&plan.job);
+            }
+        }
+        let starting: BTreeSet<&JobKey> = snapshot
+            .under_way
+            .iter()
+            .filter(|plan| plan.attempt().is_some())
+            .map(|plan| &plan.job)
+            .collect();
+        let mut promises = Promises::default();
+        for job in snapshot.jobs.iter().filter(|job| self.waits(job)) {
+            let Some(promise) = &job.status.promise else {
+                continue;
+            };
+            if promise.until <= self.now || starting.contains(&job.key) {
+                continue;
+            }
+            let is_it =
+                |attempt: &&Attempt| attempt.job == job.key && attempt.number == promise.attempt;
+            // Of two with one number neither names anything.
+            let mut found = snapshot.attempts.iter().filter(is_it);
+            let names = found.next().filter(|_| found.next().is_none());
+            let mut counts: BTreeMap<&Zone, usize> = BTreeMap::new();
+            for name in names.into_iter().flat_map(|attempt| &attempt.nodes) {
+                let Some(node) = self.nodes.get(name) else {
+                    continue;
+                };
+                let avoided = job.status.avoided.get(name);
+                let bad = avoided.is_some_and(|avoided| avoided.until > self.now);
+                let mut users = users.get(name).into_iter().flatten();
+                let alone = users.all(|user| **user == job.key);
+                if promise.zones.contains_key(&node.zone)
+                    && self.is_sound(node, job)
+                    && alone
+                    && !bad
+                {
+                    promises.named.entry(name).or_default().insert(&job.key);
+                    *counts.entry(&node.zone).or_default() += 1;
+                }
+            }
+            for (zone, count) in &promise.zones {
+                let named = counts.get(zone).copied().unwrap_or(0);
+                let more = (*count as usize).saturating_sub(named);
+                promises.more.insert((&job.key, zone), more);
+            }
+            let crosses = self.held.get(&job.key).is_some_and(|held| held.crossing);
+            if promise.zones.len() > 1 && !crosses {
+                promises.crossing.insert(&job.key);
+            }
+        }
+        self.promises = promises;
+    }
+
+    /// Whether a job has no nodes, or is leaving them, and may get some.
+    fn waits(&self, job: &Job) -> bool {
+        let Status { phase, .. } = job.status;
+        let leaves = phase == Phase::Interrupting;
+        let none = !phase.is_terminal() && !self.held.contains_key(&job.key);
+        (leaves || none) && !job.deleting && !job.suspend && job.problem.is_none()
+    }
+
+    /// How many other jobs were promised to cross zones.
+    pub(super) fn promised_crossings(&self, job: &Job) -> u32 {
+        let others = self
+            .promises
+            .crossing
+            .iter()
+            .filter(|key| ***key != job.key);
+        u32::try_from(others.count()).unwrap_or(u32::MAX)
+    }
+
+    /// The nodes that an attempt takes are not promised to others, and what is left in each zone is
+    /// enough for what was promised there. Called when they count as taken.
+    pub(super) fn keeps_promises(&mut self, job: &'a Job, attempt: &'a NewAttempt) -> Outcome {
+        let mut used: BTreeMap<&Zone, usize> = BTreeMap::new();
+        for place in &attempt.nodes {
+            let owners = self.promises.named.get(&place.node);
+            let own = owners.is_some_and(|owners| owners.contains(&job.key));
+            ensure(own || owners.is_none(), PROMISE_KEPT, || {
+                format!("node {} is promised to another job", place.node)
+            })?;
+            *used.entry(&place.zone).or_default() += usize::from(!own);
+        }
+        for (zone, used) in used {
+            let own = self.promises.more.get_mut(&(&job.key, zone));
+            let taken = own.map_or(0, |own| {
+                let taken = used.min(*own);
+                *own -= taken;
+                taken
+            });
+            let promised: usize = self
+                .promises
+                .more
+                .iter()
+                .filter(|((key, other), _)| **key != job.key && *other == zone)
+                .filter(|((key, _), _)| {
+                    let other = self.jobs.get(key);
+                    other.is_some_and(|other| other.class == job.class)
+                })
+                .map(|(_, more)| more)
+                .sum();
+            if used == taken || promised == 0 {
+                continue;
+            }
+            let left = self.nodes.values().filter(|node| {
+                let free = !self.taken.contains(&node.name)
+                    && !self.promises.named.contains_key(&node.name);
+                free && node.zone == *zone && self.is_sound(node, job)
+            });
+            let left = left.count();
+            ensure(left >= promised, PROMISE_KEPT, || {
+                format!("{left} nodes are left in zone {zone}, and {promised} are promised")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A new promise is about the attempt that ends, and no larger than the job.
+    pub(super) fn promises_little(replay: &Replay<'a>, new: &Status) -> Outcome {
+        let Some(promise) = new.promise.as_ref() else {
+            return Ok(());
+        };
+        if replay.status.promise.as_ref() == Some(promise) {
+            return Ok(());
+        }
+        let count: u64 = promise.zones.values().map(|count| u64::from(*count)).sum();
+        let fits = count <= u64::from(replay.job.nodes) && promise.zones.len() <= 2;
+        ensure(fits && promise.attempt == new.attempt, PROMISE_KEPT, || {
+            format!("attempt {} promises {count} nodes", new.attempt)
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! Places that are kept for jobs without nodes: what a promise says, which promises stand, and which
+//! nodes they keep. Leaves giving them to `assign`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topology::{NodeName, Zone};
+
+use crate::avoid::avoided;
+use crate::ledger::{JobView, Ledger};
+use crate::queue;
+use crate::snapshot::{Attempt, Job, JobKey, Node};
+use crate::status::{Phase, Status};
+use crate::time::Timestamp;
+
+/// A job's right to a place while it has none. It is in the job's status before anything follows from it,
+/// so a new leader honours it, and it ends by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The nodes of this attempt come first, as far as they are good. Its ConfigMap stays as long.
+    pub attempt: u32,
+    /// How many nodes in which zone; at most two zones, at most as many nodes as the job needs.
+    pub zones: BTreeMap<Zone, u32>,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+impl Promise {
+    /// The place of an attempt. None if its nodes are known to be in no zone or in more than two.
+    pub(crate) fn of_attempt(
+        attempt: &Attempt,
+        ledger: &Ledger<'_>,
+        until: Timestamp,
+    ) -> Option<Self> {
+        let mut zones: BTreeMap<Zone, u32> = BTreeMap::new();
+        let mut unknown = 0;
+        for name in &attempt.nodes {
+            match ledger.node(name) {
+                Some(node) => *zones.entry(node.zone.clone()).or_default() += 1,
+                None => unknown += 1,
+            }
+        }
+        if zones.len() > 2 {
+            return None;
+        }
+        let largest = zones.iter_mut().max_by_key(|(_, count)| **count);
+        *largest?.1 += unknown;
+        Some(Self {
+            attempt: attempt.number,
+            zones,
+            until,
+        })
+    }
+}
+
+impl Status {
+    /// The promise, unless it has run out.
+    pub(crate) fn promised(&self, now: Timestamp) -> Option<&Promise> {
+        self.promise.as_ref().filter(|promise| promise.until > now)
+    }
+}
+
+/// What a standing promise keeps.
+#[derive(Debug)]
+pub(crate) struct Standing<'a> {
+    pub(crate) job: &'a Job,
+    /// Good nodes of its own attempt. Some may not be free yet.
+    pub(crate) own: Vec<&'a Node>,
+    /// How many more in which zone.
+    pub(crate) more: BTreeMap<&'a Zone, usize>,
+    /// Whether it keeps a right to cross zones that is not counted yet.
+    pub(crate) crosses: bool,
+}
+
+/// All standing promises, in the order of the queue.
+pub(crate) fn standing<'a>(ledger: &Ledger<'a>) -> Vec<Standing<'a>> {
+    let views = ledger.views();
+    let mut jobs: Vec<_> = views
+        .filter_map(|(key, view)| stands(key, view, ledger).map(|found| (view, found)))
+        .collect();
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    jobs.sort_by_cached_key(|(_, (job, _))| queue::rank(job));
+    let users = ledger.users();
+    jobs.into_iter()
+        .map(|(view, (job, promise))| keep(job, promise, view, &users, ledger))
+        .collect()
+}
+
+/// Whether a job has a right to a place: it waits for one, and nobody wants that it does not.
+fn stands<'a>(
+    key: &JobKey,
+    view: &JobView<'a>,
+    ledger: &Ledger<'a>,
+) -> Option<(&'a Job, &'a Promise)> {
+    let job = view.job?;
+    let promise = job.status.promised(ledger.now())?;
+    let phase = job.status.phase;
+    let waits = phase == Phase::Interrupting || view.holding().is_none() && !phase.is_terminal();
+    let wanted = !job.deleting && !job.suspend && job.problem.is_none();
+    (waits && wanted && !ledger.gets_nodes(key)).then_some((job, promise))
+}
+
+fn keep<'a>(
+    job: &'a Job,
+    promise: &'a Promise,
+    view: &JobView<'a>,
+    users: &BTreeMap<&'a NodeName, BTreeSet<&'a JobKey>>,
+    ledger: &Ledger<'a>,
+) -> Standing<'a> {
+    let bad: BTreeSet<&NodeName> = avoided(job, ledger.now()).into_iter().collect();
+    let by_others = |name: &NodeName| {
+        let mut users = users.get(name).into_iter().flatten();
+        users.any(|user| **user != job.key)
+    };
+    let mut more: BTreeMap<&Zone, usize> = BTreeMap::new();
+    for (zone, count) in &promise.zones {
+        more.insert(zone, *count as usize);
+    }
+    let attempt = view.attempts.get(&promise.attempt);
+    let names = attempt.map_or(&[][..], |attempt| &attempt.nodes);
+    let mut own = Vec::new();
+    for node in names.iter().filter_map(|name| ledger.node(name)) {
+        let good = ledger.is_healthy(node) && node.class == job.class;
+        if good
+            && !bad.contains(&node.name)
+            && !by_others(&node.name)
+            && let Some(left) = more.get_mut(&node.zone)
+        {
+            *left = left.saturating_sub(1);
+            own.push(node);
+        }
+    }
+    let counted = view.holding().is_some_and(|attempt| attempt.crossing);
+    Standing {
+        job,
+        own,
+        more,
+        crosses: promise.zones.len() > 1 && !counted,
+    }
+}
