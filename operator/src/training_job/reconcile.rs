@@ -5,9 +5,10 @@
 mod discarded;
 mod doubts;
 mod gauges;
+mod notes;
 mod pauses;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use crds::training_job::TrainingJob;
 use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use scheduler::{Gone, JobKey, JobPlan, Plan, Policy, Sights, Snapshot, Timestamp, Violation};
+use scheduler::{
+    Gone, Job, JobKey, JobPlan, Phase, Plan, Policy, Sights, Snapshot, Timestamp, Violation,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,8 +31,10 @@ use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
+use crate::training_job::write::Lane;
 use doubts::Doubts;
 use gauges::Ended;
+use notes::Notes;
 use pauses::Pauses;
 
 /// Changes come in bursts (1,250 pods turn Running): planning waits for the rest of a burst.
@@ -62,6 +67,7 @@ pub struct Reconciler {
     /// leader wrote last may not have arrived yet.
     barrier: u64,
     sweep: Sweep,
+    notes: Notes,
     watchdog: Watchdog,
     /// For how long things are as they are, as seen by this leader.
     sights: Sights,
@@ -91,6 +97,8 @@ struct Observed {
 #[derive(Default)]
 struct UnderWay {
     plans: BTreeMap<JobKey, Arc<JobPlan>>,
+    /// Stops those that give nodes to jobs.
+    admissions: BTreeMap<JobKey, CancellationToken>,
     writing: FuturesUnordered<BoxFuture<'static, Written>>,
     doubts: Doubts,
 }
@@ -122,6 +130,7 @@ impl Reconciler {
             pauses: Pauses::default(),
             barrier: 0,
             sweep: Sweep::new(),
+            notes: Notes::new(Instant::now()),
             watchdog: Watchdog::new(STALLED),
             sights: Sights::default(),
         }
@@ -147,6 +156,7 @@ impl Reconciler {
                 () = changed(&self.cluster, &mut self.reports) => true,
                 Some(written) = under_way.writing.next() => {
                     under_way.plans.remove(&written.job);
+                    under_way.admissions.remove(&written.job);
                     self.written(written);
                     true
                 }
@@ -208,9 +218,8 @@ impl Reconciler {
         });
         let wake_at = plan.wake_at;
         let read_at = under_way.doubts.ask(&self.applier, &plan.confirm);
-        for plan in self.pauses.allowed(plan.jobs, Instant::now()) {
-            self.begin(plan, &observed, under_way);
-        }
+        under_way.stop_admissions(&observed.snapshot);
+        let note_at = self.begin_all(plan.jobs, &observed, under_way);
         let planned = wake_at.map(|at| {
             Instant::now() + Duration::from_millis(at.as_millis().saturating_sub(now.as_millis()))
         });
@@ -218,6 +227,7 @@ impl Reconciler {
         [
             planned,
             read_at,
+            note_at,
             self.pauses.next_end(now),
             Some(self.sweep.due),
         ]
@@ -308,8 +318,46 @@ impl Reconciler {
         plan
     }
 
+    /// Begins to write plans: what somebody waits for first, then what gives nodes, in the order of the
+    /// queue, and last why the others wait. Returns when to look again at notes that wait.
+    fn begin_all(
+        &mut self,
+        plans: Vec<JobPlan>,
+        observed: &Observed,
+        under_way: &mut UnderWay,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let jobs = observed.snapshot.jobs.iter();
+        let jobs: BTreeMap<&JobKey, &Job> = jobs.map(|job| (&job.key, job)).collect();
+        let mut notes = Vec::new();
+        let mut others = Vec::new();
+        for plan in self.pauses.allowed(plans, now) {
+            let job = jobs.get(&plan.job).copied();
+            if notes::is_note(&plan, job) {
+                notes.push(plan);
+            } else {
+                let lane = match plan.actions.iter().any(apply::creates) {
+                    true => Lane::Admission,
+                    false => Lane::Urgent,
+                };
+                let turn = job.map(|job| (job.status.phase == Phase::Queued, job.created));
+                others.push((lane, turn, plan));
+            }
+        }
+        others.sort_by_key(|(lane, turn, _)| (*lane, *turn));
+        for (lane, _, plan) in others {
+            self.begin(plan, lane, observed, under_way);
+        }
+        let busy = !under_way.admissions.is_empty();
+        let (notes, again) = self.notes.due(notes, busy, now);
+        for note in notes {
+            self.begin(note, Lane::Note, observed, under_way);
+        }
+        again
+    }
+
     /// Begins to write a job's plan.
-    fn begin(&self, plan: JobPlan, observed: &Observed, under_way: &mut UnderWay) {
+    fn begin(&self, plan: JobPlan, lane: Lane, observed: &Observed, under_way: &mut UnderWay) {
         for action in &plan.actions {
             self.metrics
                 .actions
@@ -321,9 +369,14 @@ impl Reconciler {
         let applier = Arc::clone(&self.applier);
         let job = observed.jobs.get(&plan.job).cloned();
         let fabric = Arc::clone(&observed.fabric);
+        let cancelled = CancellationToken::new();
+        if lane == Lane::Admission {
+            let token = cancelled.clone();
+            under_way.admissions.insert(plan.job.clone(), token);
+        }
         under_way.writing.push(Box::pin(async move {
             let started = Instant::now();
-            let result = applier.apply(&plan, job, &fabric).await;
+            let result = applier.apply(&plan, lane, job, &fabric, &cancelled).await;
             Written {
                 job: plan.job.clone(),
                 result,
@@ -350,6 +403,23 @@ impl Reconciler {
             debug!(%job, %error, retry_seconds, "stopped");
         } else {
             warn!(%job, %error, retry_seconds, "stopped");
+        }
+    }
+}
+
+impl UnderWay {
+    /// Nothing more is created for jobs that are not to run any more.
+    fn stop_admissions(&mut self, snapshot: &Snapshot) {
+        if self.admissions.is_empty() {
+            return;
+        }
+        let runs = |job: &&Job| !job.deleting && !job.suspend;
+        let wanted = snapshot.jobs.iter().filter(runs);
+        let wanted: BTreeSet<&JobKey> = wanted.map(|job| &job.key).collect();
+        for (job, cancelled) in &self.admissions {
+            if !wanted.contains(job) {
+                cancelled.cancel();
+            }
         }
     }
 }

@@ -15,9 +15,12 @@ use tokio::sync::Semaphore;
 use crate::fence::Fence;
 use crate::watch::chain;
 
-/// Requests in flight, of all jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
+/// Requests in flight that give nodes to jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
 /// few enough that priority and fairness does not queue other clients behind us.
 pub const IN_FLIGHT: usize = 64;
+/// Beside those, requests for what somebody waits for, and for notes.
+const URGENT: usize = 16;
+const NOTES: usize = 4;
 /// Within which a request must be answered. With it a write is sent only while the Lease was renewed
 /// less than 7 s ago (15 s that it lasts, less this).
 pub const TIMEOUT: Duration = Duration::from_secs(8);
@@ -45,11 +48,24 @@ pub enum Error {
     Unknown { what: String, reason: String },
 }
 
+/// What a write is for: each kind has requests of its own, so that none queues behind another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Commits of gangs that go on, interruptions, releases: somebody stands still until then.
+    #[default]
+    Urgent,
+    /// Giving nodes to jobs.
+    Admission,
+    /// Saying why a job waits.
+    Note,
+}
+
 /// Sends writes. Cheap to clone; clones share the limits.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    in_flight: Arc<Semaphore>,
+    lanes: Arc<[Semaphore; 3]>,
+    lane: Lane,
     writes: IntCounterVec,
     /// None: also without the Lease.
     fence: Option<Fence>,
@@ -58,7 +74,7 @@ pub struct Writer {
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer")
-            .field("in_flight", &self.in_flight)
+            .field("lanes", &self.lanes)
             .finish_non_exhaustive()
     }
 }
@@ -68,9 +84,18 @@ impl Writer {
     pub fn new(client: Client, writes: IntCounterVec) -> Self {
         Self {
             client,
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            lanes: Arc::new([URGENT, IN_FLIGHT, NOTES].map(Semaphore::new)),
+            lane: Lane::Urgent,
             writes,
             fence: None,
+        }
+    }
+
+    /// The same, for writes of another kind.
+    pub fn in_lane(&self, lane: Lane) -> Self {
+        Self {
+            lane,
+            ..self.clone()
         }
     }
 
@@ -190,8 +215,13 @@ impl Writer {
             reason,
         };
         let request = request.map_err(|error| refused(error.to_string()))?;
-        let _permit = self
-            .in_flight
+        let [urgent, admission, note] = &*self.lanes;
+        let permits = match self.lane {
+            Lane::Urgent => urgent,
+            Lane::Admission => admission,
+            Lane::Note => note,
+        };
+        let _permit = permits
             .acquire()
             .await
             .map_err(|error| refused(error.to_string()))?;

@@ -48,7 +48,7 @@ impl Applier {
             "immutable": true,
             "binaryData": {translate::ASSIGNMENT_FILE: packed},
         });
-        let created: AttemptView = match self.writer.create(&key.namespace, &config_map).await {
+        let created: AttemptView = match progress.writer.create(&key.namespace, &config_map).await {
             Ok(created) => created,
             Err(write::Error::Exists { .. }) => return Err(self.who_has(key, new.number).await),
             Err(error) => return Err(error.into()),
@@ -95,7 +95,11 @@ impl Applier {
             "immutable": true,
             "data": {"key": ByteString(bytes.as_bytes().to_vec())},
         });
-        match self.writer.create::<Secret>(&key.namespace, &secret).await {
+        match progress
+            .writer
+            .create::<Secret>(&key.namespace, &secret)
+            .await
+        {
             Ok(_) | Err(write::Error::Exists { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }

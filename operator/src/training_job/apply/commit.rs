@@ -117,7 +117,7 @@ impl Applier {
     ) -> Result<Arc<TrainingJob>, write::Error> {
         let mut status = seen.status.clone().unwrap_or_default();
         status.membership = Some(members::to_api(membership));
-        self.write_status(job, seen, &status).await
+        self.write_status(&self.writer, job, seen, &status).await
     }
 
     /// The last commit of an attempt that a job's status holds, if it can be read.

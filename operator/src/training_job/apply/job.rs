@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::{Applier, Error, Progress, gone_is_fine, patch};
 use crate::cluster::{key_of, version_of};
 use crate::training_job::kept::KeptJob;
+use crate::training_job::write::Writer;
 use crate::training_job::{status, write};
 
 /// Longest note of an Event that the API server takes.
@@ -41,7 +42,7 @@ impl Applier {
         });
         let patch = Patch::Merge(json!({"metadata": metadata}));
         let (namespace, name) = (&progress.key.namespace, &progress.key.name);
-        match self
+        match progress
             .writer
             .patch::<TrainingJob>(namespace, name, None, &patch)
             .await
@@ -74,7 +75,8 @@ impl Applier {
         };
         let (name, generation) = (&progress.key.name, job.metadata.generation);
         let shown = status::to_api(status, name, generation, job.status.as_ref());
-        let job = self.write_status(progress.key, job, &shown).await?;
+        let writer = &progress.writer;
+        let job = self.write_status(writer, progress.key, job, &shown).await?;
         info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
         progress.job = Some(job);
         Ok(())
@@ -84,6 +86,7 @@ impl Applier {
     /// this release does not know stays as it is.
     pub(super) async fn write_status(
         &self,
+        writer: &Writer,
         key: &JobKey,
         seen: &TrainingJob,
         status: &TrainingJobStatus,
@@ -97,8 +100,7 @@ impl Applier {
             "status": patch::between(seen.status.as_ref(), status),
         });
         let patch = Patch::Merge(body);
-        let job: TrainingJob = self
-            .writer
+        let job: TrainingJob = writer
             .patch(namespace, name, Some("status"), &patch)
             .await?;
         let job = self.saw_job(job);
@@ -144,7 +146,8 @@ impl Applier {
                 "uid": &*job.uid,
             },
         });
-        if let Err(error) = self.writer.create::<ApiEvent>(&job.namespace, &body).await {
+        let created = progress.writer.create::<ApiEvent>(&job.namespace, &body);
+        if let Err(error) = created.await {
             warn!(%job, reason = event.reason, %error, "an Event was lost");
         }
     }

@@ -16,11 +16,12 @@ use crds::training_job::TrainingJob;
 use futures::stream::{FuturesUnordered, StreamExt};
 use kube::api::Preconditions;
 use scheduler::{Action, JobKey, JobPlan};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::cluster::Cluster;
 use crate::training_job::pod::Settings;
-use crate::training_job::write::{self, IN_FLIGHT, Writer};
+use crate::training_job::write::{self, IN_FLIGHT, Lane, Writer};
 
 /// Requests of one job in flight: three quarters of all, so that a gang of 1,250 pods leaves room
 /// for what is decided about others meanwhile.
@@ -125,18 +126,40 @@ struct Progress<'a> {
     key: &'a JobKey,
     job: Option<Arc<TrainingJob>>,
     fabric: &'a FabricSpec,
+    writer: Writer,
+    /// Whether the job is not to get its nodes any more.
+    cancelled: &'a CancellationToken,
+}
+
+impl Progress<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    fn stopped(&self) -> Error {
+        Error::Stale(format!("job {} is not to run any more", self.key))
+    }
 }
 
 impl Applier {
-    /// Applies the plan of a job, which the snapshot saw as `job`.
+    /// Applies the plan of a job, which the snapshot saw as `job`. When it is cancelled nothing more
+    /// is created.
     pub async fn apply(
         &self,
         plan: &JobPlan,
+        lane: Lane,
         job: Option<Arc<TrainingJob>>,
         fabric: &FabricSpec,
+        cancelled: &CancellationToken,
     ) -> Result<(), Stopped> {
         let key = &plan.job;
-        let mut progress = Progress { key, job, fabric };
+        let mut progress = Progress {
+            key,
+            job,
+            fabric,
+            writer: self.writer.in_lane(lane),
+            cancelled,
+        };
         let mut rest = &plan.actions[..];
         while let Some(first) = rest.first() {
             let alike = rest
@@ -145,6 +168,7 @@ impl Applier {
                 .count();
             let (now, later) = rest.split_at(alike.max(1));
             let result = match now {
+                _ if progress.is_cancelled() => Err(progress.stopped()),
                 [one] => self.act(&mut progress, one).await,
                 several => self.act_together(&progress, several).await,
             };
@@ -175,12 +199,18 @@ impl Applier {
         loop {
             // A gang that misses one pod is of no use, so no more are created after a failure. What
             // is to be removed is tried to the end.
-            while running.len() < TOGETHER && !(creating && result.is_err()) {
+            let over = creating && (result.is_err() || progress.is_cancelled());
+            while running.len() < TOGETHER && !over {
                 let Some(action) = rest.next() else { break };
                 running.push(self.act_on_pod(progress, action));
             }
             let Some(one) = running.next().await else {
-                return result;
+                let is_cut = over && result.is_ok() && rest.len() > 0;
+                return if is_cut {
+                    Err(progress.stopped())
+                } else {
+                    result
+                };
             };
             // What succeeded is seen, the first failure is told.
             if result.is_ok() {

@@ -92,7 +92,11 @@ impl Applier {
             resume: resume.as_ref(),
         };
         let body = pod::build(job, class, &self.settings, place);
-        match self.writer.create::<PodView>(&key.namespace, &body).await {
+        match progress
+            .writer
+            .create::<PodView>(&key.namespace, &body)
+            .await
+        {
             Ok(view) => {
                 self.saw_pod(view);
                 Ok(())

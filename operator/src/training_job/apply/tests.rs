@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::testing::{failure, response};
 use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
-use crate::training_job::write::TIMEOUT;
+use crate::training_job::write::{Lane, TIMEOUT};
 use crate::views::PodView;
 
 /// How the server answers: `METHOD path?query` to status code and body.
@@ -121,7 +121,10 @@ impl World {
             actions,
         };
         let job = Some(Arc::clone(&self.job));
-        self.applier.apply(&plan, job, &fabric).await
+        let cancelled = CancellationToken::new();
+        self.applier
+            .apply(&plan, Lane::Urgent, job, &fabric, &cancelled)
+            .await
     }
 
     fn asked(&self) -> Vec<String> {
