@@ -29,6 +29,9 @@ pub const LABEL_ZONE: &str = "topology.fireflyer.dev/zone";
 /// Label on a Node: its leaf switch.
 pub const LABEL_LEAF: &str = "topology.fireflyer.dev/leaf";
 
+/// Annotation on the ConfigMap of an attempt: the proof that the operator wrote it.
+pub const ANNOTATION_PROOF: &str = "fireflyer.dev/assignment-proof";
+
 /// Resource: one per node; every job pod asks for it, so that a node is never shared.
 pub const RESOURCE_NODE: &str = "fireflyer.dev/node";
 /// Resource: a slot of an RDMA adapter.

@@ -2,7 +2,6 @@
 //! key of all attempts' keys, and the Fabric.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crds::fabric::{Fabric, FabricSpec};
 use crds::names;
@@ -10,12 +9,18 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use tracing::info;
+use wire::handshake::KEY_BYTES;
 
+use crate::proof::Masters;
 use crate::training_job::write::{self, Writer};
 
 /// Name of the Secret with the master key.
 const MASTER: &str = "fireflyer-master";
-const MASTER_BYTES: usize = 32;
+const MASTER_BYTES: usize = KEY_BYTES;
+/// Entry with the key in use.
+const CURRENT: &str = "key";
+/// Entry with the key before it.
+const PREVIOUS: &str = "previous";
 
 /// The paper's node: 8 GPUs, 2 x 32 cores, 512 GB, one 200 Gbit/s adapter (table 1). The rest of
 /// its cores and memory is the system's.
@@ -39,9 +44,9 @@ pub enum Error {
     Random(String),
     /// The Secret is there, but not its key.
     #[error(
-        "failed to read the master key: Secret {MASTER} has no entry `key` of {MASTER_BYTES} bytes; delete the Secret and restart, attempts that run now will then start again"
+        "failed to read the master key: entry `{0}` of Secret {MASTER} has not {MASTER_BYTES} bytes; write the right key, or delete the Secret and restart: jobs that run now train on, and are proved from their next attempt on"
     )]
-    Master,
+    Master(&'static str),
     /// The file with the default Fabric.
     #[error("failed to read the default Fabric from {path}")]
     Read {
@@ -53,8 +58,8 @@ pub enum Error {
     Parse(#[source] serde_yaml::Error),
 }
 
-/// The master key; made by whichever replica comes first.
-pub async fn master(writer: &Writer, namespace: &str) -> Result<Arc<[u8]>, Error> {
+/// The master keys; the first is made by whichever replica comes first.
+pub async fn masters(writer: &Writer, namespace: &str) -> Result<Masters, Error> {
     let secret: Secret = match writer.get(namespace, MASTER).await {
         Ok(secret) => secret,
         Err(write::Error::Missing { .. }) => {
@@ -65,7 +70,7 @@ pub async fn master(writer: &Writer, namespace: &str) -> Result<Arc<[u8]>, Error
                 "kind": "Secret",
                 "metadata": {"name": MASTER, "namespace": namespace},
                 "immutable": true,
-                "data": {"key": ByteString(key)},
+                "data": {CURRENT: ByteString(key)},
             });
             match writer.create(namespace, &body).await {
                 Ok(secret) => {
@@ -79,15 +84,19 @@ pub async fn master(writer: &Writer, namespace: &str) -> Result<Arc<[u8]>, Error
         }
         Err(error) => return Err(error.into()),
     };
-    let key = secret
-        .data
-        .unwrap_or_default()
-        .remove("key")
-        .ok_or(Error::Master)?;
-    if key.0.len() != MASTER_BYTES {
-        return Err(Error::Master);
-    }
-    Ok(key.0.into())
+    keys_in(secret)
+}
+
+/// The keys of the Secret: `key`, and while keys are rotated `previous`.
+fn keys_in(secret: Secret) -> Result<Masters, Error> {
+    let mut entries = secret.data.unwrap_or_default();
+    let mut take = |entry| {
+        let bytes = entries.remove(entry)?;
+        Some(bytes.0.try_into().map_err(|_| Error::Master(entry)))
+    };
+    let current = take(CURRENT).unwrap_or(Err(Error::Master(CURRENT)))?;
+    let previous = take(PREVIOUS).transpose()?;
+    Ok(Masters::new(current, previous))
 }
 
 /// The Fabric to create when there is none.
@@ -135,6 +144,27 @@ mod tests {
             (fabric.zone_label.as_str(), fabric.max_cross_zone_jobs),
             (names::LABEL_ZONE, 1)
         );
+    }
+
+    #[test]
+    fn the_key_before_is_read_beside_the_one_in_use_and_each_has_its_length() {
+        let read = |data: serde_json::Value| {
+            let secret = json!({"metadata": {}, "data": data});
+            keys_in(serde_json::from_value(secret).unwrap())
+        };
+        let key = |bytes: usize| ByteString(vec![7; bytes]);
+        let one = read(json!({"key": key(32)})).unwrap();
+        assert_eq!(one.signers().count(), 1);
+        let two = read(json!({"key": key(32), "previous": key(32)})).unwrap();
+        assert_eq!(two.signers().count(), 2);
+        for (data, entry) in [
+            (json!({}), "`key`"),
+            (json!({"key": key(31)}), "`key`"),
+            (json!({"key": key(32), "previous": key(1)}), "`previous`"),
+        ] {
+            let said = read(data).unwrap_err().to_string();
+            assert!(said.contains(entry), "{said}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod fence;
 pub mod leader;
 pub mod metrics;
 pub mod mirror;
+pub mod proof;
 pub mod quantity;
 pub mod rendezvous;
 pub mod run;

@@ -18,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::fence::Fence;
 use crate::leader::{self, Elector, Role};
 use crate::metrics::Metrics;
+use crate::proof::Masters;
 use crate::rendezvous::{self, ClusterDirectory};
 use crate::training_job::apply::Applier;
 use crate::training_job::observe::Reports;
@@ -120,13 +121,20 @@ async fn operate(
     // Of its own, with connections of its own: a renewal waits behind no other request.
     let leases = Client::try_from(config).context("failed to set up the client of the Lease")?;
     let writer = Writer::new(client.clone(), metrics.writes.clone());
-    let Some(master) = master(&writer, &namespace, &shutdown).await? else {
+    let Some(masters) = masters(&writer, &namespace, &shutdown).await? else {
         return Ok(());
     };
 
     let cluster = Arc::new(Cluster::default());
     let ages = metrics.watch_age.clone();
-    let mut watching = watches::start(&client, &cluster, &dedicated_taints, ages, &shutdown);
+    let mut watching = watches::start(
+        &client,
+        &cluster,
+        &dedicated_taints,
+        Arc::clone(&masters),
+        ages,
+        &shutdown,
+    );
     if !synced(&cluster, &shutdown).await {
         return Ok(());
     }
@@ -149,10 +157,10 @@ async fn operate(
         writer: writer.fenced(fence.clone()),
         cluster: Arc::clone(&cluster),
         settings,
-        master: Arc::clone(&master),
+        masters: Arc::clone(&masters),
         instance: pod_name.clone(),
     });
-    let directory = ClusterDirectory::new(Arc::clone(&cluster), master);
+    let directory = ClusterDirectory::new(Arc::clone(&cluster), masters);
     let serving = tokio::spawn(rendezvous::serve(
         listener,
         Arc::new(directory),
@@ -221,14 +229,14 @@ pub(crate) async fn lead(
 }
 
 /// The master key; tried until the API server answers, so that a start during its outage works.
-async fn master(
+async fn masters(
     writer: &Writer,
     namespace: &str,
     shutdown: &CancellationToken,
-) -> anyhow::Result<Option<Arc<[u8]>>> {
+) -> anyhow::Result<Option<Arc<Masters>>> {
     loop {
-        let error = match bootstrap::master(writer, namespace).await {
-            Ok(master) => return Ok(Some(master)),
+        let error = match bootstrap::masters(writer, namespace).await {
+            Ok(masters) => return Ok(Some(Arc::new(masters))),
             Err(error @ bootstrap::Error::Write(_)) => error,
             Err(error) => return Err(error.into()),
         };

@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::cluster::{Cluster, now};
+use crate::proof::Masters;
 use crate::training_job::kept::KeptJob;
-use crate::training_job::translate;
+use crate::training_job::translate::{self, Standing};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
 use follow::{Scope, watch};
 
@@ -30,6 +31,7 @@ pub fn start(
     client: &Client,
     cluster: &Arc<Cluster>,
     dedicated_taints: &[String],
+    masters: Arc<Masters>,
     ages: GaugeVec,
     shutdown: &CancellationToken,
 ) -> JoinSet<()> {
@@ -76,7 +78,7 @@ pub fn start(
         ours,
         to(),
         |mirrors| &mut mirrors.attempts,
-        |view| attempt(&view),
+        move |view| attempt(&view, &masters),
     ));
     spawn(watch(
         Api::<PodView>::all(client.clone()),
@@ -105,14 +107,23 @@ pub fn start(
     tasks
 }
 
-/// An attempt as it is kept. One that cannot be read is left out, and said: its pods then count
-/// as leftovers.
-pub fn attempt(view: &AttemptView) -> Option<translate::Attempt> {
-    translate::attempt(view).unwrap_or_else(|error| {
-        let name = view.name_any();
-        warn!(namespace = view.namespace(), name, %error, "ignoring an attempt that cannot be read");
-        None
-    })
+/// An attempt as it is kept. One whose content is not acted upon is said.
+pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Attempt> {
+    let attempt = translate::attempt(view, masters)?;
+    let (namespace, name) = (view.namespace(), view.name_any());
+    match &attempt.standing {
+        Standing::Proved(_) => {}
+        Standing::Unreadable(_, error) => {
+            warn!(namespace, name, %error, "leaving an attempt alone that cannot be read");
+        }
+        Standing::Unproved => {
+            warn!(
+                namespace,
+                name, "ignoring what an attempt's ConfigMap without a valid proof says"
+            );
+        }
+    }
+    Some(attempt)
 }
 
 /// Shows how old each mirror is, for ever.

@@ -150,6 +150,26 @@ pub struct CheckpointPlace {
     pub path: String,
 }
 
+/// What every version of an assignment says. No version may write these members in another way.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outline {
+    /// The attempt.
+    pub attempt: u32,
+    /// Its nodes, in rank order.
+    pub nodes: Vec<OutlineNode>,
+    /// Whether they are in two zones.
+    #[serde(default)]
+    pub crossing: bool,
+}
+
+/// A node of an [`Outline`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct OutlineNode {
+    /// Its Kubernetes name.
+    pub name: String,
+}
+
 impl Assignment {
     /// Checks everything that readers rely on.
     pub fn validate(&self) -> Result<(), Error> {
@@ -201,6 +221,13 @@ impl Assignment {
         Ok(())
     }
 
+    /// What a file says in every version, also in one that this reader does not know: which attempt it is and where
+    /// it runs. Only what is known to be the operator's may be believed without its rules being checked.
+    pub fn outline(packed: &[u8], limit: u64) -> Result<Outline, Error> {
+        let json = unpack(packed, limit)?;
+        serde_json::from_slice(&json).map_err(Error::Parse)
+    }
+
     /// Ranks of all processes together.
     pub fn world_size(&self) -> u32 {
         self.nodes.len() as u32 * self.procs_per_node
@@ -217,18 +244,23 @@ impl Assignment {
 
     /// Reads a file's content, of at most `limit` bytes when unpacked.
     pub fn from_gz(packed: &[u8], limit: u64) -> Result<Self, Error> {
-        let mut json = Vec::new();
-        GzDecoder::new(packed)
-            .take(limit.saturating_add(1))
-            .read_to_end(&mut json)
-            .map_err(Error::Unpack)?;
-        if json.len() as u64 > limit {
-            return Err(Error::TooLarge(limit));
-        }
+        let json = unpack(packed, limit)?;
         let assignment: Self = serde_json::from_slice(&json).map_err(Error::Parse)?;
         assignment.validate()?;
         Ok(assignment)
     }
+}
+
+fn unpack(packed: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
+    let mut json = Vec::new();
+    GzDecoder::new(packed)
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut json)
+        .map_err(Error::Unpack)?;
+    if json.len() as u64 > limit {
+        return Err(Error::TooLarge(limit));
+    }
+    Ok(json)
 }
 
 fn name(what: &str, text: &str) -> Result<(), Error> {
@@ -311,6 +343,24 @@ mod tests {
         packer.write_all(json.to_string().as_bytes()).unwrap();
         let read = Assignment::from_gz(&packer.finish().unwrap(), LIMIT_BYTES).unwrap();
         assert_eq!(read, assignment(2));
+    }
+
+    #[test]
+    fn a_version_of_the_future_still_says_which_nodes_it_is_about() {
+        let mut json = serde_json::to_value(assignment(2)).unwrap();
+        json["version"] = 99.into();
+        json["algorithm"] = "of the future".into();
+        json["nodes"][0]["rack"] = 7.into();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(json.to_string().as_bytes()).unwrap();
+        let packed = packer.finish().unwrap();
+        assert!(Assignment::from_gz(&packed, LIMIT_BYTES).is_err());
+        let read = Assignment::outline(&packed, LIMIT_BYTES).unwrap();
+        let names: Vec<_> = read.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!((read.attempt, read.crossing), (1, true));
+        assert_eq!(names, ["node-0", "node-1"]);
+        let error = Assignment::outline(&packed, 10).unwrap_err();
+        assert!(matches!(error, Error::TooLarge(10)), "{error}");
     }
 
     #[test]

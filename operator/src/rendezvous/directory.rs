@@ -13,8 +13,9 @@ use wire::assignment;
 use wire::handshake::{JobId, Key};
 
 use crate::cluster::Cluster;
-use crate::training_job::observe;
-use crate::training_job::translate::Terms;
+use crate::proof::{Masters, Signer};
+use crate::training_job::translate::{Attempt, Terms};
+use crate::training_job::{assignments, observe};
 
 /// A gang that may meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,17 +67,17 @@ pub trait Directory: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct ClusterDirectory {
     cluster: Arc<Cluster>,
-    master: Arc<[u8]>,
+    masters: Arc<Masters>,
     /// Jobs by the hash of their uid. Rebuilt when one is not found: never larger than the mirror.
     ids: Mutex<BTreeMap<JobId, JobKey>>,
 }
 
 impl ClusterDirectory {
-    /// A directory over these mirrors and this master key.
-    pub fn new(cluster: Arc<Cluster>, master: Arc<[u8]>) -> Self {
+    /// A directory over these mirrors and these master keys.
+    pub fn new(cluster: Arc<Cluster>, masters: Arc<Masters>) -> Self {
         Self {
             cluster,
-            master,
+            masters,
             ids: Mutex::default(),
         }
     }
@@ -101,7 +102,14 @@ impl ClusterDirectory {
 impl Directory for ClusterDirectory {
     fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
         let (key, _) = self.job(job)?;
-        Some(Key::derive(&self.master, &key.uid, attempt))
+        let signer = {
+            let mirrors = self.cluster.mirrors();
+            let name = crds::names::attempt_name(&key.name, attempt);
+            let kept = mirrors.attempts.get(&key.namespace, &name);
+            let kept = kept.filter(|kept| kept.attempt.job == key);
+            kept.map_or(Signer::Current, Attempt::signer)
+        };
+        Some(self.masters.attempt_key(signer, &key.uid, attempt))
     }
 
     fn gang(&self, id: JobId, attempt: u32) -> Result<Gang, Refusal> {
@@ -124,13 +132,20 @@ impl Directory for ClusterDirectory {
         let mirrors = self.cluster.mirrors();
         let name = crds::names::attempt_name(&key.name, attempt);
         let kept = mirrors.attempts.get(&key.namespace, &name);
-        match kept.filter(|kept| kept.attempt.job == key) {
-            Some(kept) => Ok(Gang {
-                nodes: kept.attempt.nodes.clone(),
+        let kept = kept.filter(|kept| kept.attempt.job == key);
+        let known = kept.filter(|kept| !kept.attempt.nodes.is_empty());
+        // What no proof holds for says nothing here; the pods of the gang do.
+        let nodes = match known {
+            Some(kept) => Some(kept.attempt.nodes.clone()),
+            None => assignments::gang_of_pods(&mirrors, &key, attempt),
+        };
+        match nodes {
+            Some(nodes) => Ok(Gang {
+                nodes,
                 attempt,
                 job: key,
                 policy: kept
-                    .terms
+                    .and_then(|kept| kept.terms)
                     .map_or_else(|| policy(&job.spec.failure_policy), agreed),
             }),
             None => Err(Refusal::now(format!(

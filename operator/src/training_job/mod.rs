@@ -2,6 +2,7 @@
 //! and what carries it out.
 
 pub mod apply;
+pub mod assignments;
 pub mod kept;
 pub mod members;
 pub mod observe;

@@ -16,7 +16,7 @@ use crate::cluster::Mirrors;
 use crate::quantity;
 use crate::training_job::kept::KeptJob;
 use crate::training_job::translate::Terms;
-use crate::training_job::{pod, status, translate};
+use crate::training_job::{assignments, pod, status, translate};
 
 /// What the rendezvous service knows beyond the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,14 +53,14 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
     jobs.extend(over);
     let unreadable = mirrors.jobs.values().filter_map(KeptJob::unreadable);
     let unreadable: Vec<JobKey> = unreadable.cloned().collect();
-    let mut attempts = Vec::new();
+    let mut kept = Vec::new();
     for key in jobs.iter().map(|job| &job.key).chain(&unreadable) {
         let name = translate::name_of(key);
         let resting = mirrors.pods.resting_with(&name);
         pods.extend(resting.map(|kept| kept.pod.clone()));
-        let resting = mirrors.attempts.resting_with(&name);
-        attempts.extend(resting.map(|kept| kept.attempt.clone()));
+        kept.extend(mirrors.attempts.resting_with(&name));
     }
+    let (attempts, doubtful) = assignments::known(mirrors, fabric, &kept);
     Some(Snapshot {
         nodes: mirrors
             .nodes
@@ -69,7 +69,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
             .collect(),
         jobs,
         attempts,
-        doubtful: Vec::new(),
+        doubtful,
         pods,
         absent: BTreeSet::new(),
         pods_as_of: None,

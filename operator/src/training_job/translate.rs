@@ -12,6 +12,7 @@ use wire::run_dir::{self, CauseKind, CheckpointRef};
 use wire::termination::{Outcome, TerminationMessage};
 
 use crate::mirror::{Kept, Key};
+use crate::proof::{Masters, Signer};
 use crate::quantity;
 use crate::views::{
     AttemptView, ClaimView, ContainerStatusView, NodeView, PodView, TaintView, TerminatedView,
@@ -98,8 +99,32 @@ pub struct Attempt {
     pub resume: Option<CheckpointRef>,
     /// What it runs with; none where an older operator did not say, and then it is what the job asks for.
     pub terms: Option<Terms>,
+    /// What its content is worth.
+    pub standing: Standing,
     /// Uid of the ConfigMap.
     pub uid: Arc<str>,
+}
+
+/// What the content of an attempt's ConfigMap is worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The operator wrote it, by this key.
+    Proved(Signer),
+    /// The operator wrote it, by this key; this version cannot read it, and for this reason. Its nodes are known if
+    /// there are some.
+    Unreadable(Signer, Arc<str>),
+    /// Nothing proves that the operator wrote it: nothing is read of it.
+    Unproved,
+}
+
+impl Attempt {
+    /// The master key from which the attempt's key is made.
+    pub fn signer(&self) -> Signer {
+        match &self.standing {
+            Standing::Proved(signer) | Standing::Unreadable(signer, _) => *signer,
+            Standing::Unproved => Signer::Current,
+        }
+    }
 }
 
 /// What is kept of a Pod.
@@ -253,38 +278,74 @@ pub fn claim(view: &ClaimView) -> Claim {
     }
 }
 
-/// An attempt; none when the ConfigMap is not one of ours, with the reason when it looks like one.
-pub fn attempt(view: &AttemptView) -> Result<Option<Attempt>, wire::assignment::Error> {
-    let (Some(job), Some(file)) = (owner(&view.metadata), view.binary_data.get(ASSIGNMENT_FILE))
-    else {
-        return Ok(None);
+/// An attempt; none when the ConfigMap has not the name, the owner and the labels of one of ours.
+pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
+    let metadata = &view.metadata;
+    let job = owner(metadata)?;
+    let labels = metadata.labels.as_ref()?;
+    let number = labels.get(names::LABEL_ATTEMPT)?.parse().ok()?;
+    let named = metadata.name.as_deref() == Some(&names::attempt_name(&job.name, number));
+    if !named || labels.get(names::LABEL_JOB).map(String::as_str) != Some(&*job.name) {
+        return None;
+    }
+    let mut attempt = Attempt {
+        attempt: scheduler::Attempt {
+            job,
+            number,
+            nodes: Vec::new(),
+            crossing: false,
+            created: created(metadata),
+            seen: Timestamp::default(),
+        },
+        resume: None,
+        terms: None,
+        standing: Standing::Unproved,
+        uid: metadata.uid.as_deref().unwrap_or_default().into(),
     };
-    let assignment = Assignment::from_gz(&file.0, LIMIT_BYTES)?;
-    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-    let terms = assignment.grace_seconds.map(|grace| Terms {
-        grace: seconds(grace),
-        on_peer_loss: assignment.on_peer_loss,
-        peer_loss: seconds(assignment.peer_loss_seconds),
-        min_nodes: assignment.min_nodes,
-    });
-    let attempt = scheduler::Attempt {
-        job,
-        number: assignment.attempt,
-        nodes: assignment
-            .nodes
-            .into_iter()
-            .map(|node| node.name.into())
-            .collect(),
-        crossing: assignment.crossing,
-        created: created(&view.metadata),
-        seen: Timestamp::default(),
+    let file = view.binary_data.get(ASSIGNMENT_FILE);
+    let annotations = metadata.annotations.as_ref();
+    let proof = annotations.and_then(|annotations| annotations.get(names::ANNOTATION_PROOF));
+    let (Some(file), Some(proof)) = (file, proof) else {
+        return Some(attempt);
     };
-    Ok(Some(Attempt {
-        attempt,
-        resume: assignment.resume,
-        terms,
-        uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
-    }))
+    let uid = &attempt.attempt.job.uid;
+    let Some(signer) = masters.signer(uid, number, &file.0, proof) else {
+        return Some(attempt);
+    };
+    attempt.standing = read(&mut attempt, &file.0).map_or_else(
+        |error| Standing::Unreadable(signer, error.to_string().into()),
+        |()| Standing::Proved(signer),
+    );
+    Some(attempt)
+}
+
+/// Reads a file that the operator wrote; of a version that is not known at least its nodes.
+fn read(attempt: &mut Attempt, file: &[u8]) -> Result<(), wire::assignment::Error> {
+    let place = &mut attempt.attempt;
+    match Assignment::from_gz(file, LIMIT_BYTES) {
+        Ok(assignment) => {
+            let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+            attempt.terms = assignment.grace_seconds.map(|grace| Terms {
+                grace: seconds(grace),
+                on_peer_loss: assignment.on_peer_loss,
+                peer_loss: seconds(assignment.peer_loss_seconds),
+                min_nodes: assignment.min_nodes,
+            });
+            let nodes = assignment.nodes.into_iter();
+            place.nodes = nodes.map(|node| node.name.into()).collect();
+            place.crossing = assignment.crossing;
+            attempt.resume = assignment.resume;
+            Ok(())
+        }
+        Err(error) => {
+            if let Ok(outline) = Assignment::outline(file, LIMIT_BYTES) {
+                let nodes = outline.nodes.into_iter();
+                place.nodes = nodes.map(|node| node.name.into()).collect();
+                place.crossing = outline.crossing;
+            }
+            Err(error)
+        }
+    }
 }
 
 /// A pod; none when it is not one of ours. Each of ours asks for the resource that stands for its node,

@@ -314,3 +314,93 @@ fn a_lease_that_ran_out_is_told_from_a_kubelet_that_is_not_ready() {
     new.status.conditions.clear();
     assert_eq!(node(new, &[]).unwrap().ready, Ready::False);
 }
+
+/// The ConfigMap of attempt 2 of `digits`, signed by these keys, with a file of this version.
+fn config_map(signed_by: &Masters, version: u64) -> Value {
+    let file = json!({
+        "version": version, "algorithm": wire::assignment::ALGORITHM, "attempt": 2, "procsPerNode": 1,
+        "job": {"namespace": "team", "name": "digits", "uid": "u-1"},
+        "nodes": [{"name": "n7", "zone": "a"}, {"name": "n8", "zone": "b"}], "crossing": true,
+        "masterPort": 29500, "trafficClass": 1,
+    });
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packer, file.to_string().as_bytes()).unwrap();
+    let packed = packer.finish().unwrap();
+    json!({
+        "metadata": {
+            "name": "digits-2", "namespace": "team", "uid": "map-2",
+            "labels": {"fireflyer.dev/job": "digits", "fireflyer.dev/attempt": "2"},
+            "annotations": {"fireflyer.dev/assignment-proof": signed_by.prove("u-1", 2, &packed)},
+            "ownerReferences": [{"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+                                 "name": "digits", "uid": "u-1", "controller": true}],
+        },
+        "binaryData": {"assignment.json.gz": k8s_openapi::ByteString(packed)},
+    })
+}
+
+fn read_attempt(map: &Value, masters: &Masters) -> Option<Attempt> {
+    attempt(&serde_json::from_value(map.clone()).unwrap(), masters)
+}
+
+#[test]
+fn only_what_the_operator_signed_says_where_an_attempt_runs() {
+    let masters = Masters::new([7; 32], None);
+    let map = config_map(&masters, 1);
+    let read = read_attempt(&map, &masters).unwrap();
+    assert_eq!(read.standing, Standing::Proved(Signer::Current));
+    assert_eq!((read.attempt.number, read.attempt.nodes.len()), (2, 2));
+
+    let forgeries: [fn(&mut Value); 5] = [
+        |map| map["metadata"]["annotations"] = json!({}),
+        |map| map["metadata"]["annotations"]["fireflyer.dev/assignment-proof"] = json!("00:11"),
+        |map| map["binaryData"]["assignment.json.gz"] = json!("H4sIAAAAAAAA"),
+        |map| map["binaryData"] = json!({}),
+        // Of the next job of this name.
+        |map| map["metadata"]["ownerReferences"][0]["uid"] = json!("u-2"),
+    ];
+    for forge in forgeries {
+        let mut forged = map.clone();
+        forge(&mut forged);
+        let read = read_attempt(&forged, &masters).unwrap();
+        assert_eq!(read.standing, Standing::Unproved, "{forged}");
+        assert_eq!(read.attempt.nodes, []);
+    }
+    let none_of_ours: [fn(&mut Value); 5] = [
+        |map| map["metadata"]["name"] = json!("aaa"),
+        |map| map["metadata"]["labels"]["fireflyer.dev/attempt"] = json!("1"),
+        |map| map["metadata"]["labels"]["fireflyer.dev/job"] = json!("other"),
+        |map| map["metadata"]["ownerReferences"] = json!([]),
+        |map| {
+            map["metadata"]["ownerReferences"][0]["apiVersion"] = json!("fireflyer.development/v1")
+        },
+    ];
+    for forge in none_of_ours {
+        let mut forged = map.clone();
+        forge(&mut forged);
+        assert_eq!(read_attempt(&forged, &masters), None, "{forged}");
+    }
+}
+
+#[test]
+fn an_attempt_stays_proved_while_its_key_is_replaced() {
+    let before = Masters::new([7; 32], None);
+    let map = config_map(&before, 1);
+    let rotated = Masters::new([8; 32], Some([7; 32]));
+    let read = read_attempt(&map, &rotated).unwrap();
+    assert_eq!(read.standing, Standing::Proved(Signer::Previous));
+    assert_eq!(read.signer(), Signer::Previous);
+    let lost = read_attempt(&map, &Masters::new([8; 32], None)).unwrap();
+    assert_eq!(lost.standing, Standing::Unproved);
+}
+
+#[test]
+fn an_attempt_of_a_newer_release_keeps_its_nodes() {
+    let masters = Masters::new([7; 32], None);
+    let read = read_attempt(&config_map(&masters, 99), &masters).unwrap();
+    let Standing::Unreadable(Signer::Current, why) = &read.standing else {
+        panic!("{:?}", read.standing)
+    };
+    assert!(why.contains("99"), "{why}");
+    let nodes: Vec<_> = read.attempt.nodes.iter().map(NodeName::as_str).collect();
+    assert_eq!((nodes, read.attempt.crossing), (vec!["n7", "n8"], true));
+}

@@ -132,7 +132,9 @@ impl<'a> World<'a> {
                 status.phase, status.attempt
             )
         })?;
-        let sure = !self.doubtful.contains(&(&replay.job.key, attempt));
+        // One that is created in this plan is not there yet, or the plan ends where it turns out to be.
+        let known = replay.created.is_none();
+        let sure = !known || !self.doubtful.contains(&(&replay.job.key, attempt));
         ensure(sure, RECORD_FIRST, || {
             format!("pod of attempt {attempt}, whose assignment is in doubt")
         })?;

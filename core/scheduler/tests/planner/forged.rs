@@ -113,6 +113,14 @@ fn an_unproved_attempt_in_which_nobody_trains_gives_way_to_the_next_number() {
 }
 
 #[test]
+fn a_configmap_that_is_there_before_its_job_starts_does_not_discard_its_plan() {
+    let mut snapshot = crate::decisions::queue("a:2", vec![job("train", 2)]);
+    doubtful(&mut snapshot, Doubt::Unproved);
+    let first = decide(&snapshot, at(9));
+    assert_eq!(first.jobs[0].attempt().unwrap().number, 1);
+}
+
+#[test]
 fn a_configmap_that_was_there_before_its_attempt_gets_no_pods() {
     // Recorded, but somebody had written a ConfigMap of that name before.
     let mut snapshot = running(2);

@@ -20,7 +20,9 @@ use wire::run_dir::CheckpointRef;
 
 use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
+use crate::proof::Signer;
 use crate::training_job::observe::class_of;
+use crate::training_job::translate::Standing;
 use crate::training_job::{pod, translate, write};
 use crate::views::AttemptView;
 use crate::watch;
@@ -41,10 +43,13 @@ impl Applier {
         let name = names::attempt_name(&key.name, new.number);
         let assignment = assignment_of(job, progress.fabric, new)?;
         let packed = ByteString(assignment.to_gz()?);
+        let proof = self.masters.prove(&key.uid, new.number, &packed.0);
+        let mut metadata = metadata(job, key, &name, new.number);
+        metadata["annotations"] = json!({names::ANNOTATION_PROOF: proof});
         let config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": metadata(job, key, &name, new.number),
+            "metadata": metadata,
             "immutable": true,
             "binaryData": {translate::ASSIGNMENT_FILE: packed},
         });
@@ -53,7 +58,7 @@ impl Applier {
             Err(write::Error::Exists { .. }) => return Err(self.who_has(key, new.number).await),
             Err(error) => return Err(error.into()),
         };
-        if let Some(attempt) = watch::attempt(&created) {
+        if let Some(attempt) = watch::attempt(&created, &self.masters) {
             let (key, version) = (key_of(&created), version_of(&created));
             self.cluster
                 .mirrors()
@@ -70,11 +75,19 @@ impl Applier {
             Ok(found) => found,
             Err(error) => return error.into(),
         };
-        match translate::owner(&found.metadata) {
-            Some(owner) if owner == *key => Error::Stale(format!(
+        let kept = translate::attempt(&found, &self.masters);
+        match kept.filter(|kept| kept.attempt.job == *key) {
+            Some(kept) if kept.standing == Standing::Unproved => Error::Stale(format!(
+                "the ConfigMap of attempt {attempt} of job {key} has no valid proof, the next number is taken"
+            )),
+            Some(_) => Error::Stale(format!(
                 "attempt {attempt} of job {key} was decided already"
             )),
-            owner => Error::taken("ConfigMap", &name, key, owner),
+            // What only points to the job is nobody's of ours.
+            None => {
+                let owner = translate::owner(&found.metadata);
+                Error::taken("ConfigMap", &name, key, owner.filter(|owner| owner != key))
+            }
         }
     }
 
@@ -87,11 +100,12 @@ impl Applier {
             return Err(Error::Stale(format!("job {} is gone", progress.key)));
         };
         let key = progress.key;
-        let bytes = Key::derive(&self.master, &key.uid, attempt);
+        let signer = self.signer_of(key, attempt);
+        let bytes = self.masters.attempt_key(signer, &key.uid, attempt);
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": metadata(job, key, &self.key_name(key, attempt), attempt),
+            "metadata": metadata(job, key, &self.key_name(key, attempt, signer), attempt),
             "immutable": true,
             "data": {"key": ByteString(bytes.as_bytes().to_vec())},
         });
@@ -107,8 +121,8 @@ impl Applier {
 
     /// Name of the Secret with an attempt's key. It ends in a digest of the key, so that nobody else
     /// has a Secret of this name: the operator may not read Secrets to find out.
-    pub(super) fn key_name(&self, key: &JobKey, attempt: u32) -> String {
-        let secret = Key::derive(&self.master, &key.uid, attempt);
+    pub(super) fn key_name(&self, key: &JobKey, attempt: u32, signer: Signer) -> String {
+        let secret = self.masters.attempt_key(signer, &key.uid, attempt);
         let digest = Key::derive(secret.as_bytes(), "name", attempt);
         let mut name = names::attempt_name(&key.name, attempt);
         name.push('-');
@@ -116,6 +130,15 @@ impl Applier {
             name.push_str(&format!("{byte:02x}"));
         }
         name
+    }
+
+    /// The master key from which the attempt's key is made: the one that proves its ConfigMap.
+    pub(super) fn signer_of(&self, key: &JobKey, attempt: u32) -> Signer {
+        let mirrors = self.cluster.mirrors();
+        let name = names::attempt_name(&key.name, attempt);
+        let kept = mirrors.attempts.get(&key.namespace, &name);
+        let kept = kept.filter(|kept| kept.attempt.job == *key);
+        kept.map_or(Signer::Current, translate::Attempt::signer)
     }
 
     /// The Secret first: as long as the ConfigMap is seen, this is planned again. The Secret's name
@@ -132,16 +155,15 @@ impl Applier {
         let Some(uid) = uid else {
             return Ok(()); // Gone, or another job's by now.
         };
-        let secret = self
-            .writer
-            .delete::<Secret>(
-                &key.namespace,
-                &self.key_name(key, attempt),
-                &DeleteParams::default(),
-            )
-            .await
-            .map(drop);
-        gone_is_fine(secret)?;
+        // Which key it was made from is not known of one that is not proved.
+        for signer in self.masters.signers() {
+            let secret = self.key_name(key, attempt, signer);
+            let params = DeleteParams::default();
+            let deleted = self
+                .writer
+                .delete::<Secret>(&key.namespace, &secret, &params);
+            gone_is_fine(deleted.await.map(drop))?;
+        }
         let params = DeleteParams::default().preconditions(same_uid(&uid));
         let config_map = self
             .writer

@@ -87,7 +87,7 @@ impl Applier {
                 let attempt = names::attempt_name(name, new.number);
                 let found = self.writer.get::<AttemptView>(namespace, &attempt).await;
                 if let Ok(view) = found
-                    && let Some(attempt) = watch::attempt(&view)
+                    && let Some(attempt) = watch::attempt(&view, &self.masters)
                 {
                     let (at, version) = (key_of(&view), version_of(&view));
                     let mut mirrors = self.cluster.mirrors();

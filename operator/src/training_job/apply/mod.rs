@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::cluster::Cluster;
+use crate::proof::Masters;
 use crate::training_job::pod::Settings;
 use crate::training_job::write::{self, IN_FLIGHT, Lane, Writer};
 
@@ -116,7 +117,7 @@ pub struct Applier {
     /// What all pods have in common.
     pub settings: Settings,
     /// From which each attempt's key is derived.
-    pub master: Arc<[u8]>,
+    pub masters: Arc<Masters>,
     /// Name of this operator's pod, for Events.
     pub instance: String,
 }

@@ -85,7 +85,7 @@ impl Applier {
         };
         let place = Rank {
             attempt,
-            key_name: &self.key_name(key, attempt),
+            key_name: &self.key_name(key, attempt, self.signer_of(key, attempt)),
             rank,
             node,
             finalizer,

@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fence::Fence;
 use crate::metrics::Metrics;
+use crate::proof::{Masters, Signer};
 use crate::testing::{failure, response};
 use crate::training_job::kept::KeptJob;
-use crate::training_job::translate;
+use crate::training_job::translate::{self, Standing};
 use crate::training_job::write::{Lane, TIMEOUT};
 use crate::views::PodView;
 
@@ -67,12 +68,13 @@ fn world(script: Script) -> World {
         dedicated_taints: Vec::new(),
     };
     let writer = Writer::new(Client::new(service, "team"), metrics.writes);
-    let (master, instance) = (Arc::from([7; 32]), "operator-0".to_owned());
+    let masters = Arc::new(Masters::new([7; 32], None));
+    let instance = "operator-0".to_owned();
     let applier = Applier {
         writer,
         cluster,
         settings,
-        master,
+        masters,
         instance,
     };
     let key = crate::training_job::observe::key(&job).unwrap();
@@ -154,6 +156,7 @@ impl World {
             attempt,
             resume: None,
             terms: None,
+            standing: Standing::Proved(Signer::Current),
             uid: "map-1".into(),
         };
         let at = ("team".to_owned(), "digits-1".to_owned());
@@ -383,7 +386,8 @@ fn config_map(owner: Option<&str>) -> Value {
         json!({"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob", "name": "digits", "uid": uid})
     });
     let owners: Vec<Value> = owner.into_iter().collect();
-    let metadata = json!({"name": "digits-1", "namespace": "team", "ownerReferences": owners});
+    let labels = json!({"fireflyer.dev/job": "digits", "fireflyer.dev/attempt": "1"});
+    let metadata = json!({"name": "digits-1", "namespace": "team", "ownerReferences": owners, "labels": labels});
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 }
 
@@ -417,6 +421,20 @@ async fn whose_an_existing_attempt_is_decides_what_helps() {
         _ => (200, job_json(5)),
     });
     assert_eq!(earlier.await, Wait::Retry);
+    // It points to our job, but the operator did not write it.
+    let planted = wait_for(|line| match line {
+        line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("configmaps") => {
+            let mut planted = config_map(Some("u-1"));
+            planted["metadata"]["labels"] = Value::Null;
+            (200, planted)
+        }
+        _ => (200, job_json(5)),
+    });
+    let Wait::Refused(why) = planted.await else {
+        panic!("only somebody can help")
+    };
+    assert!(why.contains("in the way"), "{why}");
     let strangers = wait_for(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         line if line.contains("configmaps") => (200, config_map(None)),
@@ -445,7 +463,7 @@ async fn a_users_secret_named_like_the_attempt_is_neither_used_nor_removed() {
     );
     world.apply(vec![create]).await.unwrap();
     let world = world.with_attempt();
-    let name = world.applier.key_name(&world.key, 1);
+    let name = world.applier.key_name(&world.key, 1, Signer::Current);
     assert!(
         name.starts_with("digits-1-") && name.len() > "digits-1-".len(),
         "{name}"
@@ -466,8 +484,8 @@ async fn a_users_secret_named_like_the_attempt_is_neither_used_nor_removed() {
         uid: "u-2".into(),
         ..world.key.clone()
     };
-    assert_ne!(world.applier.key_name(&again, 1), name);
-    assert_ne!(world.applier.key_name(&world.key, 2), name);
+    assert_ne!(world.applier.key_name(&again, 1, Signer::Current), name);
+    assert_ne!(world.applier.key_name(&world.key, 2, Signer::Current), name);
 }
 
 #[tokio::test]

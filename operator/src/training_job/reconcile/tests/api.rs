@@ -18,6 +18,7 @@ use wire::termination::TerminationMessage;
 
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::mirror::{Kept, Mirror};
+use crate::proof::Masters;
 use crate::testing::{failure, response};
 use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
@@ -25,6 +26,11 @@ use crate::watch as watches;
 
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The operator's keys in these tests.
+pub(super) fn masters() -> Masters {
+    Masters::new([7; 32], None)
+}
 
 #[derive(Default)]
 pub(super) struct State {
@@ -302,7 +308,7 @@ impl Api {
             request,
             "configmaps",
             &mut mirrors.attempts,
-            |view| watches::attempt(&view),
+            |view| watches::attempt(&view, &masters()),
         );
         list(&state, request, "pods", &mut mirrors.pods, translate::pod);
         list(

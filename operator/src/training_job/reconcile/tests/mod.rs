@@ -2,6 +2,7 @@
 //! leaves to the next.
 
 mod api;
+mod forged;
 mod members;
 
 use std::collections::BTreeSet;
@@ -92,7 +93,7 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
             rendezvous: "10.0.0.1:9443".to_owned(),
             dedicated_taints: Vec::new(),
         },
-        master: Arc::from([7; 32]),
+        masters: Arc::new(api::masters()),
         instance: "operator-0".to_owned(),
     })
 }

@@ -1,0 +1,253 @@
+//! Who is known to run where: what the ConfigMaps of attempts say as far as the operator wrote them, and what the pods
+//! of a gang say where no ConfigMap does.
+
+use std::collections::BTreeSet;
+
+use crds::fabric::FabricSpec;
+use crds::training_job::TrainingJob;
+use scheduler::{Doubt, JobKey, Timestamp};
+use topology::NodeName;
+
+use crate::cluster::Mirrors;
+use crate::training_job::translate::{Attempt, Standing};
+use crate::training_job::{observe, status};
+
+/// What the ConfigMaps of attempts say, as far as it is known to be the operator's word. Where it is not, the pods
+/// of a gang that is whole say where it is.
+pub fn known(
+    mirrors: &Mirrors,
+    fabric: &FabricSpec,
+    kept: &[&Attempt],
+) -> (Vec<scheduler::Attempt>, Vec<scheduler::Doubtful>) {
+    let (mut attempts, mut doubtful) = (Vec::new(), Vec::new());
+    for kept in kept {
+        let scheduler::Attempt { job, number, .. } = &kept.attempt;
+        let mut doubt = |doubt| {
+            doubtful.push(scheduler::Doubtful {
+                job: job.clone(),
+                number: *number,
+                doubt,
+            });
+        };
+        match &kept.standing {
+            Standing::Proved(_) => attempts.push(kept.attempt.clone()),
+            Standing::Unreadable(..) => {
+                doubt(Doubt::Unreadable);
+                let known = !kept.attempt.nodes.is_empty();
+                attempts.extend(known.then(|| kept.attempt.clone()));
+            }
+            Standing::Unproved => {
+                doubt(Doubt::Unproved);
+                let gang = || gang_of_pods(mirrors, job, *number);
+                attempts.extend(gang().map(|nodes| scheduler::Attempt {
+                    crossing: crosses(mirrors, fabric, &nodes),
+                    nodes,
+                    ..kept.attempt.clone()
+                }));
+            }
+        }
+    }
+    for (job, number) in mirrors.jobs.values().filter_map(|kept| held(kept.whole()?)) {
+        let name = crds::names::attempt_name(&job.name, number);
+        let kept = mirrors.attempts.get(&job.namespace, &name);
+        if kept.is_some_and(|kept| kept.attempt.job == job) {
+            continue;
+        }
+        // Whoever took its ConfigMap away did not take its nodes away.
+        let Some(nodes) = gang_of_pods(mirrors, &job, number) else {
+            continue;
+        };
+        doubtful.push(scheduler::Doubtful {
+            job: job.clone(),
+            number,
+            doubt: Doubt::Unproved,
+        });
+        attempts.push(scheduler::Attempt {
+            crossing: crosses(mirrors, fabric, &nodes),
+            created: Timestamp::default(),
+            seen: Timestamp::default(),
+            nodes,
+            job,
+            number,
+        });
+    }
+    (attempts, doubtful)
+}
+
+/// The attempt of a job that holds nodes.
+fn held(job: &TrainingJob) -> Option<(JobKey, u32)> {
+    let status = job.status.as_ref()?;
+    let phase = status::phase_from_api(status.phase);
+    let held = phase.holds_nodes().then_some(status.attempt)?;
+    Some((observe::key(job)?, held))
+}
+
+/// The nodes of a job's current attempt, by rank, as its pods say; none unless all of them are there. Nobody but the
+/// operator creates pods that ask for their node, so they need no other proof. Of who was lost the node has no name.
+pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec<NodeName>> {
+    let job = mirrors.job(key)?;
+    let status = job.status.as_ref().map(status::from_api)?;
+    if status.attempt != attempt {
+        return None;
+    }
+    let members = status
+        .membership
+        .filter(|members| members.attempt == attempt);
+    let lost = members.map(|members| members.lost).unwrap_or_default();
+    let node = |rank: u32| {
+        let name = crds::names::pod_name(&key.name, attempt, rank);
+        let pod = mirrors.pods.get(&key.namespace, &name);
+        let pod = pod.filter(|kept| kept.pod.job == *key);
+        let nobody = || lost.contains(&rank).then(|| NodeName::from(""));
+        pod.map(|kept| kept.pod.node.clone()).or_else(nobody)
+    };
+    (0..job.spec.nodes).map(node).collect()
+}
+
+fn crosses(mirrors: &Mirrors, fabric: &FabricSpec, nodes: &[NodeName]) -> bool {
+    let zone = |name: &NodeName| {
+        let node = mirrors.nodes.get("", name.as_str())?;
+        let mut labels = node.labels.iter();
+        labels.find_map(|(key, value)| (**key == *fabric.zone_label).then_some(value))
+    };
+    let zones: BTreeSet<_> = nodes.iter().filter_map(zone).collect();
+    zones.len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::bootstrap;
+    use crate::mirror::{Kept, Mirror};
+    use crate::proof::Signer;
+    use crate::training_job::kept::KeptJob;
+    use crate::training_job::translate;
+
+    fn mirror<T: Kept>(objects: Vec<(String, T)>) -> Mirror<T> {
+        let mut mirror = Mirror::default();
+        mirror.listing(0, Instant::now());
+        for (name, value) in objects {
+            mirror.listed(("team".to_owned(), name), 1, value);
+        }
+        mirror.listing_done();
+        mirror
+    }
+
+    /// A job of two nodes that trains in attempt 1, with pods on these nodes.
+    fn mirrors(nodes: &[&str]) -> Mirrors {
+        let job = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "digits", "namespace": "team", "uid": "u-1"},
+            "spec": {"nodes": 2, "template": {"spec": {"containers": [
+                {"name": "trainer", "image": "i", "command": ["train"]}]}}},
+            "status": {"phase": "Running", "attempt": 1},
+        });
+        let job: TrainingJob = serde_json::from_value(job).unwrap();
+        let pod = |(rank, node): (usize, &&str)| {
+            let name = format!("digits-1-{rank}");
+            let owner = json!({"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+                               "name": "digits", "uid": "u-1"});
+            let limits = json!({"fireflyer.dev/node": "1"});
+            let view = json!({
+                "metadata": {"name": name, "namespace": "team", "ownerReferences": [owner]},
+                "spec": {"nodeName": node, "containers": [{"name": "trainer", "resources": {"limits": limits}}]},
+            });
+            let view = serde_json::from_value(view).unwrap();
+            (name, translate::pod(view).unwrap())
+        };
+        Mirrors {
+            jobs: mirror(vec![("digits".to_owned(), KeptJob::new(&Arc::new(job)))]),
+            pods: mirror(nodes.iter().enumerate().map(pod).collect()),
+            ..Mirrors::default()
+        }
+    }
+
+    fn key() -> JobKey {
+        JobKey {
+            namespace: "team".into(),
+            name: "digits".into(),
+            uid: "u-1".into(),
+        }
+    }
+
+    fn kept(standing: Standing, nodes: &[&str]) -> Attempt {
+        Attempt {
+            attempt: scheduler::Attempt {
+                job: key(),
+                number: 1,
+                nodes: nodes.iter().map(|&node| node.into()).collect(),
+                crossing: false,
+                created: Timestamp::default(),
+                seen: Timestamp::default(),
+            },
+            resume: None,
+            terms: None,
+            standing,
+            uid: "map-1".into(),
+        }
+    }
+
+    /// The nodes of the attempt as the planner sees them, and its doubt; with pods on these nodes.
+    fn seen(pods: &[&str], attempt: Option<Attempt>) -> (Option<Vec<String>>, Option<Doubt>) {
+        let fabric = bootstrap::default_fabric(None).unwrap();
+        let attempts: Vec<_> = attempt.iter().collect();
+        let found = attempt.clone().map(|kept| ("digits-1".to_owned(), kept));
+        let mirrors = Mirrors {
+            attempts: mirror(found.into_iter().collect()),
+            ..mirrors(pods)
+        };
+        let (known, doubtful) = known(&mirrors, &fabric, &attempts);
+        assert!(known.len() < 2 && doubtful.len() < 2);
+        let nodes = known.first().map(|attempt| {
+            let nodes = attempt.nodes.iter();
+            nodes.map(ToString::to_string).collect()
+        });
+        (nodes, doubtful.first().map(|one| one.doubt))
+    }
+
+    #[test]
+    fn what_nobody_signed_says_nothing_and_the_pods_of_a_whole_gang_say_where_it_is() {
+        let whole = ["n1", "n2"];
+        let pods = Some(vec!["n1".to_owned(), "n2".to_owned()]);
+        let forged = kept(Standing::Unproved, &[]);
+        assert_eq!(
+            seen(&whole, Some(forged.clone())),
+            (pods.clone(), Some(Doubt::Unproved))
+        );
+        assert_eq!(seen(&whole, None), (pods, Some(Doubt::Unproved)));
+        // A gang that is not whole runs nowhere.
+        let half = ["n1"];
+        assert_eq!(seen(&half, Some(forged)), (None, Some(Doubt::Unproved)));
+        assert_eq!(seen(&half, None), (None, None));
+    }
+
+    #[test]
+    fn what_was_signed_counts_as_it_is_and_what_cannot_be_read_keeps_its_nodes() {
+        let whole = ["n1", "n2"];
+        let said = Some(vec!["n8".to_owned(), "n9".to_owned()]);
+        let proved = kept(Standing::Proved(Signer::Previous), &["n8", "n9"]);
+        assert_eq!(seen(&whole, Some(proved)), (said.clone(), None));
+        let newer = || Standing::Unreadable(Signer::Current, "version 9".into());
+        let read = seen(&whole, Some(kept(newer(), &["n8", "n9"])));
+        assert_eq!(read, (said, Some(Doubt::Unreadable)));
+        let unknown = seen(&whole, Some(kept(newer(), &[])));
+        assert_eq!(unknown, (None, Some(Doubt::Unreadable)));
+    }
+
+    #[test]
+    fn only_the_current_attempt_is_read_from_pods() {
+        let whole = mirrors(&["n1", "n2"]);
+        assert!(gang_of_pods(&whole, &key(), 1).is_some());
+        assert_eq!(gang_of_pods(&whole, &key(), 2), None);
+        let other = JobKey {
+            uid: "u-2".into(),
+            ..key()
+        };
+        assert_eq!(gang_of_pods(&whole, &other, 1), None);
+    }
+}
