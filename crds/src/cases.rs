@@ -77,6 +77,10 @@ pub struct Case {
     pub object: Value,
     /// What must become of it.
     pub verdict: Verdict,
+    /// Who sends it; an administrator if absent.
+    pub user: Option<String>,
+    /// Whether the object before is to be deleted, and not replaced.
+    pub delete: bool,
 }
 
 /// Something that the schema refuses.
@@ -109,6 +113,10 @@ struct Entry {
     patch: Option<Value>,
     #[serde(default)]
     message: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    delete: bool,
 }
 
 /// All cases of all kinds.
@@ -141,6 +149,8 @@ pub fn cases() -> Result<Vec<Case>, CaseError> {
                 before,
                 object: patched(&entry.patch),
                 verdict,
+                user: entry.user,
+                delete: entry.delete,
             });
         }
     }
@@ -349,8 +359,14 @@ pub fn run<E: std::fmt::Display>(
     let mut ask = |arguments: &[&str], object: &Value| {
         kubectl(arguments, &object.to_string()).map_err(|error| format!("{}: {error}", case.name))
     };
+    let user = case.user.as_ref().map(|user| format!("--as={user}"));
+    let tried = |verb: &'static str| {
+        let user = user.as_deref();
+        let words = [verb, "--dry-run=server", "-f", "-"].into_iter();
+        words.chain(user).collect::<Vec<_>>()
+    };
     let answer = match &case.before {
-        None => ask(&["create", "--dry-run=server", "-f", "-"], &case.object)?,
+        None => ask(&tried("create"), &case.object)?,
         Some(before) => {
             let created = ask(&["create", "-f", "-"], before)?;
             if !created.accepted {
@@ -359,7 +375,8 @@ pub fn run<E: std::fmt::Display>(
                     case.name, created.text
                 ));
             }
-            let answer = ask(&["replace", "--dry-run=server", "-f", "-"], &case.object);
+            let verb = if case.delete { "delete" } else { "replace" };
+            let answer = ask(&tried(verb), &case.object);
             ask(&["delete", "--wait=true", "-f", "-"], before)?;
             answer?
         }
@@ -477,6 +494,8 @@ mod tests {
             before: None,
             object: json!({}),
             verdict,
+            user: None,
+            delete: false,
         };
         let answer = |accepted, text: &str| {
             let text = text.to_owned();

@@ -72,6 +72,10 @@ pub struct TemplateMetadata {
     .message("priorityClassName belongs to the operator: leave it out, every job's pods use fireflyer-training"))]
 #[x_kube(validation = Rule::new("!has(self.terminationGracePeriodSeconds)")
     .message("terminationGracePeriodSeconds follows from the job's interruption: leave it out and set interruption.saveSeconds"))]
+#[x_kube(validation = Rule::new("!has(self.hostPID) || !self.hostPID")
+    .message("hostPID would show the gang's key to every process of the node: leave it out"))]
+#[x_kube(validation = Rule::new("!has(self.shareProcessNamespace) || !self.shareProcessNamespace")
+    .message("shareProcessNamespace would show the gang's key to the trainer: leave it out"))]
 pub struct PodTemplateBody {
     /// Containers of the pod. One is called `trainer`.
     #[schemars(
@@ -118,6 +122,7 @@ pub struct TemplateContainer {
 /// Fields of a PodSpec that rules must see but that the operator passes on in `rest`.
 fn declare_pod_fields(schema: &mut Schema) {
     let owned = "Owned by the operator: leave it out.";
+    let refused = "Must be false: the sidecar's memory holds the gang's key.";
     declare(
         schema,
         &[
@@ -143,6 +148,14 @@ fn declare_pod_fields(schema: &mut Schema) {
                     64,
                     "Taints that the pods tolerate; the operator adds those of dedicated nodes.",
                 ),
+            ),
+            (
+                "hostPID",
+                json_schema!({ "type": "boolean", "description": refused }),
+            ),
+            (
+                "shareProcessNamespace",
+                json_schema!({ "type": "boolean", "description": refused }),
             ),
             ("affinity", any_object(owned)),
             ("nodeSelector", any_object(owned)),

@@ -318,7 +318,8 @@ pub struct TrainingJobStatus {
     /// Why it is there, or what it waits for: the reason of the condition that says most about the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed, Stuck.
+    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed, AssignmentUnproved,
+    /// Stuck.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

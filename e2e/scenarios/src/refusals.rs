@@ -44,7 +44,8 @@ pub fn apply(cluster: &Cluster, namespace: &str, text: &str) -> Result<Output> {
     )
 }
 
-fn run(cluster: &Cluster, arguments: &[&str], text: &str) -> Result<Output> {
+/// Runs kubectl with a text as its input.
+pub fn run(cluster: &Cluster, arguments: &[&str], text: &str) -> Result<Output> {
     let mut child = cluster
         .kubectl(arguments)?
         .stdin(Stdio::piped())

@@ -8,6 +8,7 @@ use crate::scenario;
 pub mod api;
 pub mod devices;
 pub mod faults;
+pub mod forged;
 pub mod lifecycle;
 pub mod scale;
 pub mod shrink;
@@ -38,6 +39,10 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Nodes(2),
         faults::survivors_that_cannot_save_are_removed_at_once
+    ),
+    scenario!(
+        Needs::Nodes(2),
+        forged::nobody_else_decides_where_a_job_runs
     ),
     scenario!(
         Needs::Nodes(1),
