@@ -47,7 +47,8 @@ pub(crate) fn issue(layout: &Layout, pki: &Pki) -> Result<()> {
         client("controller-manager", "/CN=system:kube-controller-manager"),
         client("scheduler", "/CN=system:kube-scheduler"),
         client("proxy", "/CN=system:kube-proxy"),
-        client("kwok", "/CN=kwok"),
+        // It empties finalizers, which no kubelet does and no other account may.
+        client("kwok", "/O=system:masters/CN=kwok"),
     ];
     for identity in &identities {
         pki.issue(identity)?;

@@ -527,6 +527,7 @@ mod tests {
                 peer_loss: Duration::from_secs(10),
                 min_nodes: None,
             }),
+            standing: translate::Standing::Proved(crate::proof::Signer::Current),
             uid: "map-1".into(),
         };
         let of = |job: &str| {

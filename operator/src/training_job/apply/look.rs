@@ -43,12 +43,15 @@ impl Applier {
     pub async fn attempt_is_absent(&self, namespace: &str, name: &str) -> bool {
         match self.writer.get::<AttemptView>(namespace, name).await {
             Ok(view) => {
-                if let Some(attempt) = watch::attempt(&view) {
+                let found = watch::attempt(&view, &self.masters);
+                // What somebody else put there is no attempt of ours.
+                let is_absent = found.is_none();
+                if let Some(attempt) = found {
                     let (at, version) = (key_of(&view), version_of(&view));
                     let mut mirrors = self.cluster.mirrors();
                     mirrors.attempts.found(at, version, attempt);
                 }
-                false
+                is_absent
             }
             Err(write::Error::Missing { .. }) => {
                 self.cluster.mirrors().attempts.missing(namespace, name);
