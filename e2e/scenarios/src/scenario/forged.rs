@@ -349,6 +349,8 @@ impl Other {
             master_port: 29_500,
             on_peer_loss: OnPeerLoss::Restart,
             peer_loss_seconds: 10,
+            grace_seconds: None,
+            min_nodes: None,
             traffic_class: 0,
             relaxed_ordering: false,
             checkpoint: None,
