@@ -1,12 +1,15 @@
 //! What the operator knows of the cluster: one mirror for each kind it reads, fed by watches and by
 //! its own writes, and one signal that something changed.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crds::{Fabric, TrainingJob};
 use kube::ResourceExt;
+use scheduler::JobKey;
 use tokio::sync::{Notify, watch};
+use wire::handshake::JobId;
 
 use crate::mirror::{Kept, Key, Mirror};
 use crate::training_job::kept::KeptJob;
@@ -23,7 +26,12 @@ pub struct Cluster {
     changed: Notify,
     /// Counts requests for new listings.
     listings: watch::Sender<u64>,
+    /// Jobs by what their sidecars call them, under a lock of its own: whoever asks has proved nothing yet.
+    ids: Mutex<BTreeMap<JobId, JobKey>>,
 }
+
+/// Jobs that have gone are forgotten when there are twice as many as there are jobs, and these more.
+const FORGET: usize = 1024;
 
 /// The mirrors, under one lock: a snapshot is of one moment.
 #[derive(Debug, Default)]
@@ -110,6 +118,40 @@ impl Cluster {
     pub fn mirrors(&self) -> MutexGuard<'_, Mirrors> {
         // Every update leaves a mirror whole, so a panic elsewhere does not spoil it.
         self.mirrors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes by what name sidecars of this job ask for it.
+    pub fn note_job(&self, key: &JobKey) {
+        let id = JobId::new(&key.uid);
+        let mut ids = self.ids();
+        if ids.contains_key(&id) {
+            return;
+        }
+        ids.insert(id, key.clone());
+        let noted = ids.len();
+        drop(ids);
+        if noted > FORGET {
+            self.forget_jobs(noted, id);
+        }
+    }
+
+    /// The job that its sidecars call so. It may be gone.
+    pub fn job_of(&self, id: JobId) -> Option<JobKey> {
+        self.ids().get(&id).cloned()
+    }
+
+    /// Forgets jobs that are gone, when there are many of them. The newest is about to come into the mirror.
+    fn forget_jobs(&self, noted: usize, newest: JobId) {
+        let mirrors = self.mirrors();
+        let complete = mirrors.jobs.is_synced() && !mirrors.jobs.is_listing();
+        if complete && noted > 2 * mirrors.jobs.len() + FORGET {
+            let stays = |id: &JobId, key: &JobKey| *id == newest || mirrors.job(key).is_some();
+            self.ids().retain(|id, key| stays(id, key));
+        }
+    }
+
+    fn ids(&self) -> MutexGuard<'_, BTreeMap<JobId, JobKey>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says that something changed.

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Handshakes that failed.
     pub refused: IntCounter,
+    /// Messages of sidecars of a kind that this release does not know.
+    pub skipped: IntCounter,
     /// Nodes that gangs have gone on without.
     pub nodes_lost: IntCounter,
     /// Training step of each running job.
@@ -105,6 +107,10 @@ impl Metrics {
             refused: registry.counter(
                 "fireflyer_rendezvous_refused_total",
                 "Connections to the rendezvous service that did not authenticate.",
+            )?,
+            skipped: registry.counter(
+                "fireflyer_rendezvous_skipped_total",
+                "Messages of sidecars that this release does not know.",
             )?,
             nodes_lost: registry.counter(
                 "fireflyer_nodes_lost_total",

@@ -87,6 +87,11 @@ impl<T: Kept> Mirror<T> {
         self.listed.is_some()
     }
 
+    /// Whether a new listing has begun and is not complete.
+    pub fn is_listing(&self) -> bool {
+        self.listing.is_some()
+    }
+
     /// Whether a listing is complete that began after this request for one.
     pub fn is_listed(&self, request: u64) -> bool {
         self.listed.is_some_and(|listed| listed >= request)

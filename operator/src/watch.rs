@@ -19,6 +19,7 @@ use tracing::warn;
 use crate::cluster::{Cluster, now};
 use crate::proof::Masters;
 use crate::training_job::kept::KeptJob;
+use crate::training_job::observe;
 use crate::training_job::translate::{self, Standing};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
 use follow::{Scope, watch};
@@ -65,13 +66,20 @@ pub fn start(
         |mirrors| &mut mirrors.nodes,
         move |view| translate::node(view, &taints),
     ));
+    let noting = Arc::clone(cluster);
     spawn(watch(
         // One that a newer release wrote must not hide the others.
         Api::<DeserializeGuard<TrainingJob>>::all(client.clone()),
         all,
         to(),
         |mirrors| &mut mirrors.jobs,
-        KeptJob::guarded,
+        move |job| {
+            let kept = KeptJob::guarded(job)?;
+            if let Some(key) = kept.whole().and_then(|job| observe::key(job)) {
+                noting.note_job(&key);
+            }
+            Some(kept)
+        },
     ));
     spawn(watch(
         Api::<AttemptView>::all(client.clone()),

@@ -17,6 +17,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Result<E
             address,
             port,
             joined_epoch: joined,
+            features: _,
         } => Event::Hello {
             connection,
             rank,
@@ -81,7 +82,7 @@ fn progress(progress: run_dir::Progress) -> Progress {
 }
 
 /// What membership says to a sidecar, as it travels.
-pub fn to_sidecar(message: Message) -> Result<ToSidecar, Error> {
+pub fn to_sidecar(message: &Message) -> Result<ToSidecar, Error> {
     let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
         rank,
         address: endpoint.address,
@@ -89,22 +90,25 @@ pub fn to_sidecar(message: Message) -> Result<ToSidecar, Error> {
     };
     Ok(match message {
         Message::Roster { epoch, endpoints } => ToSidecar::Roster {
-            epoch,
-            nodes: (0..).zip(endpoints).map(peer).collect(),
+            epoch: *epoch,
+            nodes: (0..).zip(endpoints.iter().copied()).map(peer).collect(),
         },
-        Message::Go { epoch } => ToSidecar::Go { epoch },
+        Message::Go { epoch } => ToSidecar::Go { epoch: *epoch },
         Message::Revoke { epoch, members } => ToSidecar::Revoke {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
+            epoch: *epoch,
+            members: members.iter().copied().map(peer).collect(),
         },
         Message::Next {
             epoch,
             members,
             resume,
         } => ToSidecar::Next {
-            epoch,
-            members: members.into_iter().map(peer).collect(),
+            epoch: *epoch,
+            members: members.iter().copied().map(peer).collect(),
             resume: serde_json::to_value(resume).map_err(Error::Write)?,
+        },
+        Message::Refused(refusal @ Refusal::Connected { .. }) => ToSidecar::Retry {
+            reason: refusal.to_string(),
         },
         Message::Refused(refusal) => ToSidecar::Refused {
             reason: refusal.to_string(),
@@ -173,7 +177,7 @@ mod tests {
             (Refusal::Replaced { rank: 1 }, false),
             (Refusal::Epoch { theirs: 1, ours: 2 }, false),
         ] {
-            let said = to_sidecar(Message::Refused(refusal)).unwrap();
+            let said = to_sidecar(&Message::Refused(refusal)).unwrap();
             let reason = refusal.to_string();
             let void = ends;
             assert_eq!(said, ToSidecar::Refused { reason, void });
@@ -187,7 +191,7 @@ mod tests {
             port,
         };
         let endpoints = vec![endpoint(1), endpoint(2)];
-        let said = to_sidecar(Message::Roster {
+        let said = to_sidecar(&Message::Roster {
             epoch: 1,
             endpoints,
         });
@@ -196,5 +200,13 @@ mod tests {
         };
         let ranks: Vec<_> = nodes.iter().map(|peer| (peer.rank, peer.port)).collect();
         assert_eq!(ranks, [(0, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn who_is_connected_already_may_try_again_and_is_not_refused() {
+        let refusal = Refusal::Connected { rank: 1 };
+        let said = to_sidecar(&Message::Refused(refusal)).unwrap();
+        let reason = refusal.to_string();
+        assert_eq!(said, ToSidecar::Retry { reason });
     }
 }

@@ -2,7 +2,11 @@
 //! their framing, without IO, so that threads and tasks share it. JSON in frames with a length in
 //! front: some messages a second, and a person can read them. Who may say what when is decided by
 //! `collective::membership`.
+//!
+//! Releases differ: of a message that a receiver does not know, only the kind is read, and the stream goes on. Who sends
+//! a kind that not every release knows looks first whether the other side has said that it does.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,6 +19,10 @@ use crate::run_dir::Progress;
 pub const PORT: u16 = 9443;
 /// Largest frame: a roster of 10,000 nodes is some 600 KiB.
 pub const FRAME_LIMIT_BYTES: usize = 1 << 20;
+/// Largest frame towards the operator, but for [`ToOperator::Stopped`]: what it holds of each of its sidecars.
+pub const TO_OPERATOR_LIMIT_BYTES: usize = 64 << 10;
+/// Most features that a hello may list.
+pub const FEATURES_LIMIT: usize = 16;
 /// How often a sidecar says that it lives.
 pub const HEARTBEAT_SECONDS: u64 = 1;
 /// Longest text inside a message.
@@ -69,6 +77,9 @@ pub enum ToOperator {
         /// The epoch it is a member of, when it had joined before this connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         joined_epoch: Option<u64>,
+        /// What it understands beyond what every release does: words of [`Features`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        features: Vec<String>,
     },
     /// All peer connections of the epoch stand.
     Joined {
@@ -158,6 +169,11 @@ pub enum ToSidecar {
         /// What they begin with, in the words of `collective::recovery`.
         resume: serde_json::Value,
     },
+    /// Not now: dial again. Only for who announced [`Features::retry`].
+    Retry {
+        /// Why.
+        reason: String,
+    },
     /// This sidecar is not wanted.
     Refused {
         /// Why.
@@ -166,6 +182,67 @@ pub enum ToSidecar {
         #[serde(default)]
         void: bool,
     },
+}
+
+/// What a sidecar understands beyond what every release does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// [`ToSidecar::Retry`].
+    pub retry: bool,
+}
+
+impl Features {
+    /// What this release understands.
+    pub const OURS: Self = Self { retry: true };
+    const RETRY: &'static str = "retry";
+
+    /// As a hello lists them.
+    #[must_use]
+    pub fn list(self) -> Vec<String> {
+        let retry = self.retry.then(|| Self::RETRY.to_owned());
+        retry.into_iter().collect()
+    }
+
+    /// Of a hello. What this release does not know it does not use.
+    #[must_use]
+    pub fn of(list: &[String]) -> Self {
+        let list = &list[..list.len().min(FEATURES_LIMIT)];
+        Self {
+            retry: list.iter().any(|feature| feature == Self::RETRY),
+        }
+    }
+}
+
+/// The messages of one direction.
+pub trait Messages: DeserializeOwned {
+    /// Their kinds.
+    const KINDS: &'static [&'static str];
+}
+
+impl Messages for ToOperator {
+    const KINDS: &'static [&'static str] = &[
+        "hello",
+        "joined",
+        "heartbeat",
+        "suspect",
+        "recovered",
+        "stopped",
+        "rankLost",
+        "bye",
+    ];
+}
+
+impl Messages for ToSidecar {
+    const KINDS: &'static [&'static str] = &[
+        "redirect", "roster", "go", "revoke", "next", "retry", "refused",
+    ];
+}
+
+/// What is read of a message that is not known.
+#[derive(Deserialize)]
+struct Tag<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
 }
 
 /// Where a rank is reached.
@@ -206,6 +283,7 @@ pub fn text(text: &str) -> String {
 pub struct Decoder<T> {
     bytes: Vec<u8>,
     taken: usize,
+    skipped: u64,
     message: PhantomData<fn() -> T>,
 }
 
@@ -214,12 +292,13 @@ impl<T> Default for Decoder<T> {
         Self {
             bytes: Vec::new(),
             taken: 0,
+            skipped: 0,
             message: PhantomData,
         }
     }
 }
 
-impl<T: DeserializeOwned> Decoder<T> {
+impl<T: Messages> Decoder<T> {
     /// Takes bytes as they arrived. Call `next` until it has no more, then push again.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
@@ -227,26 +306,64 @@ impl<T: DeserializeOwned> Decoder<T> {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message, if it is there.
+    /// How many messages were of a kind that this release does not know.
+    #[must_use]
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The length of the frame that is not whole yet, and what is there of it.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<(usize, &[u8])> {
+        let rest = self.bytes.get(self.taken..)?;
+        let (length, body) = rest.split_first_chunk::<LENGTH_BYTES>()?;
+        Some((u32::from_le_bytes(*length) as usize, body))
+    }
+
+    /// The next whole message, if it is there. Those of kinds that this release does not know are skipped.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator could not tell `not yet` from `the stream is broken`"
     )]
     pub fn next(&mut self) -> Result<Option<T>, Error> {
-        let rest = &self.bytes[self.taken..];
-        let Some((length, body)) = rest.split_first_chunk::<LENGTH_BYTES>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > FRAME_LIMIT_BYTES {
-            return Err(Error::TooLarge(length));
+        loop {
+            let rest = &self.bytes[self.taken..];
+            let Some((length, body)) = rest.split_first_chunk::<LENGTH_BYTES>() else {
+                return Ok(None);
+            };
+            let length = u32::from_le_bytes(*length) as usize;
+            if length > FRAME_LIMIT_BYTES {
+                return Err(Error::TooLarge(length));
+            }
+            let Some(body) = body.get(..length) else {
+                return Ok(None);
+            };
+            let message = serde_json::from_slice(body);
+            if message.is_err() && is_unknown::<T>(body) {
+                self.skipped += 1;
+                self.taken += LENGTH_BYTES + length;
+                continue;
+            }
+            let message = message.map_err(Error::Parse)?;
+            self.taken += LENGTH_BYTES + length;
+            return Ok(Some(message));
         }
-        let Some(body) = body.get(..length) else {
-            return Ok(None);
-        };
-        let message = serde_json::from_slice(body).map_err(Error::Parse)?;
-        self.taken += LENGTH_BYTES + length;
-        Ok(Some(message))
+    }
+}
+
+/// Whether a frame is a message of a kind that this release does not know.
+fn is_unknown<T: Messages>(body: &[u8]) -> bool {
+    serde_json::from_slice::<Tag<'_>>(body).is_ok_and(|tag| !T::KINDS.contains(&&*tag.kind))
+}
+
+/// Whether a frame that is not whole yet can become a [`ToOperator::Stopped`]; none while too little of it is there.
+#[must_use]
+pub fn is_stopped(body: &[u8]) -> Option<bool> {
+    const BEGINNING: &[u8] = br#"{"kind":"stopped","#;
+    let there = body.len().min(BEGINNING.len());
+    match body[..there] == BEGINNING[..there] {
+        true if there < BEGINNING.len() => None,
+        is_stopped => Some(is_stopped),
     }
 }
 
@@ -265,6 +382,7 @@ mod tests {
                 address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
                 port: 9404,
                 joined_epoch: Some(1),
+                features: Features::OURS.list(),
             },
             ToOperator::Joined { epoch: 1 },
             ToOperator::Heartbeat { progress: None },
@@ -292,6 +410,127 @@ mod tests {
         let mut decoder = Decoder::default();
         decoder.push(&encode(&roster).unwrap());
         assert_eq!(decoder.next().unwrap(), Some(roster));
+    }
+
+    /// One of each kind, as it travels.
+    fn kinds<T: Serialize>(messages: &[T]) -> Vec<String> {
+        let kind = |message| {
+            serde_json::to_value(message).unwrap()["kind"]
+                .as_str()
+                .map(str::to_owned)
+        };
+        messages.iter().filter_map(kind).collect()
+    }
+
+    #[test]
+    fn a_message_of_a_kind_that_is_not_known_is_skipped_and_what_comes_after_it_is_heard() {
+        let unknown = serde_json::json!({"kind": "interrupt", "deadline": [1, {"a": null}]});
+        let mut decoder = Decoder::<ToOperator>::default();
+        for frame in [encode(&unknown), encode(&ToOperator::Bye), encode(&unknown)] {
+            decoder.push(&frame.unwrap());
+        }
+        assert_eq!(decoder.next().unwrap(), Some(ToOperator::Bye));
+        assert_eq!(decoder.next().unwrap(), None);
+        assert_eq!(decoder.skipped(), 2);
+        let mut decoder = Decoder::<ToSidecar>::default();
+        decoder.push(&encode(&unknown).unwrap());
+        assert_eq!((decoder.next().unwrap(), decoder.skipped()), (None, 1));
+    }
+
+    #[test]
+    fn a_message_of_a_known_kind_that_makes_no_sense_and_one_without_a_kind_end_the_stream() {
+        for nonsense in [
+            serde_json::json!({"kind": "joined", "epoch": "one"}),
+            serde_json::json!({"epoch": 1}),
+            serde_json::json!([]),
+        ] {
+            let mut decoder = Decoder::<ToOperator>::default();
+            decoder.push(&encode(&nonsense).unwrap());
+            assert!(matches!(decoder.next(), Err(Error::Parse(_))), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn every_kind_is_known() {
+        let mut all = spoken();
+        all.push(ToOperator::RankLost);
+        all.push(ToOperator::Stopped {
+            epoch: 1,
+            report: serde_json::Value::Null,
+            reached: Vec::new(),
+            unreached: Vec::new(),
+        });
+        let (mut ours, mut known) = (kinds(&all), ToOperator::KINDS.to_vec());
+        ours.sort();
+        known.sort_unstable();
+        assert_eq!(ours, known);
+        let (epoch, reason) = (1, String::new());
+        let all = [
+            ToSidecar::Redirect {
+                address: SocketAddr::from(([192, 0, 2, 1], 9443)),
+            },
+            ToSidecar::Roster {
+                epoch,
+                nodes: Vec::new(),
+            },
+            ToSidecar::Go { epoch },
+            ToSidecar::Revoke {
+                epoch,
+                members: Vec::new(),
+            },
+            ToSidecar::Next {
+                epoch,
+                members: Vec::new(),
+                resume: serde_json::Value::Null,
+            },
+            ToSidecar::Retry {
+                reason: reason.clone(),
+            },
+            ToSidecar::Refused {
+                reason,
+                void: false,
+            },
+        ];
+        assert_eq!(kinds(&all), ToSidecar::KINDS);
+    }
+
+    #[test]
+    fn features_that_are_not_known_are_not_used_and_those_that_are_arrive() {
+        assert_eq!(Features::of(&Features::OURS.list()), Features::OURS);
+        assert_eq!(Features::of(&["later".to_owned()]), Features::default());
+        let old =
+            serde_json::json!({"kind": "hello", "version": "0", "address": "192.0.2.1", "port": 1});
+        let hello: ToOperator = serde_json::from_value(old).unwrap();
+        assert!(matches!(hello, ToOperator::Hello { features, .. } if features.is_empty()));
+    }
+
+    #[test]
+    fn what_may_be_large_is_told_by_its_beginning() {
+        let stopped = ToOperator::Stopped {
+            epoch: 1,
+            report: serde_json::Value::Null,
+            reached: Vec::new(),
+            unreached: Vec::new(),
+        };
+        let mut decoder = Decoder::<ToOperator>::default();
+        let frame = encode(&stopped).unwrap();
+        let (length, mut told) = (frame.len() - LENGTH_BYTES, Vec::new());
+        for byte in &frame[..frame.len() - 1] {
+            decoder.push(&[*byte]);
+            assert!(decoder.next().unwrap().is_none());
+            told.extend(
+                decoder
+                    .unfinished()
+                    .map(|(of, body)| (of, is_stopped(body))),
+            );
+        }
+        assert!(told.iter().all(|(of, _)| *of == length));
+        let told: Vec<_> = told.into_iter().map(|(_, told)| told).collect();
+        assert_eq!(
+            (told.first(), told.last()),
+            (Some(&None), Some(&Some(true)))
+        );
+        assert_eq!(is_stopped(br#"{"kind":"hello""#), Some(false));
     }
 
     #[test]

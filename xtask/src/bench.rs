@@ -24,6 +24,7 @@ Suites (default: all but the last two):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   allreduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
+  rendezvous what a gang of 1,250 and of 4,096 nodes costs the operator, in memory and time, against the limits
   losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
              of two zones, against the limits
   calls      what a call of a collective costs the trainer's thread, in microseconds (root, for the trainer's root)
@@ -77,6 +78,20 @@ const SUITES: &[Suite] = &[
             "planner",
             "--",
             "speed",
+            "--nocapture",
+        ],
+    },
+    Suite {
+        name: "rendezvous",
+        cargo: &[
+            "test",
+            "--release",
+            "--package",
+            "operator",
+            "--test",
+            "rendezvous_scale",
+            "--",
+            "--ignored",
             "--nocapture",
         ],
     },

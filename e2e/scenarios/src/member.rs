@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use wire::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BYTES, Party};
-use wire::rendezvous::{Decoder, ToOperator, ToSidecar, encode};
+use wire::rendezvous::{Decoder, Features, ToOperator, ToSidecar, encode};
 use wire::run_dir::{CheckpointRef, Progress};
 
 use crate::context::leader;
@@ -179,6 +179,7 @@ impl Member {
             address: self.address,
             port: DATA_PORT,
             joined_epoch: started.map(|started| started.epoch),
+            features: Features::OURS.list(),
         };
         stream.write_all(&encode(&hello)?).await?;
         let mut decoder = Decoder::<ToSidecar>::default();
@@ -199,6 +200,7 @@ impl Member {
                             ToSidecar::Redirect { address } => {
                                 return Ok(Ended::Redirected(address));
                             }
+                            ToSidecar::Retry { reason } => bail!("told to dial again: {reason}"),
                             ToSidecar::Refused { reason, .. } => return Ok(Ended::Refused(reason)),
                             ToSidecar::Roster { epoch, .. } => {
                                 stream.write_all(&encode(&ToOperator::Joined { epoch })?).await?;

@@ -12,7 +12,7 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
 use wire::bell::Bell;
 use wire::handshake::Party;
-use wire::rendezvous::{self, Decoder, SuspectReason, ToOperator, ToSidecar};
+use wire::rendezvous::{self, Decoder, Features, SuspectReason, ToOperator, ToSidecar};
 use wire::run_dir::Progress;
 
 use super::{Order, Report, Setup, Standstill};
@@ -49,6 +49,8 @@ pub(super) enum End {
     Closed,
     #[error("the operator refused this node: {0}")]
     Refused(String),
+    #[error("the operator asks to dial again: {0}")]
+    Retry(String),
     #[error("nothing of this node may run on: {0}")]
     Void(String),
     #[error("another replica leads at {0}")]
@@ -93,6 +95,7 @@ impl Stream {
                     leader = Some(address);
                 }
                 End::Refused(reason) => warn!(reason, "refused by the operator"),
+                End::Retry(reason) => info!(reason, "the operator asks to dial again"),
                 End::Void(reason) => {
                     warn!(reason, "refused by the operator for good");
                     return;
@@ -248,6 +251,7 @@ impl Stream {
             address: self.setup.address,
             port: self.setup.port,
             joined_epoch: self.joined,
+            features: Features::OURS.list(),
         }
     }
 
@@ -272,6 +276,7 @@ impl Stream {
     fn obey(&self, message: ToSidecar) -> Result<(), End> {
         let order = match message {
             ToSidecar::Redirect { address } => return Err(End::Redirect(address)),
+            ToSidecar::Retry { reason } => return Err(End::Retry(reason)),
             ToSidecar::Refused { reason, void } => {
                 let refused = Order::Refused {
                     reason: reason.clone(),

@@ -96,7 +96,7 @@ fn lead(
                         message,
                     } => {
                         let bytes =
-                            encode(&rendezvous_codec::to_sidecar(message).unwrap()).unwrap();
+                            encode(&rendezvous_codec::to_sidecar(&message).unwrap()).unwrap();
                         // A sidecar that is gone hears nothing.
                         if let Some(mut outbox) = outboxes.get(&connection) {
                             outbox.write_all(&bytes).ok();
@@ -105,7 +105,7 @@ fn lead(
                     Effect::Commit { commit, .. } => events.push(Event::Committed {
                         epoch: commit.epoch,
                     }),
-                    Effect::Changed => *view.lock().unwrap() = Some(membership.view().clone()),
+                    Effect::Changed => *view.lock().unwrap() = Some(membership.view()),
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! nodes are, and by which key it authenticates.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use collective::membership::{OnPeerLoss, Policy};
@@ -14,8 +14,8 @@ use wire::handshake::{JobId, Key};
 
 use crate::cluster::Cluster;
 use crate::proof::{Masters, Signer};
+use crate::training_job::assignments;
 use crate::training_job::translate::{Attempt, Terms};
-use crate::training_job::{assignments, observe};
 
 /// A gang that may meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Refusal {
 pub trait Directory: Send + Sync + 'static {
     /// The key by which an attempt of a job authenticates; none when the job is unknown.
     fn key(&self, job: JobId, attempt: u32) -> Option<Key>;
-    /// The gang that may meet now; else why not.
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal>;
+    /// The gang that may meet now, one for all its connections; else why not.
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal>;
 }
 
 /// The directory of a cluster: what the mirrors say.
@@ -68,8 +68,8 @@ pub trait Directory: Send + Sync + 'static {
 pub struct ClusterDirectory {
     cluster: Arc<Cluster>,
     masters: Arc<Masters>,
-    /// Jobs by the hash of their uid. Rebuilt when one is not found: never larger than the mirror.
-    ids: Mutex<BTreeMap<JobId, JobKey>>,
+    /// Gangs that somebody holds.
+    gangs: Mutex<BTreeMap<(JobId, u32), Weak<Gang>>>,
 }
 
 impl ClusterDirectory {
@@ -78,33 +78,38 @@ impl ClusterDirectory {
         Self {
             cluster,
             masters,
-            ids: Mutex::default(),
+            gangs: Mutex::default(),
         }
     }
 
-    fn job(&self, id: JobId) -> Option<(JobKey, Arc<TrainingJob>)> {
-        let mirrors = self.cluster.mirrors();
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |ids: &BTreeMap<JobId, JobKey>| {
-            let key = ids.get(&id)?;
-            Some((key.clone(), Arc::clone(mirrors.job(key)?)))
-        };
-        if let Some(found) = known(&ids) {
-            return Some(found);
+    /// The gang as it is held already, if that is what it is; else this one from now on.
+    fn shared(&self, id: JobId, gang: Gang) -> Arc<Gang> {
+        let mut gangs = self.gangs.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = gangs.get(&(id, gang.attempt)).and_then(Weak::upgrade);
+        if let Some(held) = held.filter(|held| **held == gang) {
+            return held;
         }
-        let jobs = mirrors.jobs.values();
-        let jobs = jobs.filter_map(|kept| observe::key(kept.whole()?));
-        *ids = jobs.map(|key| (JobId::new(&key.uid), key)).collect();
-        known(&ids)
+        gangs.retain(|_, held| held.strong_count() > 0);
+        let gang = Arc::new(gang);
+        gangs.insert((id, gang.attempt), Arc::downgrade(&gang));
+        gang
+    }
+
+    fn job(&self, id: JobId) -> Option<(JobKey, Arc<TrainingJob>)> {
+        let key = self.cluster.job_of(id)?;
+        let job = Arc::clone(self.cluster.mirrors().job(&key)?);
+        Some((key, job))
     }
 }
 
 impl Directory for ClusterDirectory {
+    /// Whoever asks has proved nothing yet: for a job that there is not, nothing is hashed, and the mirrors are not
+    /// locked.
     fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
-        let (key, _) = self.job(job)?;
+        let key = self.cluster.job_of(job)?;
+        let name = crds::names::attempt_name(&key.name, attempt);
         let signer = {
             let mirrors = self.cluster.mirrors();
-            let name = crds::names::attempt_name(&key.name, attempt);
             let kept = mirrors.attempts.get(&key.namespace, &name);
             let kept = kept.filter(|kept| kept.attempt.job == key);
             kept.map_or(Signer::Current, Attempt::signer)
@@ -112,7 +117,7 @@ impl Directory for ClusterDirectory {
         Some(self.masters.attempt_key(signer, &key.uid, attempt))
     }
 
-    fn gang(&self, id: JobId, attempt: u32) -> Result<Gang, Refusal> {
+    fn gang(&self, id: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
         let gone = || Refusal::void("the job is gone".to_owned());
         let (key, job) = self.job(id).ok_or_else(gone)?;
         let status = job.status.clone().unwrap_or_default();
@@ -139,19 +144,20 @@ impl Directory for ClusterDirectory {
             Some(kept) => Some(kept.attempt.nodes.clone()),
             None => assignments::gang_of_pods(&mirrors, &key, attempt),
         };
-        match nodes {
-            Some(nodes) => Ok(Gang {
-                nodes,
-                attempt,
-                job: key,
-                policy: kept
-                    .and_then(|kept| kept.terms)
-                    .map_or_else(|| policy(&job.spec.failure_policy), agreed),
-            }),
-            None => Err(Refusal::now(format!(
+        let terms = kept.and_then(|kept| kept.terms);
+        drop(mirrors);
+        let Some(nodes) = nodes else {
+            return Err(Refusal::now(format!(
                 "the assignment of attempt {attempt} is not known yet"
-            ))),
-        }
+            )));
+        };
+        let gang = Gang {
+            nodes,
+            attempt,
+            job: key,
+            policy: terms.map_or_else(|| policy(&job.spec.failure_policy), agreed),
+        };
+        Ok(self.shared(id, gang))
     }
 }
 
@@ -186,5 +192,53 @@ fn holds_nodes(phase: Phase) -> bool {
         Phase::Queued | Phase::Restarting | Phase::Suspended | Phase::Succeeded | Phase::Failed => {
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_job_costs_no_look_at_the_mirrors() {
+        let cluster = Arc::new(Cluster::default());
+        let known = JobKey {
+            namespace: "team".into(),
+            name: "digits".into(),
+            uid: "u-1".into(),
+        };
+        cluster.note_job(&known);
+        let directory = ClusterDirectory::new(Arc::clone(&cluster), Arc::from([7; 32]));
+        // The planner looks at the mirrors meanwhile: whoever needs them would wait for ever.
+        let planning = cluster.mirrors();
+        assert!(directory.key(JobId::new("u-2"), 1).is_none());
+        assert!(directory.key(JobId::new("u-1"), 1).is_some());
+        drop(planning);
+        // Its key is known as long as it is noted; what becomes of it the mirrors say.
+        let refused = directory.gang(JobId::new("u-1"), 1);
+        assert!(refused.is_err_and(|refusal| refusal.void));
+    }
+
+    #[test]
+    fn all_connections_of_a_gang_hold_the_same() {
+        let directory = ClusterDirectory::new(Arc::default(), Arc::from([7; 32]));
+        let gang = |nodes: usize| Gang {
+            job: JobKey {
+                namespace: "team".into(),
+                name: "digits".into(),
+                uid: "u-1".into(),
+            },
+            attempt: 1,
+            nodes: (0..nodes).map(|node| format!("n{node}").into()).collect(),
+            policy: Policy::default(),
+        };
+        let id = JobId::new("u-1");
+        let first = directory.shared(id, gang(3));
+        assert!(Arc::ptr_eq(&first, &directory.shared(id, gang(3))));
+        let other = directory.shared(id, gang(2));
+        assert_eq!(*other, gang(2));
+        drop((first, other));
+        directory.shared(JobId::new("u-2"), gang(1));
+        assert_eq!(directory.gangs.lock().unwrap().len(), 1);
     }
 }

@@ -6,20 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss, View};
-use scheduler::{Gone, JobKey, Report, Timestamp};
+use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss};
+use scheduler::{Gone, JobKey, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use topology::NodeName;
 use tracing::{debug, info, warn};
 use wire::handshake::JobId;
-use wire::rendezvous::ToSidecar;
 
 use crate::clock;
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang, Refusal};
-use crate::rendezvous::meeting::Meeting;
+use crate::rendezvous::meeting::{Meeting, Outbox};
 use crate::rendezvous::store::Store;
 use crate::training_job::observe::Reports;
 
@@ -35,36 +34,40 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// What happens to gangs.
+/// An attempt of a job.
+type Key = (JobKey, u32);
+
+/// What happens to gangs. Sidecars say something each second, so what they say names nothing but their connection.
 #[derive(Debug)]
 pub(super) enum Input {
     /// A sidecar said hello.
     Connected {
-        gang: Gang,
+        gang: Arc<Gang>,
         connection: Connection,
-        outbox: mpsc::Sender<ToSidecar>,
+        outbox: Outbox,
         hello: Event,
     },
     /// A sidecar said something else, or left.
-    Event { gang: Gang, event: Event },
+    Event {
+        connection: Connection,
+        event: Event,
+    },
     /// How far training is, for people.
     Progress {
-        gang: Gang,
+        connection: Connection,
         progress: wire::run_dir::Progress,
     },
+    /// What became of a commit.
+    Kept { key: Key, event: Event },
     /// What the store holds of a gang that may go on without lost nodes.
-    Learned { gang: Gang, last: Option<Commit> },
+    Learned {
+        gang: Arc<Gang>,
+        last: Option<Commit>,
+    },
 }
 
-impl Input {
-    fn gang(&self) -> &Gang {
-        match self {
-            Self::Connected { gang, .. }
-            | Self::Event { gang, .. }
-            | Self::Progress { gang, .. }
-            | Self::Learned { gang, .. } => gang,
-        }
-    }
+fn key_of(gang: &Gang) -> Key {
+    (gang.job.clone(), gang.attempt)
 }
 
 /// Hands inputs to the gangs. Cheap to clone.
@@ -81,24 +84,24 @@ impl Handle {
     }
 
     /// Asks the store to keep a commit, and hands in what it says.
-    fn commit(&self, store: &dyn Store, gang: Gang, commit: Commit, after: Option<u64>) {
-        let (handle, epoch) = (self.clone(), commit.epoch);
-        let kept = store.commit(gang.clone(), commit, after);
+    fn commit(&self, store: &dyn Store, gang: &Arc<Gang>, commit: Commit, after: Option<u64>) {
+        let (handle, epoch, key) = (self.clone(), commit.epoch, key_of(gang));
+        let kept = store.commit(Arc::clone(gang), commit, after);
         tokio::spawn(async move {
             let event = match kept.await {
                 Ok(()) => Event::Committed { epoch },
                 Err(current) => Event::CommitFailed { current },
             };
-            handle.send(Input::Event { gang, event }).await;
+            handle.send(Input::Kept { key, event }).await;
         });
     }
 
     /// Learns what the store holds of a gang, however long that takes.
-    fn learn(&self, store: &Arc<dyn Store>, gang: Gang) {
+    fn learn(&self, store: &Arc<dyn Store>, gang: Arc<Gang>) {
         let (handle, store) = (self.clone(), Arc::clone(store));
         tokio::spawn(async move {
             while !handle.inputs.is_closed() {
-                match store.last(gang.clone()).await {
+                match store.last(Arc::clone(&gang)).await {
                     Ok(last) => return handle.send(Input::Learned { gang, last }).await,
                     Err(error) => {
                         warn!(job = %gang.job, %error, "who takes part is not known yet");
@@ -136,6 +139,7 @@ pub(super) fn start(
         metrics,
         started: Instant::now(),
         gangs: BTreeMap::new(),
+        connections: BTreeMap::new(),
         learning: BTreeMap::new(),
         suspects: BTreeMap::new(),
     };
@@ -159,10 +163,12 @@ struct Gangs {
     planner: Planner,
     metrics: Metrics,
     started: Instant,
-    gangs: BTreeMap<(JobKey, u32), Meeting>,
+    gangs: BTreeMap<Key, Meeting>,
+    /// Whose connection it is.
+    connections: BTreeMap<Connection, Key>,
     /// What was said by gangs of which the store is being asked, in order. What has to be said again on each
     /// connection, and no heartbeats: so it is bounded by the connections that are made meanwhile.
-    learning: BTreeMap<(JobKey, u32), Vec<Input>>,
+    learning: BTreeMap<Key, Vec<Input>>,
     suspects: BTreeMap<NodeName, Timestamp>,
 }
 
@@ -194,88 +200,100 @@ impl Gangs {
     /// everything from sidecars that dial again.
     fn forget(&mut self) {
         self.gangs.clear();
+        self.connections.clear();
         self.learning.clear();
         self.suspects.clear();
         self.metrics.job_step.reset();
         self.metrics.job_loss.reset();
-        self.publish();
+        self.publish(|known| {
+            let news = *known != Reports::default();
+            *known = Reports::default();
+            news
+        });
     }
 
     fn take(&mut self, input: Input) {
-        let gang = input.gang();
-        let key = (gang.job.clone(), gang.attempt);
-        if let Some(held) = self.learning.get_mut(&key) {
-            match input {
-                Input::Learned { gang, last } => self.learned(&gang, last),
-                Input::Event {
-                    event: Event::Heartbeat { .. },
-                    ..
-                }
-                | Input::Progress { .. } => {}
-                Input::Connected { .. } | Input::Event { .. } => held.push(input),
-            }
-            return;
-        }
         match input {
-            Input::Learned { .. } => {} // For a leader that we were before.
-            Input::Connected { ref gang, .. } if !self.gangs.contains_key(&key) => {
-                match gang.policy.on_peer_loss {
-                    OnPeerLoss::Restart => self.begin(gang, None),
-                    OnPeerLoss::Shrink => {
-                        self.handle.learn(&self.store, gang.clone());
-                        self.learning.insert(key, vec![input]);
-                        return;
-                    }
-                }
-                self.take(input);
-            }
             Input::Connected {
                 gang,
                 connection,
                 outbox,
                 hello,
+            } => self.connected(gang, connection, outbox, hello),
+            Input::Event { connection, event } => self.heard(connection, event),
+            Input::Progress {
+                connection,
+                progress,
             } => {
-                drop(gang);
-                if let Some(meeting) = self.gangs.get_mut(&key) {
-                    meeting.outboxes.insert(connection, outbox);
-                }
-                self.handle(&key, hello);
-            }
-            Input::Event { gang: _, event } => {
-                let left = match event {
-                    Event::Disconnected { connection } => Some(connection),
-                    Event::Hello { .. }
-                    | Event::Joined { .. }
-                    | Event::Heartbeat { .. }
-                    | Event::Suspect { .. }
-                    | Event::Recovered { .. }
-                    | Event::Stopped { .. }
-                    | Event::RankLost { .. }
-                    | Event::Gone { .. }
-                    | Event::Committed { .. }
-                    | Event::CommitFailed { .. }
-                    | Event::Bye { .. }
-                    | Event::Tick => None,
-                };
-                self.handle(&key, event);
-                if let (Some(connection), Some(meeting)) = (left, self.gangs.get_mut(&key)) {
-                    meeting.outboxes.remove(&connection);
+                if let Some((job, _)) = self.connections.get(&connection) {
+                    self.show(job, &progress);
                 }
             }
-            Input::Progress { gang, progress } => self.show(&gang, &progress),
+            Input::Kept { key, event } => self.handle(&key, event),
+            Input::Learned { gang, last } => self.learned(gang, last),
         }
     }
 
-    fn begin(&mut self, gang: &Gang, last: Option<Commit>) {
+    fn connected(&mut self, gang: Arc<Gang>, connection: Connection, outbox: Outbox, hello: Event) {
+        let key = key_of(&gang);
+        self.connections.insert(connection, key.clone());
+        let is_learning = self.learning.contains_key(&key);
+        if !self.gangs.contains_key(&key) && !is_learning {
+            match gang.policy.on_peer_loss {
+                OnPeerLoss::Restart => self.begin(Arc::clone(&gang), None),
+                OnPeerLoss::Shrink => {
+                    self.handle.learn(&self.store, Arc::clone(&gang));
+                    self.learning.insert(key.clone(), Vec::new());
+                }
+            }
+        }
+        if let Some(held) = self.learning.get_mut(&key) {
+            return held.push(Input::Connected {
+                gang,
+                connection,
+                outbox,
+                hello,
+            });
+        }
+        if let Some(meeting) = self.gangs.get_mut(&key) {
+            meeting.outboxes.insert(connection, outbox);
+        }
+        self.handle(&key, hello);
+    }
+
+    fn heard(&mut self, connection: Connection, event: Event) {
+        let is_end = matches!(event, Event::Disconnected { .. });
+        let Some(key) = self.connections.get(&connection).cloned() else {
+            return; // Of a time when we led before.
+        };
+        if let Some(held) = self.learning.get_mut(&key) {
+            if !matches!(event, Event::Heartbeat { .. }) {
+                held.push(Input::Event { connection, event });
+            }
+            return;
+        }
+        self.handle(&key, event);
+        if is_end {
+            self.connections.remove(&connection);
+            if let Some(meeting) = self.gangs.get_mut(&key) {
+                meeting.outboxes.remove(&connection);
+            }
+        }
+    }
+
+    fn begin(&mut self, gang: Arc<Gang>, last: Option<Commit>) {
+        let key = key_of(&gang);
         let meeting = Meeting::new(gang, last, self.started.elapsed());
-        self.gangs.insert((gang.job.clone(), gang.attempt), meeting);
+        self.gangs.insert(key, meeting);
     }
 
     /// What the store holds is known: what was said meanwhile is heard.
-    fn learned(&mut self, gang: &Gang, last: Option<Commit>) {
-        let held = self.learning.remove(&(gang.job.clone(), gang.attempt));
+    fn learned(&mut self, gang: Arc<Gang>, last: Option<Commit>) {
+        let Some(held) = self.learning.remove(&key_of(&gang)) else {
+            return; // For a leader that we were before.
+        };
         self.begin(gang, last);
-        for input in held.into_iter().flatten() {
+        for input in held {
             self.take(input);
         }
         self.tell_gone();
@@ -297,8 +315,8 @@ impl Gangs {
         }
     }
 
-    fn show(&self, gang: &Gang, progress: &wire::run_dir::Progress) {
-        let labels = [&*gang.job.namespace, &*gang.job.name];
+    fn show(&self, job: &JobKey, progress: &wire::run_dir::Progress) {
+        let labels = [&*job.namespace, &*job.name];
         let step = i64::try_from(progress.step).unwrap_or(i64::MAX);
         self.metrics.job_step.with_label_values(&labels).set(step);
         if let Some(loss) = progress.loss {
@@ -330,23 +348,24 @@ impl Gangs {
             }
         }
         if !news.is_empty() {
-            self.planner
-                .reports
-                .send_modify(|known| known.gangs.extend(news));
+            self.publish(|known| {
+                known.gangs.extend(news);
+                true
+            });
         }
     }
 
-    fn handle(&mut self, key: &(JobKey, u32), event: Event) {
+    fn handle(&mut self, key: &Key, event: Event) {
         let now = self.started.elapsed();
         let Some(meeting) = self.gangs.get_mut(key) else {
             return;
         };
         let mut effects = Vec::new();
         let is_hello = matches!(event, Event::Hello { .. });
-        let before = matches!(event, Event::Committed { .. }).then(|| meeting.members());
+        let before = matches!(event, Event::Committed { .. }).then(|| meeting.membership.size());
         meeting.membership.handle(now, event, &mut effects);
         if let Some(before) = before {
-            let lost = before.saturating_sub(meeting.members());
+            let lost = before.saturating_sub(meeting.membership.size());
             self.metrics.nodes_lost.inc_by(lost as u64);
         }
         let mut changed = false;
@@ -355,7 +374,7 @@ impl Gangs {
                 Effect::Send {
                     connection,
                     message,
-                } => meeting.send(connection, message),
+                } => meeting.send(connection, &message),
                 Effect::Changed => changed = true,
                 Effect::Commit { commit, after } => {
                     info!(
@@ -363,34 +382,52 @@ impl Gangs {
                         members = ?commit.members, "committing an epoch"
                     );
                     self.handle
-                        .commit(&*self.store, meeting.gang.clone(), commit, after);
+                        .commit(&*self.store, &meeting.gang, commit, after);
                 }
             }
         }
+        meeting.sent();
         meeting.is_news |= changed || is_hello;
         if changed {
-            let view = meeting.membership.view().clone();
-            debug!(job = %key.0, attempt = key.1, phase = ?view.phase, broken = ?view.broken, "gang");
-            meeting.note_end(&view, clock::now());
-            let nodes = meeting.gang.nodes.clone();
-            self.note_suspects(&view, &nodes);
-            self.publish();
+            self.changed(key);
         }
     }
 
-    fn note_suspects(&mut self, view: &View, nodes: &[NodeName]) {
+    /// Publishes what has changed of a gang, and nothing else: there may be thousands.
+    fn changed(&mut self, key: &Key) {
+        let Some(meeting) = self.gangs.get_mut(key) else {
+            return;
+        };
+        debug!(job = %key.0, attempt = key.1, broken = ?meeting.membership.broken(), "gang");
+        let now = clock::now();
+        let stuck = meeting.note_end(now).then(|| meeting.stuck.clone());
+        let report = meeting.note_report(key.1);
         let until = clock::now() + SUSPICION;
-        for suspicion in &view.suspects {
-            let Some(node) = usize::try_from(suspicion.rank)
-                .ok()
-                .and_then(|rank| nodes.get(rank))
-            else {
+        let mut suspects = Vec::new();
+        for suspicion in meeting.membership.suspects() {
+            let rank = usize::try_from(suspicion.rank).ok();
+            let Some(node) = rank.and_then(|rank| meeting.gang.nodes.get(rank)) else {
                 continue;
             };
             if self.suspects.insert(node.clone(), until).is_none() {
                 info!(%node, reason = ?suspicion.reason, by = suspicion.by, "suspect node");
             }
+            suspects.push((node.clone(), until));
         }
+        let stuck = stuck.flatten();
+        if stuck.is_none() && report.is_none() && suspects.is_empty() {
+            return;
+        }
+        self.publish(|known| {
+            if let Some(stuck) = stuck {
+                known.stuck.insert(key.clone(), stuck);
+            }
+            if let Some(report) = report {
+                known.checkpoints.insert(key.clone(), report);
+            }
+            known.suspects.extend(suspects);
+            true
+        });
     }
 
     fn sweep(&mut self) {
@@ -398,7 +435,8 @@ impl Gangs {
         self.suspects.retain(|_, until| now < *until);
         let directory = Arc::clone(&self.directory);
         let mut over = Vec::new();
-        self.gangs.retain(|(job, attempt), meeting| {
+        self.gangs.retain(|key, meeting| {
+            let (job, attempt) = key;
             let refusal = directory.gang(JobId::new(&job.uid), *attempt).err();
             let stays = match refusal {
                 None => true,
@@ -409,57 +447,34 @@ impl Gangs {
                 Some(Refusal { void: false, .. }) => !meeting.outboxes.is_empty(),
             };
             if !stays {
-                over.push(job.clone());
+                over.push(key.clone());
             }
             stays
         });
-        for job in over {
+        for (job, _) in &over {
             // A newer attempt shows its progress under the same labels.
-            let goes_on = self.gangs.keys().any(|(other, _)| *other == job);
-            if !goes_on {
+            let attempts = (job.clone(), 0)..=(job.clone(), u32::MAX);
+            if self.gangs.range(attempts).next().is_none() {
                 let labels = [&*job.namespace, &*job.name];
                 // That it was never shown is fine.
                 let _unknown = self.metrics.job_step.remove_label_values(&labels);
                 let _unknown = self.metrics.job_loss.remove_label_values(&labels);
             }
         }
-        self.publish();
+        self.publish(|known| {
+            let suspects = known.suspects.len();
+            known.suspects.retain(|_, until| now < *until);
+            for key in &over {
+                known.checkpoints.remove(key);
+                known.stuck.remove(key);
+                known.gangs.remove(key);
+            }
+            known.suspects.len() != suspects || !over.is_empty()
+        });
     }
 
-    fn publish(&self) {
-        let checkpoints = self.gangs.iter().filter_map(|((job, attempt), meeting)| {
-            let progress = &meeting.membership.view().progress;
-            let checkpoint = progress.checkpoint.clone()?;
-            let checkpoint = scheduler::Checkpoint {
-                attempt: checkpoint.attempt,
-                step: checkpoint.step,
-                digest: checkpoint.digest,
-            };
-            Some(Report {
-                job: job.clone(),
-                attempt: *attempt,
-                checkpoint,
-                passed_over: progress.passed_over.clone(),
-            })
-        });
-        let stuck = self
-            .gangs
-            .values()
-            .filter_map(|meeting| meeting.stuck.clone());
-        let known =
-            |(key, meeting): (&_, &Meeting)| (Clone::clone(key), Arc::clone(&meeting.heard));
-        let reports = Reports {
-            gangs: self.gangs.iter().map(known).collect(),
-            checkpoints: checkpoints.collect(),
-            suspects: self.suspects.clone(),
-            stuck: stuck.collect(),
-        };
-        self.planner.reports.send_if_modified(|known| {
-            let news = *known != reports;
-            if news {
-                *known = reports;
-            }
-            news
-        });
+    /// Changes what the planner knows; `change` says whether it has.
+    fn publish(&self, change: impl FnOnce(&mut Reports) -> bool) {
+        self.planner.reports.send_if_modified(change);
     }
 }

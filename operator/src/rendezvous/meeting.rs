@@ -4,36 +4,55 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Membership, Message, OnPeerLoss, Reason, View};
-use scheduler::{Heard, Stuck, Timestamp};
+use collective::membership::{
+    Commit, Connection, Membership, Message, OnPeerLoss, Progress, Reason, Refusal,
+};
+use scheduler::{Heard, Report, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use tracing::error;
-use wire::rendezvous::ToSidecar;
+use wire::rendezvous::{Features, ToSidecar, encode};
 
 use crate::rendezvous::directory::Gang;
 
+/// A message as it travels. Of what goes to many sidecars there is one.
+pub(super) type Frame = Arc<[u8]>;
+
+/// The way to a sidecar.
+#[derive(Clone, Debug)]
+pub(super) struct Outbox {
+    pub(super) frames: mpsc::Sender<Frame>,
+    /// What it understands beyond what every sidecar does.
+    pub(super) features: Features,
+}
+
 pub(super) struct Meeting {
-    pub(super) gang: Gang,
+    pub(super) gang: Arc<Gang>,
     pub(super) membership: Membership,
-    pub(super) outboxes: BTreeMap<Connection, mpsc::Sender<ToSidecar>>,
+    pub(super) outboxes: BTreeMap<Connection, Outbox>,
     /// Why it cannot go on, where it should have.
     pub(super) stuck: Option<Stuck>,
+    /// The newest checkpoint, as published last.
+    report: Option<Report>,
     /// Which nodes are heard, as published last.
     pub(super) heard: Arc<Heard>,
     /// Whether that may have changed since.
     pub(super) is_news: bool,
+    /// What was encoded last, while it goes to one sidecar after the other.
+    encoded: Option<(Arc<Message>, Frame)>,
 }
 
 impl Meeting {
-    pub(super) fn new(gang: &Gang, last: Option<Commit>, now: Duration) -> Self {
+    pub(super) fn new(gang: Arc<Gang>, last: Option<Commit>, now: Duration) -> Self {
         let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
         Self {
             membership: Membership::resume(nodes, gang.policy, last, now),
             outboxes: BTreeMap::new(),
-            gang: gang.clone(),
+            gang,
             stuck: None,
+            report: None,
             heard: Arc::default(),
             is_news: true,
+            encoded: None,
         }
     }
 
@@ -41,16 +60,16 @@ impl Meeting {
     pub(super) fn look_who_is_heard(&mut self) -> bool {
         self.is_news = false;
         let node = |rank: u32| self.gang.nodes.get(usize::try_from(rank).ok()?).cloned();
-        let view = self.membership.view();
+        let membership = &self.membership;
         // Who is only frozen may come back.
         let gave_up = |reason| matches!(reason, Reason::Dead | Reason::Silent);
-        let suspects = view.suspects.iter();
-        let given_up = suspects
+        let given_up = membership
+            .suspects()
             .filter(|suspicion| gave_up(suspicion.reason))
             .map(|suspicion| suspicion.rank);
         let heard = Heard {
-            heard: self.membership.heard().filter_map(node).collect(),
-            quiet: view.quiet.iter().copied().filter_map(node).collect(),
+            heard: membership.heard().filter_map(node).collect(),
+            quiet: membership.quiet().filter_map(node).collect(),
             given_up: given_up.filter_map(node).collect(),
         };
         let news = heard != *self.heard;
@@ -60,50 +79,108 @@ impl Meeting {
         news
     }
 
-    /// How many take part.
-    pub(super) fn members(&self) -> usize {
-        self.membership.view().members.len()
+    /// Notes that those who are left cannot go on; true when that is new. A gang that restarts after a loss needs no
+    /// word of ours: its trainers fail by themselves.
+    pub(super) fn note_end(&mut self, now: Timestamp) -> bool {
+        let shrinks = self.gang.policy.on_peer_loss == OnPeerLoss::Shrink;
+        let (true, Some(end), None) = (shrinks, self.membership.broken(), &self.stuck) else {
+            return false;
+        };
+        self.stuck = Some(Stuck {
+            job: self.gang.job.clone(),
+            attempt: self.gang.attempt,
+            since: now,
+            message: end.to_string(),
+        });
+        true
     }
 
-    /// Notes that those who are left cannot go on. A gang that restarts after a loss needs no word of ours: its
-    /// trainers fail by themselves.
-    pub(super) fn note_end(&mut self, view: &View, now: Timestamp) {
-        let shrinks = self.gang.policy.on_peer_loss == OnPeerLoss::Shrink;
-        if let (true, Some(end), None) = (shrinks, &view.broken, &self.stuck) {
-            self.stuck = Some(Stuck {
-                job: self.gang.job.clone(),
-                attempt: self.gang.attempt,
-                since: now,
-                message: end.to_string(),
-            });
+    /// Notes the newest checkpoint of this attempt; none when that is the same as before.
+    pub(super) fn note_report(&mut self, attempt: u32) -> Option<Report> {
+        let Progress {
+            step: _,
+            checkpoint,
+            passed_over,
+        } = self.membership.progress();
+        let checkpoint = checkpoint.as_ref()?;
+        let report = Report {
+            job: self.gang.job.clone(),
+            attempt,
+            checkpoint: scheduler::Checkpoint {
+                attempt: checkpoint.attempt,
+                step: checkpoint.step,
+                digest: checkpoint.digest.clone(),
+            },
+            passed_over: passed_over.clone(),
+        };
+        if self.report.as_ref() == Some(&report) {
+            return None;
         }
+        self.report = Some(report.clone());
+        Some(report)
     }
 
     /// Tells all sidecars that are left that the attempt is over: a kubelet that died does not.
     pub(super) fn void(&mut self, reason: &str) {
-        for outbox in std::mem::take(&mut self.outboxes).into_values() {
-            let refused = ToSidecar::Refused {
-                reason: reason.to_owned(),
-                void: true,
-            };
+        let refused = ToSidecar::Refused {
+            reason: reason.to_owned(),
+            void: true,
+        };
+        let outboxes = std::mem::take(&mut self.outboxes).into_values();
+        let frame: Frame = match encode(&refused) {
+            Ok(frame) => frame.into(),
+            Err(error) => {
+                error!(job = %self.gang.job, %error, "a message of ours cannot be sent");
+                return;
+            }
+        };
+        for outbox in outboxes {
             // One that does not read dials again, and is told then.
-            outbox.try_send(refused).ok();
+            outbox.frames.try_send(Arc::clone(&frame)).ok();
         }
     }
 
-    pub(super) fn send(&mut self, connection: Connection, message: Message) {
-        let refused = matches!(message, Message::Refused(_));
-        let outbox = self.outboxes.get(&connection);
-        let sent = match rendezvous_codec::to_sidecar(message) {
-            Ok(message) => outbox.is_some_and(|outbox| outbox.try_send(message).is_ok()),
-            Err(error) => {
-                error!(job = %self.gang.job, %error, "a message of ours cannot be said");
-                false
+    pub(super) fn send(&mut self, connection: Connection, message: &Arc<Message>) {
+        let ends = matches!(**message, Message::Refused(_));
+        let retries = matches!(**message, Message::Refused(Refusal::Connected { .. }));
+        let sent = match self.outboxes.get(&connection) {
+            // One that does not know the word finds out by the end of its connection.
+            Some(outbox) if retries && !outbox.features.retry => false,
+            Some(outbox) => {
+                let frames = outbox.frames.clone();
+                let frame = self.encode(message);
+                frame.is_some_and(|frame| frames.try_send(frame).is_ok())
             }
+            None => false,
         };
-        if refused || !sent {
+        if ends || !sent {
             // Without its outbox the session ends: the sidecar was told, or does not read.
             self.outboxes.remove(&connection);
+        }
+    }
+
+    /// What was sent is encoded no more.
+    pub(super) fn sent(&mut self) {
+        self.encoded = None;
+    }
+
+    fn encode(&mut self, message: &Arc<Message>) -> Option<Frame> {
+        if let Some((encoded, frame)) = &self.encoded
+            && Arc::ptr_eq(encoded, message)
+        {
+            return Some(Arc::clone(frame));
+        }
+        let encoded = rendezvous_codec::to_sidecar(message).and_then(|message| encode(&message));
+        match encoded {
+            Ok(frame) => {
+                let frame: Frame = frame.into();
+                self.encoded = Some((Arc::clone(message), Arc::clone(&frame)));
+                Some(frame)
+            }
+            Err(error) => {
+                error!(job = %self.gang.job, %error, "a message of ours cannot be sent");
+                None
+            }
         }
     }
 }

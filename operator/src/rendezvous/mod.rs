@@ -6,14 +6,14 @@
 mod directory;
 mod gangs;
 mod meeting;
+mod pending;
 mod session;
 mod standalone;
 mod store;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use daemon::slots::Slots;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -28,8 +28,13 @@ pub use store::{InMemory, InStatus, Store};
 use crate::leader::Role;
 use crate::metrics::Metrics;
 
-/// Sidecars connected at once: 10,000 nodes, each once more while it dials again, and strangers.
+/// Connections at once that have not proved that they know a key.
+const UNPROVED: usize = 256;
+/// Sidecars connected at once: 10,000 nodes, and each once more while it dials again.
 const CONNECTIONS: usize = 32_768;
+/// Bytes of large frames that may be on their way at once. A frame is large above
+/// [`wire::rendezvous::TO_OPERATOR_LIMIT_BYTES`].
+const LARGE_BYTES: usize = 64 << 20;
 
 /// Everything a connection needs.
 #[derive(Clone)]
@@ -38,6 +43,11 @@ pub(crate) struct Service {
     role: watch::Receiver<Role>,
     gangs: gangs::Handle,
     metrics: Metrics,
+    /// One for each connection of a sidecar.
+    room: Arc<Semaphore>,
+    /// One for each byte of a large frame.
+    large: Arc<Semaphore>,
+    hellos: pending::Hellos,
 }
 
 /// Serves until the token is cancelled.
@@ -65,20 +75,20 @@ pub async fn serve(
         role,
         gangs,
         metrics,
+        room: Arc::new(Semaphore::new(CONNECTIONS)),
+        large: Arc::new(Semaphore::new(LARGE_BYTES)),
+        hellos: pending::Hellos::default(),
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(actor);
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Slots::new(UNPROVED);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &room) => match accepted {
-                Ok((stream, peer, permit)) => {
-                    let service = service.clone();
-                    tasks.spawn(async move {
-                        session::run(stream, peer, service).await;
-                        drop(permit);
-                    });
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let slot = slots.admit(peer.ip());
+                    tasks.spawn(session::run(stream, peer, slot, service.clone()));
                 }
                 // Out of descriptors, usually: those that are connected go on.
                 Err(error) => {
@@ -90,22 +100,6 @@ pub async fn serve(
         }
     }
     tasks.shutdown().await;
-}
-
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(
-    tokio::net::TcpStream,
-    SocketAddr,
-    tokio::sync::OwnedSemaphorePermit,
-)> {
-    let permit = Arc::clone(room)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((stream, peer, permit))
 }
 
 #[cfg(test)]

@@ -2,27 +2,38 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use collective::membership::{Connection, Event};
+use daemon::slots::Slot;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info, warn};
 use wire::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
 };
-use wire::rendezvous::{self, Decoder, ToOperator, ToSidecar, encode, text};
+use wire::rendezvous::{
+    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToOperator, ToSidecar,
+    encode, text,
+};
 
 use crate::leader::Role;
 use crate::rendezvous::Service;
 use crate::rendezvous::directory::{Gang, Refusal};
 use crate::rendezvous::gangs::Input;
+use crate::rendezvous::meeting::{Frame, Outbox};
 
 /// Before another try to accept, when there was no descriptor.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A stranger that says nothing holds a descriptor for so long.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection may take to prove that it knows a key.
+const PROOF: Duration = Duration::from_secs(2);
+/// How long a sidecar may take to say hello after that.
+const HELLO: Duration = Duration::from_secs(5);
+/// How long a large frame may take, from its length to its end.
+const LARGE: Duration = Duration::from_secs(10);
 /// A sidecar speaks every second; after this its connection is half open.
 const SILENCE: Duration = Duration::from_secs(15);
 /// A sidecar that does not read for so long is cut off: it dials again.
@@ -48,12 +59,31 @@ enum Error {
     Silent(Duration),
     #[error("failed to follow: the sidecar spoke out of turn, expected hello")]
     OutOfTurn,
+    #[error("failed to read a frame of {0} bytes: at most {TO_OPERATOR_LIMIT_BYTES} are allowed")]
+    TooLarge(usize),
+    #[error("failed to hear the sidecar: its rank has connected once more")]
+    Replaced,
+    #[error("failed to take one more sidecar: all connections are in use")]
+    Full,
 }
 
-/// Serves one connection to its end.
-pub(super) async fn run(stream: TcpStream, peer: SocketAddr, service: Service) {
-    let mut session = Session { stream, service };
-    let identity = match tokio::time::timeout(HANDSHAKE, session.authenticate()).await {
+/// Serves one connection to its end. It has the slot until it has proved that it knows a key.
+pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service: Service) {
+    let mut session = Session {
+        stream,
+        service,
+        large: None,
+    };
+    let proved = tokio::select! {
+        () = slot.evicted() => {
+            session.service.metrics.refused.inc();
+            debug!(%peer, "made room for another connection");
+            return;
+        }
+        proved = timeout(PROOF, session.authenticate()) => proved,
+    };
+    drop(slot);
+    let identity = match proved {
         Ok(Ok(identity)) => identity,
         Ok(Err(error)) => {
             session.service.metrics.refused.inc();
@@ -62,7 +92,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, service: Service) {
         }
         Err(_elapsed) => {
             session.service.metrics.refused.inc();
-            debug!(%peer, "a connection said nothing");
+            debug!(%peer, "a connection proved nothing in time");
             return;
         }
     };
@@ -78,6 +108,8 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, service: Service) {
 struct Session {
     stream: TcpStream,
     service: Service,
+    /// The part of all large frames that the one under way takes, and when that has to be there.
+    large: Option<(OwnedSemaphorePermit, Instant)>,
 }
 
 impl Session {
@@ -131,25 +163,43 @@ impl Session {
                 return self.say(&ToSidecar::Refused { reason, void }).await;
             }
         };
+        if rank as usize >= gang.nodes.len() {
+            let reason = format!("rank {rank} is not one of {} nodes", gang.nodes.len());
+            let void = false;
+            return self.say(&ToSidecar::Refused { reason, void }).await;
+        }
+        let room = Arc::clone(&self.service.room);
+        let _room = room.try_acquire_owned().map_err(|_full| Error::Full)?;
         let mut decoder = Decoder::<ToOperator>::default();
-        let hello = self.hear(&mut decoder).await?.ok_or(Error::OutOfTurn)?;
+        let place = self.service.hellos.enter(identity);
+        let place = place.ok_or(Error::OutOfTurn)?;
+        let hello = tokio::select! {
+            hello = timeout(HELLO, self.hear(&mut decoder)) => hello,
+            () = place.replaced() => return Err(Error::Replaced),
+        };
+        let hello = hello.map_err(|_elapsed| Error::Silent(HELLO))??;
+        drop(place);
+        let hello = hello.ok_or(Error::OutOfTurn)?;
         let ToOperator::Hello {
-            version, address, ..
+            version,
+            address,
+            features,
+            ..
         } = &hello
         else {
             return Err(Error::OutOfTurn);
         };
         debug!(job = %gang.job, attempt = gang.attempt, rank, %address, version, "hello");
-        let (outbox, mut messages) = mpsc::channel(OUTBOX);
+        let features = Features::of(features);
+        let (frames, mut messages) = mpsc::channel(OUTBOX);
         let connection = self.service.gangs.connection();
         let hello = rendezvous_codec::event(connection, rank, hello)?;
         let gangs = self.service.gangs.clone();
-        let gang_of = gang.clone();
         gangs
             .send(Input::Connected {
-                gang: gang_of,
+                gang: Arc::clone(&gang),
                 connection,
-                outbox,
+                outbox: Outbox { frames, features },
                 hello,
             })
             .await;
@@ -160,10 +210,11 @@ impl Session {
         };
         gangs
             .send(Input::Event {
-                gang,
+                connection,
                 event: Event::Disconnected { connection },
             })
             .await;
+        self.service.metrics.skipped.inc_by(decoder.skipped());
         ended
     }
 
@@ -172,7 +223,7 @@ impl Session {
         gang: &Gang,
         (connection, rank): (Connection, u32),
         decoder: &mut Decoder<ToOperator>,
-        messages: &mut mpsc::Receiver<ToSidecar>,
+        messages: &mut mpsc::Receiver<Frame>,
     ) -> Result<(), Error> {
         let gangs = self.service.gangs.clone();
         loop {
@@ -182,10 +233,10 @@ impl Session {
                     None => return Ok(()),
                 },
                 said = messages.recv() => {
-                    let Some(message) = said else {
+                    let Some(frame) = said else {
                         return Ok(()); // Refused, and told so.
                     };
-                    self.say(&message).await?;
+                    self.write(&frame).await?;
                     continue;
                 }
             };
@@ -205,10 +256,17 @@ impl Session {
         let mut buffer = [0; READ_BYTES];
         loop {
             if let Some(message) = decoder.next()? {
+                self.large = None;
                 return Ok(Some(message));
             }
-            let read = tokio::time::timeout(SILENCE, self.stream.read(&mut buffer));
-            let read = read.await.map_err(|_elapsed| Error::Silent(SILENCE))??;
+            self.admit(decoder).await?;
+            let silent = Instant::now() + SILENCE;
+            let until = self
+                .large
+                .as_ref()
+                .map_or(silent, |(_, until)| silent.min(*until));
+            let read = timeout_at(until, self.stream.read(&mut buffer)).await;
+            let read = read.map_err(|_elapsed| Error::Silent(SILENCE))??;
             if read == 0 {
                 return Ok(None);
             }
@@ -216,9 +274,35 @@ impl Session {
         }
     }
 
+    /// Whether the frame that is not whole yet may be as long as it says. A large one waits until others are done.
+    async fn admit(&mut self, decoder: &Decoder<ToOperator>) -> Result<(), Error> {
+        let Some((length, body)) = decoder.unfinished() else {
+            return Ok(());
+        };
+        if length <= TO_OPERATOR_LIMIT_BYTES || self.large.is_some() {
+            return Ok(());
+        }
+        match rendezvous::is_stopped(body) {
+            None => return Ok(()), // Its beginning is not there yet.
+            Some(true) if length <= FRAME_LIMIT_BYTES => {}
+            Some(_) => return Err(Error::TooLarge(length)),
+        }
+        let part = u32::try_from(length).map_err(|_long| Error::TooLarge(length))?;
+        let large = Arc::clone(&self.service.large);
+        let part = timeout(LARGE, large.acquire_many_owned(part)).await;
+        let part = part.map_err(|_elapsed| Error::Silent(LARGE))?;
+        let part = part.map_err(|_closed| Error::Full)?;
+        self.large = Some((part, Instant::now() + LARGE));
+        Ok(())
+    }
+
     async fn say(&mut self, message: &ToSidecar) -> Result<(), Error> {
         let frame = encode(message)?;
-        let written = tokio::time::timeout(WRITE, self.stream.write_all(&frame));
+        self.write(&frame).await
+    }
+
+    async fn write(&mut self, frame: &[u8]) -> Result<(), Error> {
+        let written = timeout(WRITE, self.stream.write_all(frame));
         written.await.map_err(|_elapsed| Error::Silent(WRITE))??;
         Ok(())
     }
@@ -245,13 +329,10 @@ fn inputs(gang: &Gang, connection: Connection, rank: u32, message: ToOperator) -
         }
     };
     let shown = shown.map(|progress| Input::Progress {
-        gang: gang.clone(),
+        connection,
         progress,
     });
-    let event = Input::Event {
-        gang: gang.clone(),
-        event,
-    };
+    let event = Input::Event { connection, event };
     shown.into_iter().chain([event]).collect()
 }
 

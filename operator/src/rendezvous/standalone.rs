@@ -59,8 +59,8 @@ impl Directory for Alone {
         self.one.key(job, attempt)
     }
 
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal> {
-        if let Some(stuck) = self.reports.borrow().stuck.first() {
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
+        if let Some(stuck) = self.reports.borrow().stuck.values().next() {
             self.over.get_or_init(|| stuck.message.clone());
         }
         match self.over.get() {
@@ -73,7 +73,7 @@ impl Directory for Alone {
 /// One attempt, known beforehand.
 #[derive(Debug)]
 pub(super) struct OneGang {
-    pub(super) gang: Gang,
+    pub(super) gang: Arc<Gang>,
     pub(super) key: Key,
 }
 
@@ -82,10 +82,10 @@ impl Directory for OneGang {
         (job == JobId::new(&self.gang.job.uid)).then(|| self.key.clone())
     }
 
-    fn gang(&self, _job: JobId, attempt: u32) -> Result<Gang, Refusal> {
+    fn gang(&self, _job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
         let served = self.gang.attempt;
         if attempt == served {
-            return Ok(self.gang.clone());
+            return Ok(Arc::clone(&self.gang));
         }
         Err(Refusal {
             reason: format!("attempt {attempt} is not served, {served} is"),
@@ -114,7 +114,7 @@ impl OneGang {
         })?;
         let job = assignment.job;
         Ok(Self {
-            gang: Gang {
+            gang: Arc::new(Gang {
                 job: JobKey {
                     namespace: job.namespace.into(),
                     name: job.name.into(),
@@ -134,7 +134,7 @@ impl OneGang {
                     peer_loss: Duration::from_secs(assignment.peer_loss_seconds.into()),
                     ..Policy::default()
                 },
-            },
+            }),
             key: Key::new(key),
         })
     }

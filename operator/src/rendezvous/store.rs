@@ -15,11 +15,11 @@ use crate::training_job::apply::{Applier, commit};
 /// Keeps the last commit of each attempt.
 pub trait Store: Send + Sync + 'static {
     /// The last commit. An error when that cannot be known now.
-    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>>;
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>>;
     /// Keeps a commit, if the last one is that of epoch `after`. Else what the store holds, if that is known.
     fn commit(
         &self,
-        gang: Gang,
+        gang: Arc<Gang>,
         commit: Commit,
         after: Option<u64>,
     ) -> BoxFuture<'static, Result<(), Option<Commit>>>;
@@ -35,7 +35,7 @@ pub struct Unknown(#[from] commit::Unknown);
 pub struct InStatus(pub Arc<Applier>);
 
 impl Store for InStatus {
-    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
         let applier = Arc::clone(&self.0);
         Box::pin(async move {
             let nodes = gang.nodes.len();
@@ -46,7 +46,7 @@ impl Store for InStatus {
 
     fn commit(
         &self,
-        gang: Gang,
+        gang: Arc<Gang>,
         commit: Commit,
         after: Option<u64>,
     ) -> BoxFuture<'static, Result<(), Option<Commit>>> {
@@ -57,8 +57,8 @@ impl Store for InStatus {
                 attempt,
                 nodes,
                 policy: _,
-            } = gang;
-            applier.commit(&job, attempt, &nodes, &commit, after).await
+            } = &*gang;
+            applier.commit(job, *attempt, nodes, &commit, after).await
         })
     }
 }
@@ -68,20 +68,20 @@ impl Store for InStatus {
 pub struct InMemory(Mutex<BTreeMap<(JobKey, u32), Commit>>);
 
 impl Store for InMemory {
-    fn last(&self, gang: Gang) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
         let commits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = commits.get(&(gang.job, gang.attempt)).cloned();
+        let last = commits.get(&(gang.job.clone(), gang.attempt)).cloned();
         Box::pin(std::future::ready(Ok(last)))
     }
 
     fn commit(
         &self,
-        gang: Gang,
+        gang: Arc<Gang>,
         commit: Commit,
         after: Option<u64>,
     ) -> BoxFuture<'static, Result<(), Option<Commit>>> {
         let mut commits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (gang.job, gang.attempt);
+        let key = (gang.job.clone(), gang.attempt);
         let last = commits.get(&key);
         let taken = if last.map(|last| last.epoch) == after {
             commits.insert(key, commit);
@@ -97,17 +97,17 @@ impl Store for InMemory {
 mod tests {
     use super::*;
 
-    fn gang() -> Gang {
-        Gang {
+    fn gang(attempt: u32) -> Arc<Gang> {
+        Arc::new(Gang {
             job: JobKey {
                 namespace: "team".into(),
                 name: "digits".into(),
                 uid: "u-1".into(),
             },
-            attempt: 1,
+            attempt,
             nodes: Vec::new(),
             policy: Default::default(),
-        }
+        })
     }
 
     fn commit(epoch: u64) -> Commit {
@@ -121,15 +121,11 @@ mod tests {
     #[tokio::test]
     async fn of_two_commits_after_the_same_one_is_taken_and_the_other_told_which() {
         let store = InMemory::default();
-        assert_eq!(store.commit(gang(), commit(1), None).await, Ok(()));
-        assert_eq!(store.commit(gang(), commit(3), Some(1)).await, Ok(()));
-        let refused = store.commit(gang(), commit(2), Some(1)).await;
+        assert_eq!(store.commit(gang(1), commit(1), None).await, Ok(()));
+        assert_eq!(store.commit(gang(1), commit(3), Some(1)).await, Ok(()));
+        let refused = store.commit(gang(1), commit(2), Some(1)).await;
         assert_eq!(refused, Err(Some(commit(3))));
-        assert_eq!(store.last(gang()).await.unwrap(), Some(commit(3)));
-        let other = Gang {
-            attempt: 2,
-            ..gang()
-        };
-        assert_eq!(store.last(other).await.unwrap(), None);
+        assert_eq!(store.last(gang(1)).await.unwrap(), Some(commit(3)));
+        assert_eq!(store.last(gang(2)).await.unwrap(), None);
     }
 }

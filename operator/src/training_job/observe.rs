@@ -21,12 +21,12 @@ use crate::training_job::{assignments, pod, status, translate};
 /// What the rendezvous service knows beyond the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reports {
-    /// Newest durable checkpoint of each job that told one.
-    pub checkpoints: Vec<Report>,
+    /// Newest durable checkpoint, for each attempt that told one.
+    pub checkpoints: BTreeMap<(JobKey, u32), Report>,
     /// Nodes that peers gave up, and until when that counts.
     pub suspects: BTreeMap<NodeName, Timestamp>,
     /// Gangs that were to go on without lost nodes and cannot.
-    pub stuck: Vec<Stuck>,
+    pub stuck: BTreeMap<(JobKey, u32), Stuck>,
     /// Which nodes are heard, for each attempt whose sidecars have dialled this leader.
     pub gangs: BTreeMap<(JobKey, u32), Arc<Heard>>,
 }
@@ -77,8 +77,8 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         unreadable,
         heard: reports.gangs.values().cloned().collect(),
         listens_from: Timestamp::default(),
-        reports: reports.checkpoints.clone(),
-        stuck: reports.stuck.clone(),
+        reports: reports.checkpoints.values().cloned().collect(),
+        stuck: reports.stuck.values().cloned().collect(),
         under_way: Vec::new(),
     })
 }

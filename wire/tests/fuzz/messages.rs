@@ -113,6 +113,7 @@ fn to_operator(rng: &mut Rng) -> ToOperator {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 9404,
             joined_epoch: rng.chance(1, 2).then_some(epoch),
+            features: vec!["retry".to_owned()],
         },
         1 => ToOperator::Joined { epoch },
         2 => ToOperator::Heartbeat { progress: None },

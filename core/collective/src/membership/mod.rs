@@ -11,13 +11,17 @@
 //! roster. After the start a loss breaks the gang, or, where the policy is to shrink, leads to an epoch of the
 //! survivors: see `recover`.
 
+mod presence;
 mod recover;
+mod reports;
 mod survivors;
 mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use presence::Summary;
 use recover::Recovery;
 pub use recover::{OnPeerLoss, Policy};
 pub use survivors::{Reach, probes, survivors};
@@ -57,7 +61,8 @@ enum Stage {
     Proposing,
 }
 
-/// The rendezvous of one attempt.
+/// The rendezvous of one attempt. What an event costs does not depend on how many members there are, unless all of them
+/// are told something or time has run out for somebody.
 #[derive(Clone, Debug)]
 pub struct Membership {
     nodes: u32,
@@ -65,6 +70,15 @@ pub struct Membership {
     stage: Stage,
     now: Duration,
     members: BTreeMap<u32, Member>,
+    /// Members that have joined the epoch, and those of them that are connected.
+    joined: usize,
+    there: usize,
+    /// Members that left in good order.
+    left: usize,
+    /// Members that were not heard for [`QUIET`] and have not left, as of the last [`Event::Tick`].
+    quiet: BTreeSet<u32>,
+    /// How often suspicions, quiet members or the newest checkpoint have changed.
+    changes: u64,
     /// The rank behind each live connection.
     connections: BTreeMap<Connection, u32>,
     /// By (suspect, accuser), so at most nodes x nodes, in practice neighbours.
@@ -75,7 +89,7 @@ pub struct Membership {
     /// When this leader began.
     began: Duration,
     /// What [`Effect::Changed`] last announced.
-    announced: View,
+    announced: Summary,
 }
 
 impl Membership {
@@ -91,21 +105,7 @@ impl Membership {
         let recovery = Recovery::new(policy, committed, now);
         let committed = recovery.committed.as_ref();
         let epoch = committed.map_or(FIRST_EPOCH, |commit| commit.epoch);
-        let all = || (0..nodes).collect::<Vec<u32>>();
-        let members = committed.map_or_else(all, |commit| commit.members.clone());
-        let announced = View {
-            epoch,
-            phase: Phase::Gathering {
-                missing: members.clone(),
-            },
-            members,
-            suspects: Vec::new(),
-            broken: None,
-            left: Vec::new(),
-            quiet: Vec::new(),
-            progress: Progress::default(),
-        };
-        Self {
+        let mut membership = Self {
             nodes,
             epoch,
             stage: Stage::Heard,
@@ -113,12 +113,19 @@ impl Membership {
             began: now,
             recovery,
             members: BTreeMap::new(),
+            joined: 0,
+            there: 0,
+            left: 0,
+            quiet: BTreeSet::new(),
+            changes: 0,
             connections: BTreeMap::new(),
             suspects: BTreeMap::new(),
             broken: None,
             progress: Progress::default(),
-            announced,
-        }
+            announced: Summary::default(),
+        };
+        membership.announced = membership.summary();
+        membership
     }
 
     /// Takes one event and appends what has to be done. `now` is any monotonic time.
@@ -158,10 +165,9 @@ impl Membership {
                 self.recovered(connection, epoch, rank);
             }
             Event::Bye { connection } => {
-                if let Some(member) = self.hear(connection) {
-                    member.left = true;
-                }
+                self.hear(connection);
                 if let Some(&rank) = self.connections.get(&connection) {
+                    self.change(rank, |member| member.left = true);
                     self.is_out(rank);
                 }
             }
@@ -181,12 +187,12 @@ impl Membership {
             Event::Committed { epoch } => self.committed(epoch, effects),
             Event::CommitFailed { current } => self.commit_failed(current, effects),
             Event::Disconnected { connection } => self.disconnected(connection),
-            Event::Tick => {}
+            Event::Tick => self.look_who_is_quiet(),
         }
         self.recover(effects);
-        let view = self.look();
-        if view != self.announced {
-            self.announced = view;
+        let summary = self.summary();
+        if summary != self.announced {
+            self.announced = summary;
             effects.push(Effect::Changed);
         }
     }
@@ -197,52 +203,79 @@ impl Membership {
         let loud = self
             .members
             .iter()
-            .filter(|&(rank, member)| !member.left && !self.is_quiet(*rank));
+            .filter(|&(rank, member)| !member.left && !self.quiet.contains(rank));
         let quiet = loud.map(|(_, member)| member.heard + QUIET).min();
         quiet.into_iter().chain(self.recovery_wake_at()).min()
     }
 
-    /// What is known, as of the last event.
+    /// Why the gang cannot go on, if so.
     #[must_use]
-    pub const fn view(&self) -> &View {
-        &self.announced
+    pub const fn broken(&self) -> Option<&Break> {
+        self.broken.as_ref()
+    }
+
+    /// Who suspects whom, ordered by suspect.
+    pub fn suspects(&self) -> impl Iterator<Item = Suspicion> {
+        let suspects = self.suspects.iter();
+        suspects.map(|(&(rank, by), &reason)| Suspicion { rank, by, reason })
+    }
+
+    /// How far training is.
+    #[must_use]
+    pub const fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// How many members the epoch has.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match &self.recovery.committed {
+            Some(commit) => commit.members.len(),
+            None => self.nodes as usize,
+        }
+    }
+
+    /// Ranks that have dialled this leader and that it has not heard for [`QUIET`], as of the last tick.
+    pub fn quiet(&self) -> impl Iterator<Item = u32> {
+        self.quiet.iter().copied()
     }
 
     /// Ranks that this leader hears: they have dialled, have not left, and are not quiet.
     pub fn heard(&self) -> impl Iterator<Item = u32> {
-        let heard = |&(rank, member): &(&u32, &Member)| !member.left && !self.is_quiet(*rank);
+        let heard = |&(rank, member): &(&u32, &Member)| !member.left && !self.quiet.contains(rank);
         self.members.iter().filter(heard).map(|(&rank, _)| rank)
     }
 
-    fn look(&self) -> View {
-        let unknown = self.ranks_where(|member| member.is_none());
-        let apart = self.ranks_where(|member| member.is_none_or(|member| !self.has_joined(member)));
-        let suspects = self
-            .suspects
-            .iter()
-            .map(|(&(rank, by), &reason)| Suspicion { rank, by, reason });
+    /// All that is known, by name: it costs as much as there are members.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let (expected, known) = (self.size(), self.members.len());
         View {
             epoch: self.epoch,
             members: self.expected(),
-            phase: match (self.stage, unknown.is_empty(), apart.is_empty()) {
+            phase: match (self.stage, known == expected, self.joined == expected) {
                 (Stage::Stopping, ..) => Phase::Stopping {
                     missing: self.awaited(),
                 },
                 (Stage::Proposing, ..) => Phase::Proposing,
                 (Stage::Heard | Stage::Introduced | Stage::Started, _, true) => Phase::Running,
                 (Stage::Heard | Stage::Introduced | Stage::Started, true, false) => {
-                    Phase::Connecting { missing: apart }
+                    Phase::Connecting {
+                        missing: self.ranks_where(|member| {
+                            member.is_none_or(|member| !self.has_joined(member))
+                        }),
+                    }
                 }
                 (Stage::Heard | Stage::Introduced | Stage::Started, false, false) => {
-                    Phase::Gathering { missing: unknown }
+                    Phase::Gathering {
+                        missing: self.ranks_where(|member| member.is_none()),
+                    }
                 }
             },
-            suspects: suspects.collect(),
+            suspects: self.suspects().collect(),
             broken: self.broken,
             left: self.ranks_where(|member| member.is_some_and(|member| member.left)),
-            quiet: self.ranks_where(|member| {
-                member.is_some_and(|member| !member.left && self.now >= member.heard + QUIET)
-            }),
+            quiet: self.quiet().collect(),
             progress: self.progress.clone(),
         }
     }
@@ -262,10 +295,7 @@ impl Membership {
         joined: Option<u64>,
         effects: &mut Vec<Effect>,
     ) {
-        let refuse = |refusal| Effect::Send {
-            connection,
-            message: Message::Refused(refusal),
-        };
+        let refuse = |refusal| Effect::send(connection, Message::Refused(refusal));
         if rank >= self.nodes {
             effects.push(refuse(Refusal::Rank {
                 rank,
@@ -273,8 +303,14 @@ impl Membership {
             }));
             return;
         }
+        if let Some(held) = self.held_by(rank)
+            && held != connection
+        {
+            effects.push(refuse(Refusal::Connected { rank }));
+            return;
+        }
         let committed = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
-        if committed && !self.expected().contains(&rank) {
+        if committed && !self.is_member(rank) {
             let epoch = self.epoch;
             effects.push(refuse(Refusal::Out { rank, epoch }));
             return;
@@ -304,6 +340,7 @@ impl Membership {
                 // An earlier leader got further than this one knows.
                 self.epoch = theirs;
                 self.stage = Stage::Heard;
+                self.count();
             }
             Some(_ours) => {}
             None if self.stage == Stage::Started => {
@@ -320,20 +357,19 @@ impl Membership {
             left: false,
             heard: self.now,
         };
-        let earlier = self.members.insert(rank, member);
+        let earlier = self.insert(rank, member);
         self.connections.insert(connection, rank);
         // Whom it still finds frozen it says again; of a recovery in between it could not tell.
         let stands = |by: u32, reason| by != rank || reason != Reason::Frozen;
+        let before = self.suspects.len();
         self.suspects.retain(|&(_, by), reason| stands(by, *reason));
+        self.changes += u64::from(self.suspects.len() != before);
         if let Some(old) = earlier.and_then(|earlier| earlier.connection)
             && old != connection
         {
             self.connections.remove(&old);
             let message = Message::Refused(Refusal::Replaced { rank });
-            effects.push(Effect::Send {
-                connection: old,
-                message,
-            });
+            effects.push(Effect::send(old, message));
         }
         if committed {
             self.answer_member(rank, connection, joined, effects);
@@ -349,20 +385,17 @@ impl Membership {
         }
         if self.stage == Stage::Started {
             let message = Message::Go { epoch: self.epoch };
-            effects.push(Effect::Send {
-                connection,
-                message,
-            });
+            effects.push(Effect::send(connection, message));
             return;
         }
-        let all_joined = self.members.values().all(|member| self.has_joined(member));
-        if all_joined || joined && self.stage == Stage::Introduced {
+        if self.joined == self.members.len() || joined && self.stage == Stage::Introduced {
             self.start_if_all_are_there(effects);
             return;
         }
         let used = self.members.values().any(|member| member.joined.is_some());
         if used || self.stage == Stage::Introduced {
             self.epoch += 1;
+            self.count();
         }
         self.stage = Stage::Introduced;
         let endpoints = self.members.values().map(|member| member.endpoint);
@@ -370,13 +403,13 @@ impl Membership {
             epoch: self.epoch,
             endpoints: endpoints.collect(),
         };
-        self.send_to_all(&roster, effects);
+        self.send_to_all(roster, effects);
     }
 
     fn joined(&mut self, connection: Connection, epoch: u64, effects: &mut Vec<Effect>) {
         let (ours, stage) = (self.epoch, self.stage);
         let committed = self.recovery.committed.is_some();
-        let Some(member) = self.hear(connection) else {
+        let Some(rank) = self.hear(connection) else {
             return;
         };
         if epoch < ours && (committed || stage == Stage::Introduced) {
@@ -387,20 +420,16 @@ impl Membership {
                 theirs: epoch,
                 ours,
             });
-            effects.push(Effect::Send {
-                connection,
-                message,
-            });
+            effects.push(Effect::send(connection, message));
             return;
         }
-        member.joined = Some(epoch);
+        self.change(rank, |member| member.joined = Some(epoch));
         self.start_if_all_are_there(effects);
     }
 
     /// Who has joined and lost its connection is waited for: it may have restarted.
     fn start_if_all_are_there(&mut self, effects: &mut Vec<Effect>) {
-        let there = |member: &&Member| self.has_joined(member) && member.connection.is_some();
-        let all = self.members.values().filter(there).count() == self.expected().len();
+        let all = self.there == self.size();
         let before = match self.stage {
             Stage::Heard | Stage::Introduced => true,
             Stage::Started | Stage::Stopping | Stage::Proposing => false,
@@ -413,19 +442,14 @@ impl Membership {
     /// Takes a heartbeat; false when it changes nothing that is looked at, which has to cost next to nothing:
     /// every node sends one a second.
     fn heartbeat(&mut self, connection: Connection, progress: Option<Progress>) -> bool {
-        let Some(&rank) = self.connections.get(&connection) else {
+        let before = self.changes;
+        if self.hear(connection).is_none() {
             return false;
-        };
-        self.hear(connection);
-        let news = progress.is_some();
+        }
         if let Some(progress) = progress {
             self.record(progress);
         }
-        news || self.is_quiet(rank)
-    }
-
-    fn is_quiet(&self, rank: u32) -> bool {
-        self.announced.quiet.binary_search(&rank).is_ok()
+        self.changes != before
     }
 
     fn suspect(&mut self, connection: Connection, epoch: u64, rank: u32, reason: Reason) {
@@ -436,8 +460,10 @@ impl Membership {
         if epoch != self.epoch || rank >= self.nodes || rank == by {
             return;
         }
-        let known = self.suspects.entry((rank, by)).or_insert(reason);
-        *known = reason.min(*known);
+        let before = self.suspects.get(&(rank, by)).copied();
+        let known = before.map_or(reason, |before| reason.min(before));
+        self.suspects.insert((rank, by), known);
+        self.changes += u64::from(before != Some(known));
         match reason {
             Reason::Dead | Reason::Silent if !self.shrinks() => {
                 self.break_with(Break::Lost { rank, by });
@@ -454,23 +480,14 @@ impl Membership {
         self.hear(connection);
         if epoch == self.epoch && self.suspects.get(&(rank, by)) == Some(&Reason::Frozen) {
             self.suspects.remove(&(rank, by));
+            self.changes += 1;
         }
     }
 
     fn disconnected(&mut self, connection: Connection) {
-        if let Some(rank) = self.connections.remove(&connection)
-            && let Some(member) = self.members.get_mut(&rank)
-        {
-            member.connection = None;
+        if let Some(rank) = self.connections.remove(&connection) {
+            self.change(rank, |member| member.connection = None);
         }
-    }
-
-    /// Notes a sign of life; `None` for a connection that was replaced or never said hello.
-    fn hear(&mut self, connection: Connection) -> Option<&mut Member> {
-        let rank = self.connections.get(&connection)?;
-        let member = self.members.get_mut(rank)?;
-        member.heard = self.now;
-        Some(member)
     }
 
     /// Keeps the newest: reports of different connections may come out of order.
@@ -479,9 +496,11 @@ impl Membership {
         self.progress.step = self.progress.step.max(progress.step);
         if progress.checkpoint.as_ref().map(order) > self.progress.checkpoint.as_ref().map(order) {
             self.progress.checkpoint = progress.checkpoint;
+            self.changes += 1;
         }
-        if progress.passed_over.is_some() {
+        if progress.passed_over.is_some() && progress.passed_over != self.progress.passed_over {
             self.progress.passed_over = progress.passed_over;
+            self.changes += 1;
         }
     }
 
@@ -493,11 +512,12 @@ impl Membership {
         member.joined == Some(self.epoch)
     }
 
-    fn send_to_all(&self, message: &Message, effects: &mut Vec<Effect>) {
+    fn send_to_all(&self, message: Message, effects: &mut Vec<Effect>) {
+        let message = Arc::new(message);
         let connections = self.members.values().filter_map(|member| member.connection);
         effects.extend(connections.map(|connection| Effect::Send {
             connection,
-            message: message.clone(),
+            message: Arc::clone(&message),
         }));
     }
 }

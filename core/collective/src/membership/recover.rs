@@ -3,8 +3,10 @@
 //! in the store and in what sidecars say again on each new connection.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::reports::{Reports, Stopped};
 use super::survivors::{Reach, is_whole, survivors};
 use super::types::{Break, Commit, Effect, Message, Refusal};
 use super::{Connection, Membership, Stage};
@@ -59,13 +61,6 @@ impl Default for Policy {
     }
 }
 
-/// What a stopped member has said.
-#[derive(Clone, Debug)]
-pub(super) struct Stopped {
-    report: Report,
-    reach: Reach,
-}
-
 /// What a leader knows about going on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recovery {
@@ -76,8 +71,8 @@ pub(super) struct Recovery {
     out: BTreeSet<u32>,
     /// Members that have lost their memory since the last commit.
     forgetful: BTreeSet<u32>,
-    /// By rank, for the epoch at hand.
-    stopped: BTreeMap<u32, Stopped>,
+    /// Of the epoch at hand.
+    reports: Reports,
     /// When the last of them was heard of first or changed.
     changed: Duration,
     /// When this leader last came back from a pause.
@@ -100,6 +95,15 @@ impl Recovery {
             since: now,
             ..Self::default()
         }
+    }
+
+    /// How many have reported, and how many will not come back.
+    pub(super) fn stopped(&self) -> usize {
+        self.reports.len()
+    }
+
+    pub(super) fn out(&self) -> usize {
+        self.out.len()
     }
 }
 
@@ -125,6 +129,14 @@ impl Membership {
         }
     }
 
+    /// Whether a rank is a member of the epoch.
+    pub(super) fn is_member(&self, rank: u32) -> bool {
+        match &self.recovery.committed {
+            Some(commit) => commit.members.binary_search(&rank).is_ok(),
+            None => rank < self.nodes,
+        }
+    }
+
     /// Everybody has joined: under Shrink this is written down before anybody goes.
     pub(super) fn go(&mut self, effects: &mut Vec<Effect>) {
         let committed = self.recovery.committed.as_ref();
@@ -140,7 +152,7 @@ impl Membership {
         self.stage = Stage::Started;
         self.recovery.since = self.now;
         self.recovery.failed_joins.clear();
-        self.send_to_all(&Message::Go { epoch: self.epoch }, effects);
+        self.send_to_all(Message::Go { epoch: self.epoch }, effects);
     }
 
     fn propose(&mut self, commit: Commit, effects: &mut Vec<Effect>) {
@@ -160,7 +172,7 @@ impl Membership {
             return;
         };
         let goes_on = commit.epoch == self.epoch;
-        self.adopt(commit);
+        self.adopt(commit, effects);
         if goes_on {
             self.go(effects);
             return;
@@ -169,15 +181,29 @@ impl Membership {
         self.introduce_members(effects);
     }
 
-    /// Takes over what is in the store.
-    fn adopt(&mut self, commit: Commit) {
-        self.epoch = commit.epoch;
+    /// Takes over what is in the store. Who is not in it is refused.
+    fn adopt(&mut self, commit: Commit, effects: &mut Vec<Effect>) {
+        let epoch = commit.epoch;
+        self.epoch = epoch;
         self.recovery.committed = Some(commit);
         self.recovery.proposed = None;
-        self.recovery.stopped.clear();
+        self.recovery.reports.clear();
         self.recovery.since = self.now;
+        self.changes += u64::from(!self.suspects.is_empty());
         self.suspects.clear();
         self.stage = Stage::Heard;
+        let ranks = self.members.keys().copied();
+        let others: Vec<u32> = ranks.filter(|&rank| !self.is_member(rank)).collect();
+        for rank in others {
+            let connection = self.members.remove(&rank).and_then(|one| one.connection);
+            self.changes += u64::from(self.quiet.remove(&rank));
+            if let Some(connection) = connection {
+                self.connections.remove(&connection);
+                let message = Message::Refused(Refusal::Out { rank, epoch });
+                effects.push(Effect::send(connection, message));
+            }
+        }
+        self.count();
     }
 
     pub(super) fn commit_failed(&mut self, current: Option<Commit>, effects: &mut Vec<Effect>) {
@@ -189,7 +215,7 @@ impl Membership {
         match newer {
             // Another leader was faster; or we were, and have not heard of it.
             Some(commit) => {
-                self.adopt(commit);
+                self.adopt(commit, effects);
                 self.introduce_if_all_are_known(effects);
             }
             None => self.recovery.since = self.now, // Once more, after a while.
@@ -198,29 +224,11 @@ impl Membership {
 
     /// Sends the members of a committed epoch to those who have not joined it.
     fn introduce_members(&mut self, effects: &mut Vec<Effect>) {
-        let expected = self.expected();
         let Some(next) = self.next() else {
             return;
         };
         self.recovery.since = self.now;
-        for (&rank, member) in &self.members {
-            let Some(connection) = member.connection else {
-                continue;
-            };
-            let message = if expected.contains(&rank) {
-                next.clone()
-            } else {
-                Message::Refused(Refusal::Out {
-                    rank,
-                    epoch: self.epoch,
-                })
-            };
-            effects.push(Effect::Send {
-                connection,
-                message,
-            });
-        }
-        self.forget_others(&expected);
+        self.send_to_all(next, effects);
     }
 
     fn next(&self) -> Option<Message> {
@@ -233,20 +241,12 @@ impl Membership {
         })
     }
 
-    fn forget_others(&mut self, expected: &[u32]) {
-        self.members.retain(|rank, _| expected.contains(rank));
-        self.connections.retain(|_, rank| expected.contains(rank));
-    }
-
     pub(super) fn introduce_if_all_are_known(&mut self, effects: &mut Vec<Effect>) {
-        let expected = self.expected();
-        let known = expected.iter().all(|rank| self.members.contains_key(rank));
-        if !known {
+        if self.members.len() < self.size() {
             return;
         }
-        let joined = self.members.values().all(|member| self.has_joined(member));
         self.stage = Stage::Introduced;
-        if joined {
+        if self.joined == self.members.len() {
             self.start_if_all_are_there(effects);
         } else {
             self.introduce_members(effects);
@@ -263,7 +263,7 @@ impl Membership {
     ) {
         if joined.is_none() {
             self.recovery.forgetful.insert(rank);
-            self.recovery.stopped.remove(&rank);
+            self.recovery.reports.remove(rank);
         }
         let message = match self.stage {
             Stage::Stopping => {
@@ -285,10 +285,7 @@ impl Membership {
             },
             Stage::Started | Stage::Proposing => return,
         };
-        effects.push(Effect::Send {
-            connection,
-            message,
-        });
+        effects.push(Effect::send(connection, message));
     }
 
     pub(super) fn is_out(&mut self, rank: u32) {
@@ -317,8 +314,9 @@ impl Membership {
             Stage::Proposing => return,
         }
         let stopped = Stopped { report, reach };
-        self.recovery.stopped.insert(rank, stopped);
+        self.recovery.reports.insert(rank, stopped);
         self.recovery.changed = self.now;
+        self.changes += 1;
     }
 
     /// Asks all members to stop and to report.
@@ -326,8 +324,8 @@ impl Membership {
         self.stage = Stage::Stopping;
         self.recovery.since = self.now;
         self.recovery.changed = self.now;
-        self.recovery.stopped.clear();
-        self.send_to_all(&self.revoke(), effects);
+        self.recovery.reports.clear();
+        self.send_to_all(self.revoke(), effects);
     }
 
     fn revoke(&self) -> Message {
@@ -342,7 +340,7 @@ impl Membership {
 
     /// Asks a member on a new connection to stop; those who have lost their memory learn of it from this.
     fn revoke_newly(&self, connection: Connection, effects: &mut Vec<Effect>) {
-        let revoke = self.revoke();
+        let revoke = Arc::new(self.revoke());
         let forgetful = self.recovery.forgetful.iter();
         let connections = forgetful
             .filter_map(|rank| self.members.get(rank)?.connection)
@@ -350,20 +348,19 @@ impl Membership {
             .chain([connection]);
         effects.extend(connections.map(|connection| Effect::Send {
             connection,
-            message: revoke.clone(),
+            message: Arc::clone(&revoke),
         }));
     }
 
     /// Why the epoch has to end, after it was committed.
     fn is_troubled(&self) -> bool {
         let recovery = &self.recovery;
-        let expected = self.expected();
-        let lost = |rank: &u32| recovery.out.contains(rank) && !self.has_left(*rank);
+        let lost = |rank: &u32| self.is_member(*rank) && !self.has_left(*rank);
         let given_up = self.suspects.values().any(|reason| match reason {
             super::Reason::Dead | super::Reason::Silent => true,
             super::Reason::Frozen => false,
         });
-        expected.iter().any(lost) || !recovery.forgetful.is_empty() || given_up
+        recovery.out.iter().any(lost) || !recovery.forgetful.is_empty() || given_up
     }
 
     fn has_left(&self, rank: u32) -> bool {
@@ -411,9 +408,7 @@ impl Membership {
     fn patience(&self) -> Duration {
         match self.stage {
             // Members dial a new leader within some seconds. While all that did are in the epoch, nobody is missed.
-            Stage::Heard if self.members.values().all(|member| self.has_joined(member)) => {
-                Duration::MAX
-            }
+            Stage::Heard if self.joined == self.members.len() => Duration::MAX,
             Stage::Heard => self.recovery.policy.peer_loss,
             Stage::Introduced => JOIN,
             Stage::Proposing => RETRY,
@@ -449,10 +444,7 @@ impl Membership {
         let given_up = self.suspects.range((rank, 0)..=(rank, u32::MAX));
         let given_up = given_up.map(|(_, reason)| *reason);
         let mut given_up = given_up.filter(|reason| *reason != super::Reason::Frozen);
-        let reports = || self.recovery.stopped.values();
-        let reached = reports().any(|one| one.reach.reached.contains(&rank));
-        let unreached = reports().any(|one| one.reach.unreached.contains(&rank));
-        given_up.next().is_some() || unreached && !reached
+        given_up.next().is_some() || self.recovery.reports.nobody_reaches(rank)
     }
 
     fn has_reported(&self, rank: u32) -> bool {
@@ -460,32 +452,37 @@ impl Membership {
             let member = self.members.get(&rank);
             member.is_some_and(|member| member.connection.is_some())
         };
-        self.recovery.stopped.contains_key(&rank) && connected(rank)
+        self.recovery.reports.contains(rank) && connected(rank)
+    }
+
+    /// Whether a member may still report.
+    fn is_awaited(&self, rank: u32) -> bool {
+        let out = self.recovery.out.contains(&rank);
+        !out && !self.has_reported(rank) && self.now < self.deadline(rank)
     }
 
     /// Members that may still report.
     pub(super) fn awaited(&self) -> Vec<u32> {
-        let awaited = |&rank: &u32| {
-            let out = self.recovery.out.contains(&rank);
-            !out && !self.has_reported(rank) && self.now < self.deadline(rank)
-        };
-        self.expected().into_iter().filter(awaited).collect()
+        let mut members = self.expected();
+        members.retain(|&rank| self.is_awaited(rank));
+        members
     }
 
     fn propose_survivors(&mut self, effects: &mut Vec<Effect>) {
-        if !self.awaited().is_empty() {
+        let expected = self.expected();
+        if expected.iter().any(|&rank| self.is_awaited(rank)) {
             return;
         }
-        let expected = self.expected();
         let reported: Vec<u32> = expected
             .iter()
             .copied()
             .filter(|&rank| !self.recovery.out.contains(&rank) && self.has_reported(rank))
             .collect();
-        let stopped = &self.recovery.stopped;
+        let stopped = |&rank: &u32| Some((rank, self.recovery.reports.get(rank)?));
         let reach: BTreeMap<u32, &Reach> = reported
             .iter()
-            .map(|&rank| (rank, &stopped[&rank].reach))
+            .filter_map(stopped)
+            .map(|(rank, stopped)| (rank, &stopped.reach))
             .collect();
         if reach.is_empty() || !is_whole(&reach) && self.now < self.recovery.changed + SETTLE {
             return;
@@ -511,7 +508,8 @@ impl Membership {
         }
         let reports: BTreeMap<usize, &Report> = members
             .iter()
-            .map(|&rank| (rank as usize, &stopped[&rank].report))
+            .filter_map(stopped)
+            .map(|(rank, stopped)| (rank as usize, &stopped.report))
             .collect();
         match recovery::resume(&reports) {
             Ok(resume) if self.is_fruitless(&members, &resume) => {

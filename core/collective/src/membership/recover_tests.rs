@@ -89,7 +89,7 @@ impl Gang {
     }
 
     fn phase(&self) -> Phase {
-        self.membership.view().phase.clone()
+        self.membership.view().phase
     }
 
     /// A leader that runs looks at the time every second.
@@ -118,7 +118,7 @@ fn told(effects: &[Effect]) -> Vec<(Connection, &Message)> {
         &Effect::Send {
             connection,
             ref message,
-        } => Some((connection, message)),
+        } => Some((connection, &**message)),
         Effect::Changed | Effect::Commit { .. } => None,
     };
     effects.iter().filter_map(message).collect()

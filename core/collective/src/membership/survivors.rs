@@ -106,10 +106,12 @@ fn component(reach: &BTreeMap<u32, &Reach>, among: &BTreeSet<u32>) -> BTreeSet<u
         let mut part = BTreeSet::from([first]);
         let mut open = vec![first];
         while let Some(one) = open.pop() {
-            let found: Vec<u32> = rest
-                .iter()
+            let reached = reach.get(&one).map(|one| &one.reached);
+            let found: Vec<u32> = reached
+                .into_iter()
+                .flatten()
                 .copied()
-                .filter(|&other| is_mutual(reach, one, other))
+                .filter(|other| rest.contains(other) && is_mutual(reach, one, *other))
                 .collect();
             for other in found {
                 rest.remove(&other);

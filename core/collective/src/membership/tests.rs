@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use sim::Rng;
+
 use super::*;
 
 /// A leader with sidecars that connect to it; connection numbers count up.
@@ -51,7 +53,7 @@ impl Stage {
     }
 
     fn view(&self) -> View {
-        self.membership.view().clone()
+        self.membership.view()
     }
 }
 
@@ -69,7 +71,7 @@ fn sent(effects: &[Effect]) -> Vec<(u64, &Message)> {
         &Effect::Send {
             connection,
             ref message,
-        } => Some((connection.0, message)),
+        } => Some((connection.0, &**message)),
         Effect::Changed | Effect::Commit { .. } => None,
     };
     effects.iter().filter_map(message).collect()
@@ -119,6 +121,8 @@ fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
     stage.handle(joined(one, 1));
+    // The connection before is not heard any more.
+    stage.now = QUIET;
     let moved = Endpoint {
         port: 9999,
         ..endpoint(1)
@@ -187,6 +191,7 @@ fn whoever_dials_again_with_an_epoch_that_was_given_up_gets_the_new_roster() {
     stage.hello(1, None);
     stage.handle(joined(one, 1));
     stage.handle(Event::Disconnected { connection: one });
+    stage.now = QUIET;
     stage.hello(1, None);
     let (again, effects) = stage.hello(0, Some(1));
     let told = sent(&effects);
@@ -248,7 +253,8 @@ fn a_new_leader_goes_on_in_a_later_epoch_and_fences_those_behind() {
 
 #[test]
 fn a_sidecar_that_lost_its_memory_breaks_a_running_gang() {
-    let (mut stage, _) = Stage::run(3);
+    let (mut stage, all) = Stage::run(3);
+    stage.handle(Event::Disconnected { connection: all[1] });
     let (_, effects) = stage.hello(1, None);
     let reason = Break::Restarted { rank: 1 };
     assert_eq!(
@@ -426,6 +432,7 @@ fn a_stranger_and_an_old_connection_are_not_listened_to() {
     let refused = Message::Refused(Refusal::Rank { rank: 2, nodes: 2 });
     assert_eq!(sent(&effects), [(stranger.0, &refused)]);
     let (old, _) = stage.hello(0, None);
+    stage.now = QUIET;
     let (new, _) = stage.hello(0, None);
     stage.handle(Event::Disconnected { connection: old });
     stage.hello(1, None);
@@ -448,4 +455,139 @@ fn a_rank_that_left_in_good_order_is_not_quiet() {
     stage.handle(Event::Tick);
     let view = stage.view();
     assert_eq!((view.left, view.quiet), (vec![0], vec![]));
+}
+
+#[test]
+fn a_second_connection_of_a_rank_waits_while_the_first_is_heard_and_then_replaces_it() {
+    let (mut stage, all) = Stage::run(2);
+    let retry = Message::Refused(Refusal::Connected { rank: 1 });
+    stage.now = Duration::from_secs(1);
+    stage.handle(Event::Heartbeat {
+        connection: all[1],
+        progress: None,
+    });
+    stage.now = Duration::from_secs(1) + QUIET - Duration::from_nanos(1);
+    // Whoever has the key may say so, also with a memory that is none.
+    for joined in [Some(1), None] {
+        let (second, effects) = stage.hello(1, joined);
+        assert_eq!(sent(&effects), [(second.0, &retry)]);
+        assert_eq!(effects.len(), 1, "nothing has changed");
+    }
+    assert_eq!(stage.view().broken, None);
+    stage.now = Duration::from_secs(1) + QUIET;
+    let (third, effects) = stage.hello(1, Some(1));
+    let replaced = Message::Refused(Refusal::Replaced { rank: 1 });
+    let go = Message::Go { epoch: 1 };
+    assert_eq!(sent(&effects), [(all[1].0, &replaced), (third.0, &go)]);
+}
+
+#[test]
+fn a_connection_whose_end_is_known_makes_room_at_once() {
+    let (mut stage, all) = Stage::run(2);
+    stage.handle(Event::Disconnected { connection: all[1] });
+    let (second, effects) = stage.hello(1, Some(1));
+    assert_eq!(sent(&effects), [(second.0, &Message::Go { epoch: 1 })]);
+}
+
+#[test]
+fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
+    let (mut stage, all) = Stage::run(2);
+    let progress = |step, durable: Option<u64>| Event::Heartbeat {
+        connection: all[0],
+        progress: Some(Progress {
+            step,
+            checkpoint: durable.map(|step| Checkpoint {
+                attempt: 1,
+                step,
+                digest: String::new(),
+            }),
+            passed_over: None,
+        }),
+    };
+    assert_eq!(stage.handle(progress(1, None)), []);
+    assert_eq!(stage.handle(progress(2, Some(1))), [Effect::Changed]);
+    assert_eq!(stage.handle(progress(3, Some(1))), []);
+    assert_eq!(stage.view().progress.step, 3);
+}
+
+#[test]
+fn of_what_goes_to_all_there_is_one() {
+    let mut stage = Stage::new(3);
+    stage.hello(0, None);
+    stage.hello(1, None);
+    let (_, effects) = stage.hello(2, None);
+    let rosters: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send { message, .. } => Some(message),
+            Effect::Changed | Effect::Commit { .. } => None,
+        })
+        .collect();
+    assert_eq!(rosters.len(), 3);
+    assert!(rosters.iter().all(|one| Arc::ptr_eq(one, rosters[0])));
+}
+
+/// One thing that may happen, whoever is connected.
+fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> Event {
+    let rank = rng.below(4) as u32;
+    let connection = membership.members.get(&rank).and_then(|one| one.connection);
+    let connection = connection.unwrap_or(Connection(9999));
+    let epoch = membership.epoch;
+    match rng.below(10) {
+        0 | 1 => {
+            *connections += 1;
+            Event::Hello {
+                connection: Connection(*connections),
+                rank,
+                endpoint: endpoint(rank),
+                joined: rng.chance(1, 2).then(|| 1 + rng.below(4) as u64),
+            }
+        }
+        2..=4 => Event::Joined { connection, epoch },
+        5 => Event::Disconnected { connection },
+        6 if rng.chance(1, 4) => Event::Bye { connection },
+        6 => Event::Heartbeat {
+            connection,
+            progress: None,
+        },
+        7 => Event::Stopped {
+            connection,
+            epoch,
+            report: Vec::new(),
+            reach: Reach {
+                reached: (0..4).filter(|&other| other != rank).collect(),
+                unreached: [].into(),
+            },
+        },
+        8 if rng.chance(1, 4) => Event::RankLost { connection },
+        8 => Event::Committed {
+            epoch: epoch + rng.below(2) as u64,
+        },
+        _ => Event::Tick,
+    }
+}
+
+#[test]
+fn what_is_counted_is_what_is_there() {
+    sim::for_each_seed(300, |rng| {
+        let policy = Policy {
+            on_peer_loss: match rng.chance(1, 2) {
+                true => OnPeerLoss::Shrink,
+                false => OnPeerLoss::Restart,
+            },
+            least: 1,
+            ..Policy::default()
+        };
+        let mut membership = Membership::resume(4, policy, None, Duration::ZERO);
+        let (mut now, mut connections) = (Duration::ZERO, 0);
+        for _ in 0..120 {
+            now += Duration::from_millis(700);
+            let event = anything(&membership, rng, &mut connections);
+            membership.handle(now, event, &mut Vec::new());
+            let counted = (membership.joined, membership.there, membership.left);
+            assert_eq!(counted, membership.counted());
+            let mut ranks = membership.members.keys();
+            assert!(ranks.all(|&rank| membership.is_member(rank)));
+        }
+    });
 }

@@ -1,6 +1,7 @@
 //! What the rendezvous of an attempt hears, says and knows. Mirrors the control messages without their encoding.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::survivors::Reach;
 use crate::recovery::{Report, Resume};
@@ -156,6 +157,9 @@ pub enum Refusal {
     /// The others have gone on without it.
     #[error("rank {rank} was lost: the members have gone on without it in epoch {epoch}")]
     Out { rank: u32, epoch: u64 },
+    /// The same rank speaks on another connection: this one may try again when that has fallen silent.
+    #[error("rank {rank} is connected already and was heard a moment ago")]
+    Connected { rank: u32 },
     /// The same rank has connected again.
     #[error("rank {rank} has connected again")]
     Replaced { rank: u32 },
@@ -167,15 +171,25 @@ pub enum Refusal {
 /// What the shell has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Send a message; after [`Message::Refused`] close the connection.
+    /// Send a message; after [`Message::Refused`] close the connection. Of what goes to many there is one.
     Send {
         connection: Connection,
-        message: Message,
+        message: Arc<Message>,
     },
     /// Store the commit if the last one in the store is that of epoch `after`, and say how that went.
     Commit { commit: Commit, after: Option<u64> },
-    /// [`super::Membership::view`] changed: plan again.
+    /// Something has changed but the step of the training: plan again.
     Changed,
+}
+
+impl Effect {
+    /// One message to one sidecar.
+    pub(super) fn send(connection: Connection, message: Message) -> Self {
+        Self::Send {
+            connection,
+            message: Arc::new(message),
+        }
+    }
 }
 
 /// Who suspects whom.

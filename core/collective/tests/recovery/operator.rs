@@ -41,7 +41,7 @@ impl World {
         let view = membership.view();
         self.leader = Some(Leader {
             id,
-            phase: (view.epoch, view.phase.clone()),
+            phase: (view.epoch, view.phase),
             membership,
             connections: BTreeMap::new(),
             tick: None,
@@ -139,7 +139,7 @@ impl World {
                 Effect::Send {
                     connection,
                     message,
-                } => self.tell_sidecar(connection, message),
+                } => self.tell_sidecar(connection, &message),
                 Effect::Commit { commit, after } => {
                     // Most are taken at once; some take long, some get lost.
                     let most = if self.rng.chance(1, 8) { 700 } else { 20 };
@@ -168,7 +168,7 @@ impl World {
             if let Some(broken) = view.broken {
                 self.broken.get_or_insert(broken);
             }
-            leader.phase = (view.epoch, view.phase.clone());
+            leader.phase = (view.epoch, view.phase);
         }
         let wake = leader.membership.wake_at();
         if let Some(at) = wake
@@ -179,21 +179,21 @@ impl World {
         }
     }
 
-    fn tell_sidecar(&mut self, connection: Connection, message: Message) {
+    fn tell_sidecar(&mut self, connection: Connection, message: &Message) {
         let Some(leader) = &mut self.leader else {
             return;
         };
         let Some(&node) = leader.connections.get(&connection) else {
             return;
         };
-        if matches!(message, Message::Refused(_)) {
+        if matches!(*message, Message::Refused(_)) {
             leader.connections.remove(&connection);
         }
         if !matches!(
             message,
             Message::Next { .. } | Message::Revoke { .. } | Message::Roster { .. }
         ) {
-            self.note(("told", node, &message));
+            self.note(("told", node, message));
         }
         let operator = self.operator();
         for at in self.network.deliver(self.queue.now(), operator, node) {

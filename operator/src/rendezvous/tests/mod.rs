@@ -1,8 +1,9 @@
 //! The rendezvous service over loopback, with clients that speak as sidecars do.
 
+mod limits;
 mod shrink;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 use wire::handshake::{
     CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
 };
-use wire::rendezvous::{Decoder, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::rendezvous::{Decoder, Features, SuspectReason, ToOperator, ToSidecar, encode};
 use wire::run_dir::{CheckpointRef, Progress};
 
 use super::standalone::OneGang;
@@ -33,7 +34,7 @@ impl Directory for Changing {
         self.0.lock().ok()?.key(job, attempt)
     }
 
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Gang, Refusal> {
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
         let gangs = self
             .0
             .lock()
@@ -50,12 +51,12 @@ fn gang(attempt: u32, nodes: usize) -> OneGang {
     };
     let nodes = (0..nodes).map(|node| format!("n{node}").into()).collect();
     OneGang {
-        gang: Gang {
+        gang: Arc::new(Gang {
             job,
             attempt,
             nodes,
             policy: Policy::default(),
-        },
+        }),
         key: Key::new(KEY),
     }
 }
@@ -157,6 +158,7 @@ impl Sidecar {
             address,
             port: 9404,
             joined_epoch,
+            features: Features::OURS.list(),
         })
         .await;
     }
@@ -195,6 +197,11 @@ async fn until(
         .unwrap()
         .unwrap()
         .clone()
+}
+
+/// The checkpoint of the only gang.
+fn newest(reports: &Reports) -> scheduler::Report {
+    reports.checkpoints.values().next().unwrap().clone()
 }
 
 /// Two sidecars of a service that is leading, both joined and going.
@@ -393,12 +400,12 @@ async fn checkpoints_and_suspects_reach_the_planner() {
         !reports.checkpoints.is_empty()
     })
     .await;
-    assert_eq!(reports.checkpoints[0].checkpoint.step, 120);
+    assert_eq!(newest(&reports).checkpoint.step, 120);
     assert_eq!(
-        reports.checkpoints[0].passed_over.as_deref(),
+        newest(&reports).passed_over.as_deref(),
         Some("resumed from attempt-1/step-120")
     );
-    assert_eq!(&*reports.checkpoints[0].job.name, "digits");
+    assert_eq!(&*newest(&reports).job.name, "digits");
 
     let (reason, detail) = (SuspectReason::Dead, "its link closed".to_owned());
     first
@@ -488,7 +495,7 @@ async fn the_planner_learns_which_nodes_are_heard() {
     };
     let mut running = start(Role::Leading, None).await;
     let [mut first, second] = going(running.address).await;
-    let key = (gang(1, 2).gang.job, 1);
+    let key = (gang(1, 2).gang.job.clone(), 1);
     until(&mut running.reports, |reports| {
         let gang = reports.gangs.get(&key);
         gang.is_some_and(|gang| names(&gang.heard) == ["n0", "n1"] && gang.quiet.is_empty())

@@ -2,21 +2,23 @@
 
 use collective::machine::WORLD;
 use collective::membership::OnPeerLoss;
-use collective::recovery::{GroupReport, Report};
+use collective::recovery::{GroupReport, Held, MAX_HELD, Report};
+use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use scheduler::Gone;
+use wire::rendezvous::FRAME_LIMIT_BYTES;
 
 use super::*;
 
 /// Three nodes of which two may go on.
 fn shrinking() -> OneGang {
     let mut one = gang(1, 3);
-    one.gang.policy.on_peer_loss = OnPeerLoss::Shrink;
+    Arc::make_mut(&mut one.gang).policy.on_peer_loss = OnPeerLoss::Shrink;
     one
 }
 
 fn gone(ranks: &[u32]) -> Vec<Gone> {
     vec![Gone {
-        job: gang(1, 3).gang.job,
+        job: gang(1, 3).gang.job.clone(),
         attempt: 1,
         ranks: ranks.to_vec(),
     }]
@@ -104,7 +106,7 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
         "{refused:?}"
     );
     assert_eq!(running.metrics.nodes_lost.get(), 1);
-    assert_eq!(running.reports.borrow().stuck, []);
+    assert!(running.reports.borrow().stuck.is_empty());
 }
 
 #[tokio::test]
@@ -137,7 +139,7 @@ async fn the_planner_hears_that_too_few_are_left() {
     sidecars[0].is_told_to_stop().await;
     sidecars[0].stopped(&[]).await;
     let reports = until(&mut running.reports, |reports| !reports.stuck.is_empty()).await;
-    let [stuck] = &reports.stuck[..] else {
+    let Some(stuck) = reports.stuck.values().next() else {
         panic!("{:?}", reports.stuck);
     };
     assert_eq!(
@@ -179,4 +181,58 @@ async fn without_a_cluster_all_are_told_that_nobody_has_a_result_any_more_also_w
     assert!(is_lost(&late.hear().await));
     shutdown.cancel();
     task.await.unwrap();
+}
+
+/// What a node says of one group, and so many groups that one more would not fit the frame.
+fn longest() -> Report {
+    let held = |op| Held {
+        op,
+        epoch: u32::MAX,
+        call: Call {
+            kind: OpKind::AllReduce {
+                op: ReduceOp::PremulSum(Factor::new(0.625)),
+            },
+            dtype: DType::Bf16,
+            count: u64::MAX,
+            tag: u64::MAX,
+            numerics: Numerics::Precise,
+        },
+        bytes: u64::MAX,
+        complete: true,
+        verdict: None,
+    };
+    let first = u64::MAX / 2;
+    let group = |group| GroupReport {
+        group,
+        told_all: first + MAX_HELD,
+        told_any: first + MAX_HELD,
+        held: (0..MAX_HELD).map(|op| held(first + op)).collect(),
+        refused: None,
+    };
+    let length = |report: &Report| serde_json::to_vec(report).unwrap().len();
+    let mut report = vec![group(0)];
+    let of_one = length(&report);
+    // Beside the report a frame names whom the node reaches: 28 of 4,096.
+    let room = FRAME_LIMIT_BYTES - 1024;
+    while length(&report) + of_one <= room {
+        report.push(group(report.len() as u64));
+    }
+    report
+}
+
+#[tokio::test]
+async fn the_longest_report_is_heard() {
+    let running = start_with(shrinking(), Role::Leading, None).await;
+    let mut sidecars = begun(&running).await;
+    running.gone.send_replace(gone(&[1]));
+    let report = longest();
+    assert!(report.len() > 2, "{} groups", report.len());
+    sidecars.remove(1);
+    for (sidecar, other) in sidecars.iter_mut().zip([2, 0]) {
+        sidecar.is_told_to_stop().await;
+        sidecar.stopped_with(&report, &[other]).await;
+    }
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.next().await, [0, 2]);
+    }
 }

@@ -242,12 +242,13 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
     leader.gone.wait_for(|gone| gone.is_empty()).await.unwrap();
 
     leader.reports.send_modify(|reports| {
-        reports.stuck.push(Stuck {
+        let stuck = Stuck {
             job: key("train"),
             attempt: 1,
             since: Timestamp::default(),
             message: "1 nodes are left, fewer than 2".to_owned(),
-        });
+        };
+        reports.stuck.insert((key("train"), 1), stuck);
     });
     api.until("the attempt is void", |state| {
         phase(state, "train") == "Restarting"

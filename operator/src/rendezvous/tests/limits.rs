@@ -1,0 +1,167 @@
+//! What others than its members, and members that misbehave, cost the service.
+
+use std::time::Instant;
+
+use tokio::net::TcpSocket;
+use wire::rendezvous::TO_OPERATOR_LIMIT_BYTES;
+
+use super::*;
+
+/// A connection from one of these addresses that says nothing.
+async fn idle(address: SocketAddr, source: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    let source = Ipv4Addr::new(127, 2, 0, source);
+    socket.bind((source, 0).into()).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    let read = tokio::time::timeout(DEADLINE, stream.read(&mut byte));
+    !matches!(read.await.unwrap(), Ok(1..))
+}
+
+#[tokio::test]
+async fn members_join_while_others_hold_a_thousand_idle_connections() {
+    daemon::descriptors::raise_limit();
+    for sources in [1u8, 50] {
+        let running = start(Role::Leading, None).await;
+        let address = running.address;
+        let renewing = tokio::spawn(async move {
+            let mut idle_ones = std::collections::VecDeque::new();
+            for number in 0u64.. {
+                let source = 1 + (number % u64::from(sources)) as u8;
+                idle_ones.push_back(idle(address, source).await);
+                if idle_ones.len() > 1_000 {
+                    idle_ones.pop_front();
+                }
+            }
+        });
+        while running.metrics.refused.get() < 500 {
+            assert!(!renewing.is_finished());
+            tokio::task::yield_now().await;
+        }
+        going(address).await;
+        renewing.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_proves_nothing_ends_within_two_seconds() {
+    let running = start(Role::Leading, None).await;
+    let began = Instant::now();
+    assert!(is_closed(&mut idle(running.address, 1).await).await);
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn of_a_rank_one_connection_at_most_waits_to_say_hello() {
+    let running = start(Role::Leading, None).await;
+    let mut first = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    let mut other = Sidecar::dial(running.address, 1, 1, KEY).await.unwrap();
+    let mut second = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    assert_eq!(first.hear().await, None);
+    second.say_hello(0, None).await;
+    other.say_hello(1, None).await;
+    assert!(matches!(
+        second.hear().await,
+        Some(ToSidecar::Roster { .. })
+    ));
+    // Of ranks that there are not, none waits at all.
+    let mut none = Sidecar::dial(running.address, 2, 1, KEY).await.unwrap();
+    let Some(ToSidecar::Refused {
+        reason,
+        void: false,
+    }) = none.hear().await
+    else {
+        panic!("not refused");
+    };
+    assert!(reason.contains("rank 2"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_second_connection_of_a_rank_is_told_to_dial_again_while_the_first_is_heard() {
+    let running = start(Role::Leading, None).await;
+    let [mut first, second] = going(running.address).await;
+    let mut again = Sidecar::hello(running.address, 0, Some(1)).await;
+    let Some(ToSidecar::Retry { reason }) = again.hear().await else {
+        panic!("not told to dial again");
+    };
+    assert!(reason.contains("rank 0"), "{reason}");
+    assert_eq!(again.hear().await, None);
+    // One that does not know the word is closed without it.
+    let mut old = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    let hello = serde_json::json!({
+        "kind": "hello", "version": "0", "address": "10.0.0.1", "port": 9404, "joinedEpoch": 1,
+    });
+    old.stream
+        .write_all(&encode(&hello).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(old.hear().await, None);
+    // The first is none the worse for it.
+    drop(second);
+    let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
+    while let Some(ToSidecar::Retry { .. }) = second.hear().await {
+        second = Sidecar::hello(running.address, 1, Some(1)).await;
+    }
+    first.say(&ToOperator::Bye).await;
+}
+
+#[tokio::test]
+async fn a_message_of_a_later_release_ends_no_stream() {
+    let running = start(Role::Leading, None).await;
+    let [mut first, second] = going(running.address).await;
+    let unknown = serde_json::json!({"kind": "rehearsed", "seconds": 3});
+    first
+        .stream
+        .write_all(&encode(&unknown).unwrap())
+        .await
+        .unwrap();
+    let mut reports = running.reports.clone();
+    first
+        .say(&ToOperator::Suspect {
+            epoch: 1,
+            rank: 1,
+            reason: SuspectReason::Dead,
+            detail: String::new(),
+        })
+        .await;
+    until(&mut reports, |reports| !reports.suspects.is_empty()).await;
+    drop((first, second));
+    while running.metrics.skipped.get() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(running.metrics.skipped.get(), 1);
+}
+
+#[tokio::test]
+async fn only_a_report_may_be_long() {
+    let running = start(Role::Leading, None).await;
+    let hello = |version: usize| ToOperator::Hello {
+        version: "x".repeat(version),
+        address: [10, 0, 0, 1].into(),
+        port: 9404,
+        joined_epoch: None,
+        features: Vec::new(),
+    };
+    let around = encode(&hello(0)).unwrap().len() - 4;
+    let mut fits = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    fits.say(&hello(TO_OPERATOR_LIMIT_BYTES - around)).await;
+    let mut second = Sidecar::hello(running.address, 1, None).await;
+    assert!(matches!(fits.hear().await, Some(ToSidecar::Roster { .. })));
+    assert!(matches!(
+        second.hear().await,
+        Some(ToSidecar::Roster { .. })
+    ));
+    let running = start(Role::Leading, None).await;
+    let mut long = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    let frame = encode(&hello(TO_OPERATOR_LIMIT_BYTES - around + 1)).unwrap();
+    // It is cut off as soon as the length is there, so the rest may not arrive.
+    long.stream.write_all(&frame).await.ok();
+    assert_eq!(long.hear().await, None);
+}
