@@ -4,7 +4,10 @@
     reason = "the schema derive copies each struct into a function"
 )]
 
+use crate::schema;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A qualified label key: an optional DNS prefix with a slash, then a name of at most 63 characters.
@@ -20,10 +23,14 @@ const LABEL_KEY: &str =
     kind = "Fabric",
     plural = "fabrics",
     category = "fireflyer",
+    status = "FabricStatus",
     derive = "PartialEq",
     doc = "How the cluster is wired: labels for zone, leaf and class, node classes with the share of a node that a job's pod gets, and how many jobs may cross zones. There is one, called default.",
     printcolumn(name = "Crossing", type_ = "integer", json_path = ".spec.maxCrossZoneJobs", description = "Jobs that may cross zones at once"),
     printcolumn(name = "Classes", type_ = "string", json_path = ".spec.classes[*].name", description = "Node classes that jobs may ask for"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Nodes with a class"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.free", description = "Those that a job could get now"),
+    printcolumn(name = "Unusable", type_ = "integer", json_path = ".status.unusable", description = "Those that no job could get if all were free"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'default'")
         .message("a cluster has one Fabric and it is called default: edit that one")
@@ -176,4 +183,54 @@ impl FabricSpec {
         let marked = self.classes.iter().find(|class| class.default);
         marked.or_else(|| self.classes.first())
     }
+}
+
+/// What the leading operator sees of the cluster; written when it changes, at most once in ten seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FabricStatus {
+    /// Drifted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Nodes with a class.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Those that a job could get now.
+    #[serde(default)]
+    pub free: u32,
+    /// Those that no job could get if all were free.
+    #[serde(default)]
+    pub unusable: u32,
+    /// The same by class and zone, the first 128.
+    #[serde(default)]
+    #[schemars(length(max = 128))]
+    pub capacity: Vec<CapacityStatus>,
+}
+
+/// The nodes of one class in one zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CapacityStatus {
+    /// The class.
+    pub class: String,
+    /// The zone; empty where nodes have none.
+    pub zone: String,
+    /// All of them.
+    pub nodes: u32,
+    /// Those that a job could get now.
+    pub free: u32,
+    /// Those that no job could get if all were free.
+    pub unusable: u32,
+    /// Why, in one word each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub reasons: Vec<UnusableStatus>,
+}
+
+/// So many nodes are unusable for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnusableStatus {
+    /// NotReady, NoAgent or Cordoned.
+    pub reason: String,
+    /// How many.
+    pub nodes: u32,
 }

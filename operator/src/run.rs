@@ -25,7 +25,7 @@ use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
 use crate::training_job::reconcile::{Reconciler, STALLED};
 use crate::training_job::write::Writer;
-use crate::{bootstrap, watch as watches};
+use crate::{bootstrap, fabric, watch as watches};
 
 /// Port of health and metrics.
 const METRICS_PORT: u16 = 9400;
@@ -177,6 +177,13 @@ async fn operate(
     let elector = Elector::new(leases, &namespace, identity, rendezvous_listen.port());
     let elector = elector.guarding(fence, Arc::clone(&cluster));
     let elector = elector.watched_by(watchdog.clone());
+    let reporting = tokio::spawn(fabric::report(
+        Arc::clone(&cluster),
+        applier.writer.clone(),
+        default_fabric.clone(),
+        role.clone(),
+        shutdown.clone(),
+    ));
     let elected = CancellationToken::new();
     let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
 
@@ -197,6 +204,9 @@ async fn operate(
     serving
         .await
         .context("failed to join the rendezvous service")?;
+    reporting
+        .await
+        .context("failed to join the report on the Fabric")?;
     watching.shutdown().await;
     info!("stopped");
     Ok(())
