@@ -188,7 +188,7 @@ impl FabricSpec {
 /// What the leading operator sees of the cluster; written when it changes, at most once in ten seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricStatus {
-    /// Drifted.
+    /// Drifted, ManyNodesNotReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,5 +1,6 @@
-//! Shows on the Fabric what the leader sees of the cluster: nodes, free and unusable ones by class and zone, and whether
-//! the object differs from what the operator was given. Never read back; decides nothing.
+//! Shows on the Fabric what the leader sees of the cluster: nodes, free and unusable ones by class and zone, where many
+//! stopped being Ready at once, and whether the object differs from what the operator was given. Never read back;
+//! decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +11,12 @@ use daemon::CancellationToken;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use kube::api::Patch;
-use scheduler::{Node, Snapshot};
+use scheduler::{Node, Snapshot, State, States, Storm, Why};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::debug;
 
 use crate::cluster::Cluster;
-use crate::leader::Role;
-use crate::training_job::observe::{self, Reports};
 use crate::training_job::write::Writer;
 
 /// At most one write in this time.
@@ -28,12 +27,19 @@ const ROWS: usize = 128;
 /// The nodes of one class in one zone, and how many are unusable for which reason.
 type Row = (CapacityStatus, BTreeMap<&'static str, u32>);
 
-/// Writes the status whenever this replica leads and what it would say has changed.
+/// What the leader's last look at the cluster found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    counts: FabricStatus,
+    storms: Vec<Storm>,
+}
+
+/// Writes the status whenever what it would say has changed. None is seen while another replica leads.
 pub async fn report(
     cluster: Arc<Cluster>,
     writer: Writer,
     given: FabricSpec,
-    role: watch::Receiver<Role>,
+    seen: watch::Receiver<Option<Seen>>,
     shutdown: CancellationToken,
 ) {
     loop {
@@ -41,8 +47,8 @@ pub async fn report(
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(PERIOD) => {}
         }
-        let leads = *role.borrow() == Role::Leading;
-        let Some(status) = leads.then(|| news(&cluster, &given)).flatten() else {
+        let seen = seen.borrow().clone();
+        let Some(status) = seen.and_then(|seen| news(&cluster, &given, seen)) else {
             continue;
         };
         let patch = Patch::Merge(json!({"status": status}));
@@ -54,50 +60,90 @@ pub async fn report(
 }
 
 /// The status, if it is not what the Fabric shows.
-fn news(cluster: &Cluster, given: &FabricSpec) -> Option<FabricStatus> {
-    let mirrors = cluster.mirrors();
-    let fabric = mirrors.fabric()?.clone();
-    let snapshot = observe::snapshot(&mirrors, &Reports::default(), &[])?;
-    drop(mirrors);
+fn news(cluster: &Cluster, given: &FabricSpec, seen: Seen) -> Option<FabricStatus> {
+    let fabric = cluster.mirrors().fabric()?.clone();
     let shown = fabric.status.unwrap_or_default();
     let status = FabricStatus {
-        conditions: vec![drifted(&shown, *given != fabric.spec)],
-        ..seen(&snapshot)
+        conditions: vec![
+            drifted(&shown, *given != fabric.spec),
+            many_not_ready(&shown, &seen.storms),
+        ],
+        ..seen.counts
     };
     (status != shown).then_some(status)
 }
 
-/// Whether the object differs from what the operator was given, and since when.
+/// Whether the object differs from what the operator was given.
 fn drifted(shown: &FabricStatus, holds: bool) -> Condition {
-    let (status, reason, message) = match holds {
+    let (reason, message) = match holds {
         true => (
-            "True",
             "Differs",
             "The Fabric is not what the chart's value `fabric` says, which counts when there is none: change one of them",
         ),
-        false => (
-            "False",
-            "Same",
-            "The Fabric is what the chart's value `fabric` says",
-        ),
+        false => ("Same", "The Fabric is what the chart's value `fabric` says"),
     };
-    let before = shown.conditions.iter().find(|one| one.type_ == "Drifted");
+    condition(shown, "Drifted", holds, reason, message.to_owned())
+}
+
+/// Whether many nodes stopped being Ready at once: then their gangs are not the first to suspect.
+fn many_not_ready(shown: &FabricStatus, storms: &[Storm]) -> Condition {
+    let places: Vec<String> = storms
+        .iter()
+        .take(ROWS)
+        .map(|storm| {
+            let Storm {
+                class,
+                zone,
+                not_ready,
+                heard,
+                of,
+            } = storm;
+            format!(
+                "{not_ready} of {of} nodes of class {class} in zone {zone}, of which {heard} are heard and keep their gangs"
+            )
+        })
+        .collect();
+    let kind = "ManyNodesNotReady";
+    if places.is_empty() {
+        let message = "No more nodes are not Ready than single faults explain".to_owned();
+        return condition(shown, kind, false, "FewOrNone", message);
+    }
+    let message = format!(
+        "Not Ready since nearly the same time: {}. Look at what they have in common: network, control plane, DNS",
+        places.join("; ")
+    );
+    condition(shown, kind, true, "AtOnce", message)
+}
+
+/// A condition, whose time moves only when it flips.
+fn condition(
+    shown: &FabricStatus,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: String,
+) -> Condition {
+    let status = match holds {
+        true => "True",
+        false => "False",
+    };
+    let before = shown.conditions.iter().find(|one| one.type_ == kind);
     let since = before.filter(|one| one.status == status);
     let now = || {
         Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default())
     };
     Condition {
-        type_: "Drifted".to_owned(),
+        type_: kind.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: message.to_owned(),
+        message,
         last_transition_time: since.map_or_else(now, |one| one.last_transition_time.clone()),
         observed_generation: None,
     }
 }
 
 /// Counts the nodes that have a class.
-fn seen(snapshot: &Snapshot) -> FabricStatus {
+pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> Seen {
     let holding = snapshot
         .jobs
         .iter()
@@ -120,7 +166,7 @@ fn seen(snapshot: &Snapshot) -> FabricStatus {
             .entry((node.class.as_str(), node.zone.as_str()))
             .or_default();
         row.nodes += 1;
-        if let Some(reason) = unusable(node) {
+        if let Some(reason) = unusable(states.of(&node.name)) {
             row.unusable += 1;
             *reasons.entry(reason).or_default() += 1;
         } else if !taken.contains(&node.name) {
@@ -150,25 +196,37 @@ fn seen(snapshot: &Snapshot) -> FabricStatus {
             status.capacity.push(row);
         }
     }
-    status
+    Seen {
+        counts: status,
+        storms: states.storms().to_vec(),
+    }
 }
 
-/// Why no job could get a node.
-fn unusable(node: &Node) -> Option<&'static str> {
-    if !node.ready {
-        Some("NotReady")
-    } else if !node.has_node_resource {
-        Some("NoAgent")
-    } else if node.cordoned {
-        Some("Cordoned")
-    } else {
-        None
+/// Why no job could get a node, in one word.
+fn unusable(state: &State) -> Option<&'static str> {
+    match state {
+        State::Usable => None,
+        State::NoNewWork { why } => Some(word(why)),
+        State::Leaving { .. } => Some("Leaving"),
+        State::Suspect { .. } => Some("Suspect"),
+        State::Short { .. } => Some("Short"),
+        State::Lost { .. } => Some("Lost"),
+    }
+}
+
+fn word(why: &Why) -> &'static str {
+    match why {
+        Why::NotReady => "NotReady",
+        Why::LeaseOut => "LeaseOut",
+        Why::Gone => "Gone",
+        Why::GivenUp => "GivenUp",
+        Why::Tainted(_) => "Tainted",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use scheduler::{Attempt, Timestamp};
+    use scheduler::{Attempt, Policy, Ready, Timestamp};
 
     use super::*;
 
@@ -178,9 +236,12 @@ mod tests {
             class: "a100".into(),
             zone: zone.into(),
             leaf: "".into(),
-            ready: true,
-            cordoned: false,
-            has_node_resource: true,
+            ready: Ready::True,
+            unready_since: Timestamp::default(),
+            taint: None,
+            wish: None,
+            wish_since: Timestamp::default(),
+            short: None,
             suspect_until: None,
         }
     }
@@ -199,6 +260,7 @@ mod tests {
             attempt: 2,
             finished_at: Timestamp::default(),
             ttl: None,
+            seen: None,
         };
         let mut job = over.as_job();
         job.status.phase = scheduler::Phase::Running;
@@ -208,6 +270,7 @@ mod tests {
             nodes: vec![node.into()],
             crossing: false,
             created: Timestamp::default(),
+            seen: Timestamp::default(),
         };
         let mut nodes = vec![
             node("n1", "a"),
@@ -215,7 +278,7 @@ mod tests {
             node("n3", "a"),
             node("n4", "b"),
         ];
-        nodes[2].cordoned = true;
+        nodes[2].short = Some("7 of 8 nvidia.com/gpu".into());
         nodes.push(Node {
             class: "".into(),
             ..node("other", "a")
@@ -226,19 +289,21 @@ mod tests {
             jobs: vec![job],
             ..Snapshot::default()
         };
+        let policy = Policy::default();
+        let states = States::new(&snapshot, &policy, Timestamp::default());
         let FabricStatus {
             nodes,
             free,
             unusable,
             capacity,
             ..
-        } = seen(&snapshot);
+        } = seen(&snapshot, &states).counts;
         assert_eq!((nodes, free, unusable), (4, 2, 1));
         let [a, b] = &capacity[..] else {
             panic!("not two zones: {capacity:?}")
         };
         assert_eq!((&*a.zone, a.nodes, a.free, a.unusable), ("a", 3, 1, 1));
-        assert_eq!((&*a.reasons[0].reason, a.reasons[0].nodes), ("Cordoned", 1));
+        assert_eq!((&*a.reasons[0].reason, a.reasons[0].nodes), ("Short", 1));
         assert_eq!((&*b.zone, b.nodes, b.free, b.unusable), ("b", 1, 1, 0));
     }
 
@@ -256,5 +321,22 @@ mod tests {
             shown.conditions[0].last_transition_time
         );
         assert_eq!(flipped.status, "False");
+    }
+
+    #[test]
+    fn nodes_that_are_not_ready_at_once_are_said_with_who_is_heard() {
+        let storm = Storm {
+            class: "a100".into(),
+            zone: "b".into(),
+            not_ready: 9,
+            heard: 8,
+            of: 100,
+        };
+        let said = many_not_ready(&FabricStatus::default(), &[storm]);
+        assert_eq!((&*said.type_, &*said.status), ("ManyNodesNotReady", "True"));
+        let expected = "9 of 100 nodes of class a100 in zone b, of which 8 are heard";
+        assert!(said.message.contains(expected), "{}", said.message);
+        let over = many_not_ready(&FabricStatus::default(), &[]);
+        assert_eq!(over.status, "False");
     }
 }

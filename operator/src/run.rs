@@ -177,18 +177,12 @@ async fn operate(
     let elector = Elector::new(leases, &namespace, identity, rendezvous_listen.port());
     let elector = elector.guarding(fence, Arc::clone(&cluster));
     let elector = elector.watched_by(watchdog.clone());
-    let reporting = tokio::spawn(fabric::report(
-        Arc::clone(&cluster),
-        applier.writer.clone(),
-        default_fabric.clone(),
-        role.clone(),
-        shutdown.clone(),
-    ));
     let elected = CancellationToken::new();
     let electing = tokio::spawn(elector.run(role_sender, elected.clone()));
 
+    let (writer, given) = (applier.writer.clone(), default_fabric.clone());
     let reconciler = Reconciler::new(
-        cluster,
+        Arc::clone(&cluster),
         applier,
         default_fabric,
         reports,
@@ -196,6 +190,14 @@ async fn operate(
         metrics.clone(),
     )
     .watched_by(watchdog);
+    let seen = reconciler.seen();
+    let reporting = tokio::spawn(fabric::report(
+        cluster,
+        writer,
+        given,
+        seen,
+        shutdown.clone(),
+    ));
     lead(reconciler, role, &metrics, &shutdown).await;
 
     // In this order: nothing is planned any more, so another replica may begin.

@@ -208,12 +208,13 @@ mod tests {
             uid: "u-1".into(),
         };
         cluster.note_job(&known);
-        let directory = ClusterDirectory::new(Arc::clone(&cluster), Arc::from([7; 32]));
+        let directory =
+            ClusterDirectory::new(Arc::clone(&cluster), Arc::new(Masters::new([7; 32], None)));
         // The planner looks at the mirrors meanwhile: whoever needs them would wait for ever.
         let planning = cluster.mirrors();
         assert!(directory.key(JobId::new("u-2"), 1).is_none());
-        assert!(directory.key(JobId::new("u-1"), 1).is_some());
         drop(planning);
+        assert!(directory.key(JobId::new("u-1"), 1).is_some());
         // Its key is known as long as it is noted; what becomes of it the mirrors say.
         let refused = directory.gang(JobId::new("u-1"), 1);
         assert!(refused.is_err_and(|refusal| refusal.void));
@@ -221,7 +222,8 @@ mod tests {
 
     #[test]
     fn all_connections_of_a_gang_hold_the_same() {
-        let directory = ClusterDirectory::new(Arc::default(), Arc::from([7; 32]));
+        let directory =
+            ClusterDirectory::new(Arc::default(), Arc::new(Masters::new([7; 32], None)));
         let gang = |nodes: usize| Gang {
             job: JobKey {
                 namespace: "team".into(),

@@ -18,7 +18,7 @@ use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{
-    Gone, Job, JobKey, JobPlan, Phase, Plan, Policy, Sights, Snapshot, Timestamp, Violation,
+    Gone, Job, JobKey, JobPlan, Phase, Plan, Policy, Sights, Snapshot, States, Timestamp, Violation,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -28,6 +28,7 @@ use tracing::{debug, error, warn};
 use crate::bootstrap;
 use crate::clock;
 use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
+use crate::fabric::{self, Seen};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
@@ -71,6 +72,8 @@ pub struct Reconciler {
     watchdog: Watchdog,
     /// For how long things are as they are, as seen by this leader.
     sights: Sights,
+    /// What the last look found, for people.
+    seen: watch::Sender<Option<Seen>>,
 }
 
 /// What the last look at all jobs that are over has shown: there may be many, so they are looked at
@@ -133,7 +136,13 @@ impl Reconciler {
             notes: Notes::new(Instant::now()),
             watchdog: Watchdog::new(STALLED),
             sights: Sights::default(),
+            seen: watch::Sender::default(),
         }
+    }
+
+    /// What the last look found, for people; none while another replica leads.
+    pub fn seen(&self) -> watch::Receiver<Option<Seen>> {
+        self.seen.subscribe()
     }
 
     /// The same, watched by this one.
@@ -179,6 +188,7 @@ impl Reconciler {
     /// Does not lead any more: what was seen then is not for gangs that meet when it leads again.
     pub fn rest(&self) {
         self.gone.send_replace(Vec::new());
+        self.seen.send_replace(None);
         self.watchdog.rest();
     }
 
@@ -201,13 +211,11 @@ impl Reconciler {
             .plan_seconds
             .with_label_values::<&str>(&[])
             .observe(started.elapsed().as_secs_f64());
-        gauges::show(
-            &self.metrics,
-            &observed.snapshot,
-            self.sweep.ended,
-            &policy,
-            now,
-        );
+        let states = States::new(&observed.snapshot, &policy, now);
+        gauges::show(&self.metrics, &observed.snapshot, self.sweep.ended, &states);
+        self.seen
+            .send_replace(Some(fabric::seen(&observed.snapshot, &states)));
+        drop(states);
 
         self.gone.send_if_modified(|known| {
             let news = *known != plan.gone;

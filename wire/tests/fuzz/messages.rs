@@ -9,10 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sim::{Rng, explore};
 use wire::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar, Told};
-use wire::rendezvous::{self, Decoder, Peer, SuspectReason, ToOperator};
+use wire::rendezvous::{self, Decoder, Messages, Peer, SuspectReason, ToOperator};
 
 use crate::damage;
 
@@ -203,7 +202,7 @@ fn attach() {
 }
 
 /// What a decoder says of a stream that comes in parts, up to the end or the first error.
-fn decode<T: DeserializeOwned>(parts: &[&[u8]]) -> (Vec<T>, Option<String>) {
+fn decode<T: Messages>(parts: &[&[u8]]) -> (Vec<T>, Option<String>) {
     let mut decoder = Decoder::default();
     let mut messages = Vec::new();
     for part in parts {
@@ -221,7 +220,7 @@ fn decode<T: DeserializeOwned>(parts: &[&[u8]]) -> (Vec<T>, Option<String>) {
 
 fn check_stream<T>(rng: &mut Rng, any: fn(&mut Rng) -> T)
 where
-    T: Serialize + DeserializeOwned + PartialEq + Debug,
+    T: Serialize + Messages + PartialEq + Debug,
 {
     let sent: Vec<T> = (0..1 + rng.below(4)).map(|_| any(rng)).collect();
     let mut stream = Vec::new();

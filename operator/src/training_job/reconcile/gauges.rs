@@ -1,6 +1,6 @@
 //! Shows what was seen as gauges: jobs by phase, nodes by state, where many fell away at once.
 
-use scheduler::{Job, Node, Phase, Policy, Snapshot, States, Timestamp};
+use scheduler::{Job, Node, Phase, Snapshot, States};
 
 use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
@@ -41,13 +41,7 @@ pub(super) fn ended(mirrors: &Mirrors) -> Ended {
 }
 
 /// Replaces what the gauges showed.
-pub(super) fn show(
-    metrics: &Metrics,
-    snapshot: &Snapshot,
-    ended: Ended,
-    policy: &Policy,
-    now: Timestamp,
-) {
+pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states: &States<'_>) {
     metrics.jobs.reset();
     for phase in PHASES {
         metrics
@@ -74,7 +68,6 @@ pub(super) fn show(
             .inc();
     }
     metrics.nodes.reset();
-    let states = States::new(snapshot, policy, now);
     let classed = |node: &&Node| !node.class.as_str().is_empty();
     for node in snapshot.nodes.iter().filter(classed) {
         metrics
