@@ -452,6 +452,8 @@ mod tests {
         walk("Kind", true, &schema, &mut found);
         let case = Case {
             name: "Kind.rule".to_owned(),
+            user: None,
+            delete: false,
             before: None,
             object: json!({}),
             verdict: Verdict::Refused("failed rule: self > 0".to_owned()),
