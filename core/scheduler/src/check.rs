@@ -120,7 +120,8 @@ struct World<'a> {
     /// Jobs whose last plan is still being written.
     under_way: BTreeSet<&'a JobKey>,
     promises: promising::Promises<'a>,
-    crossing: u32,
+    /// Jobs with a gang that crosses zones. Grows like `taken`.
+    crossing: BTreeSet<&'a JobKey>,
 }
 
 /// One job while its actions are replayed.
@@ -149,7 +150,7 @@ impl<'a> World<'a> {
             .collect();
         let mut taken = occupied.clone();
         let mut held = BTreeMap::new();
-        let mut crossing = 0;
+        let mut crossing = BTreeSet::new();
         let doubtful = snapshot.doubtful.iter();
         let mut doubtful: BTreeSet<_> = doubtful.map(|one| (&one.job, one.number)).collect();
         let mut numbers: BTreeMap<(&JobKey, u32), u32> = BTreeMap::new();
@@ -167,7 +168,9 @@ impl<'a> World<'a> {
                 .get(&attempt.job)
                 .is_some_and(|job| holds(job, attempt))
             {
-                crossing += u32::from(attempt.crossing);
+                if attempt.crossing {
+                    crossing.insert(&attempt.job);
+                }
                 let status = &jobs[&attempt.job].status;
                 let keeps = |rank: &u32| !is_out(status, attempt.number, *rank);
                 let nodes = (0..).zip(&attempt.nodes);
@@ -178,7 +181,7 @@ impl<'a> World<'a> {
         for plan in &snapshot.under_way {
             taken.extend(plan.nodes());
             if plan.attempt().is_some_and(|new| new.crossing) && !held.contains_key(&plan.job) {
-                crossing += 1;
+                crossing.insert(&plan.job);
             }
         }
         let nodes = snapshot
@@ -201,8 +204,26 @@ impl<'a> World<'a> {
             promises: promising::Promises::default(),
             crossing,
         };
+        world.read_leavers(snapshot);
         world.read_promises(snapshot);
         world
+    }
+
+    /// Whoever has lost its nodes, in one zone and another, crosses until its trainers have stopped.
+    fn read_leavers(&mut self, snapshot: &'a Snapshot) {
+        let attempts = snapshot.attempts.iter().filter(|one| one.crossing);
+        for attempt in attempts.filter(|one| !self.doubtful.contains(&(&one.job, one.number))) {
+            let pods = self.pods.get(&attempt.job).into_iter().flatten();
+            let mut gang = pods.filter(|pod| pod.attempt == attempt.number);
+            let patience = self.policy.leave_patience;
+            let trains = gang.any(|pod| {
+                let overdue = pod.delete_by.is_some_and(|end| end + patience <= self.now);
+                !pod.has_ended() && !overdue && !self.states.is_lost(&pod.node)
+            });
+            if trains {
+                self.crossing.insert(&attempt.job);
+            }
+        }
     }
 
     fn replay(&mut self, plan: &'a JobPlan) -> Outcome {

@@ -71,7 +71,8 @@ pub(crate) struct Ledger<'a> {
     pods_as_of: Timestamp,
     /// Nodes that are suspect because of what jobs of several namespaces met there.
     suspects: BTreeMap<&'a NodeName, Timestamp>,
-    crossing: u32,
+    /// Jobs with a gang that crosses zones, or is about to.
+    crossing: BTreeSet<&'a JobKey>,
     now: Timestamp,
     policy: &'a Policy,
 }
@@ -146,13 +147,14 @@ impl<'a> Ledger<'a> {
             absent: &snapshot.absent,
             unreadable: snapshot.unreadable.iter().collect(),
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
-            crossing: 0,
+            crossing: BTreeSet::new(),
             now,
             policy,
         };
         ledger.keep_unreadable();
         ledger.settle_claims();
         ledger.take_under_way();
+        ledger.count_leavers();
         ledger
     }
 
@@ -173,12 +175,14 @@ impl<'a> Ledger<'a> {
             .collect();
         claims.sort_by_key(|(unsettled, created, key, ..)| (*unsettled, *created, *key));
         for (unsettled, _, key, attempt, nodes) in claims {
-            let too_many = attempt.crossing && self.crossing >= self.policy.max_cross_zone_jobs;
+            let too_many = attempt.crossing && self.crossing() >= self.policy.max_cross_zone_jobs;
             let collides = nodes.iter().any(|node| self.owned.contains(node));
             if unsettled && (too_many || collides) {
                 self.beaten.insert(key);
             }
-            self.crossing += u32::from(attempt.crossing);
+            if attempt.crossing {
+                self.crossing.insert(key);
+            }
             self.owned.extend(nodes);
         }
     }
@@ -223,8 +227,26 @@ impl<'a> Ledger<'a> {
                 .get(key)
                 .is_some_and(|view| view.holding().is_some());
             let crosses = plan.attempt().is_some_and(|new| new.crossing);
-            self.crossing += u32::from(crosses && !counted);
+            if crosses && !counted {
+                self.crossing.insert(key);
+            }
         }
+    }
+
+    /// A gang that holds nothing any more, because it is voided or its job is suspended or being
+    /// deleted, crosses zones until its trainers have stopped. Counted last: it takes the right to
+    /// cross from nobody who has it.
+    fn count_leavers(&mut self) {
+        let leaves = |view: &JobView<'_>| {
+            let mut crossing = view.attempts.values().filter(|attempt| attempt.crossing);
+            crossing.any(|attempt| {
+                let mut gang = view.gang(attempt.number);
+                gang.any(|pod| !pod.has_ended() && !self.is_out(pod))
+            })
+        };
+        let views = self.views.iter().filter(|(_, view)| leaves(view));
+        let leavers: Vec<_> = views.map(|(key, _)| *key).collect();
+        self.crossing.extend(leavers);
     }
 
     /// Whether a plan for the job is being written.
@@ -325,9 +347,14 @@ impl<'a> Ledger<'a> {
         self.beaten.contains(job)
     }
 
-    /// Attempts that hold the right to cross zones.
+    /// How many jobs cross zones.
     pub(crate) fn crossing(&self) -> u32 {
-        self.crossing
+        u32::try_from(self.crossing.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the job is one of them.
+    pub(crate) fn is_crossing(&self, job: &JobKey) -> bool {
+        self.crossing.contains(job)
     }
 
     /// Earlier jobs with the same name whose objects are still there: new ones would collide with them.

@@ -131,11 +131,10 @@ fn keep<'a>(
             own.push(node);
         }
     }
-    let counted = view.holding().is_some_and(|attempt| attempt.crossing);
     Standing {
         job,
         own,
         more,
-        crosses: promise.zones.len() > 1 && !counted,
+        crosses: promise.zones.len() > 1 && !ledger.is_crossing(&job.key),
     }
 }

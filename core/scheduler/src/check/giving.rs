@@ -70,7 +70,7 @@ impl<'a> World<'a> {
     }
 
     /// Zones are contiguous, at most two, one if it would do, and the limit is kept.
-    fn crossing(&mut self, job: &Job, attempt: &NewAttempt) -> Outcome {
+    fn crossing(&mut self, job: &'a Job, attempt: &NewAttempt) -> Outcome {
         let borders = attempt
             .nodes
             .windows(2)
@@ -96,12 +96,13 @@ impl<'a> World<'a> {
             CROSSING_LIMIT,
             || format!("one zone has {total} nodes, and may soon have that many healthy ones"),
         )?;
-        self.crossing += 1;
+        self.crossing.insert(&job.key);
+        let crossing = self.crossing.union(self.promises.crossing()).count();
         let allowed = borders == 1
             && job.zone_policy != ZonePolicy::Single
-            && self.crossing + self.promised_crossings(job) <= self.policy.max_cross_zone_jobs;
+            && crossing <= self.policy.max_cross_zone_jobs as usize;
         ensure(allowed, CROSSING_LIMIT, || {
-            format!("{borders} borders, {} jobs cross", self.crossing)
+            format!("{borders} borders, {crossing} jobs cross or may")
         })
     }
 

@@ -16,8 +16,15 @@ pub(super) struct Promises<'a> {
     named: BTreeMap<&'a NodeName, BTreeSet<&'a JobKey>>,
     /// How many nodes beyond these each job was promised in a zone.
     more: BTreeMap<(&'a JobKey, &'a Zone), usize>,
-    /// Jobs with a promised right to cross zones that no attempt of theirs holds.
+    /// Jobs with a promised right to cross zones.
     crossing: BTreeSet<&'a JobKey>,
+}
+
+impl<'a> Promises<'a> {
+    /// Jobs with a promised right to cross zones, whether they cross already or not.
+    pub(super) fn crossing(&self) -> &BTreeSet<&'a JobKey> {
+        &self.crossing
+    }
 }
 
 impl<'a> World<'a> {
@@ -82,8 +89,7 @@ impl<'a> World<'a> {
                 let more = (*count as usize).saturating_sub(named);
                 promises.more.insert((&job.key, zone), more);
             }
-            let crosses = self.held.get(&job.key).is_some_and(|held| held.crossing);
-            if promise.zones.len() > 1 && !crosses {
+            if promise.zones.len() > 1 {
                 promises.crossing.insert(&job.key);
             }
         }
@@ -96,16 +102,6 @@ impl<'a> World<'a> {
         let leaves = phase == Phase::Interrupting;
         let none = !phase.is_terminal() && !self.held.contains_key(&job.key);
         (leaves || none) && !job.deleting && !job.suspend && job.problem.is_none()
-    }
-
-    /// How many other jobs were promised to cross zones.
-    pub(super) fn promised_crossings(&self, job: &Job) -> u32 {
-        let others = self
-            .promises
-            .crossing
-            .iter()
-            .filter(|key| ***key != job.key);
-        u32::try_from(others.count()).unwrap_or(u32::MAX)
     }
 
     /// The nodes that an attempt takes are not promised to others, and what is left in each zone is

@@ -1,8 +1,8 @@
 //! Single decisions about who gets which nodes: what is planned for one small snapshot.
 
 use scheduler::{
-    Action, ConditionKind, Job, Phase, Plan, PodState, Policy, Problem, Ready, Snapshot, Status,
-    Timestamp, Wish, ZonePolicy, check, plan,
+    Action, ConditionKind, Exit, Job, Phase, Plan, PodState, Policy, Problem, Ready, Snapshot,
+    Status, Timestamp, Wish, ZonePolicy, check, plan,
 };
 
 use crate::absence::confirm;
@@ -163,6 +163,60 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     let plan = decide(&snapshot, at(61));
     assert_eq!(placed(&plan), [""; 0]);
     assert_eq!(reason(&plan, "b").0, "WaitingForCrossing");
+}
+
+#[test]
+fn a_crossing_job_that_is_deleted_or_suspended_crosses_until_its_trainers_have_stopped() {
+    let ends: [fn(&mut Snapshot); 3] = [
+        |snapshot| snapshot.jobs[0].deleting = true,
+        |snapshot| snapshot.jobs[0].suspend = true,
+        // One rank has failed, and while the others are asked to leave somebody suspends the job.
+        |snapshot| {
+            snapshot.pods[1].state = PodState::Failed(Exit::default());
+            snapshot.pods[1].terminal = true;
+            step(snapshot, at(9));
+            assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+            snapshot.jobs[0].suspend = true;
+        },
+    ];
+    for end in ends {
+        let mut snapshot = queue("a:6 b:6", vec![job("a", 7)]);
+        snapshot.jobs[0].finalizer = true;
+        train(&mut snapshot);
+        end(&mut snapshot);
+        snapshot.nodes.extend(nodes("c:6 d:6"));
+        snapshot.jobs.push(job("b", 7));
+        let plan = decide(&snapshot, at(10));
+        assert_eq!(reason(&plan, "b").0, "WaitingForCrossing");
+        apply(&mut snapshot, &plan, at(10));
+        for pod in &mut snapshot.pods {
+            pod.terminal = true;
+            pod.state = PodState::Succeeded;
+        }
+        step(&mut snapshot, at(20));
+        step(&mut snapshot, at(21));
+        let b = snapshot.jobs.iter().find(|job| *job.key.name == *"b");
+        assert_eq!(b.unwrap().status.phase, Phase::Starting);
+    }
+}
+
+#[test]
+fn a_job_that_crosses_again_by_its_promise_counts_once() {
+    let policy = Policy {
+        max_cross_zone_jobs: 2,
+        ..Policy::default()
+    };
+    let mut snapshot = queue("a:3 b:3", vec![job("a", 5)]);
+    train(&mut snapshot);
+    snapshot.pods[1].state = PodState::Failed(Exit::default());
+    snapshot.pods[1].terminal = true;
+    step(&mut snapshot, at(9));
+    snapshot.pods.clear();
+    snapshot.nodes.extend(nodes("c:4 d:4"));
+    snapshot.jobs.push(job("b", 5));
+    let plan = plan(&snapshot, &policy, at(20));
+    assert_eq!(placed(&plan).len(), 2);
+    assert_eq!(check(&snapshot, &policy, at(20), &plan), Ok(()));
 }
 
 #[test]

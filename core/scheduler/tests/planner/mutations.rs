@@ -154,6 +154,31 @@ fn too_many_crossing_jobs_are_refused() {
 }
 
 #[test]
+fn a_crossing_beside_a_deleted_job_whose_trainers_still_run_is_refused() {
+    let (mut snapshot, plan) = good();
+    let mut first = Snapshot {
+        nodes: nodes("c:4 d:4"),
+        jobs: vec![job("first", 5)],
+        ..Snapshot::default()
+    };
+    let started = scheduler::plan(&first, &Policy::default(), at(0));
+    apply(&mut first, &started, at(0));
+    first.jobs[0].deleting = true;
+    for pod in &mut first.pods {
+        pod.state = PodState::Running;
+    }
+    snapshot.nodes.extend(first.nodes);
+    snapshot.jobs.extend(first.jobs);
+    snapshot.attempts.extend(first.attempts);
+    snapshot.pods.extend(first.pods);
+    refused(&snapshot, &plan, "crossing-limit");
+    for pod in &mut snapshot.pods {
+        pod.terminal = true;
+    }
+    assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
+}
+
+#[test]
 fn a_crossing_that_is_not_admitted_or_not_allowed_is_refused() {
     let (snapshot, mut plan) = good();
     attempt_of(&mut plan, 0).crossing = false;
