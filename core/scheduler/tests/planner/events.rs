@@ -149,8 +149,9 @@ fn a_deleted_job_tells_nothing() {
     assert_eq!(step(&mut snapshot, at(9)), [""; 0]);
 }
 
-/// Phase, zones, and what each condition says in one word. The zones, because a new leader may choose other nodes
-/// for an attempt that was recorded and not decided.
+/// Phase, zones, how many take part, and what each condition says in one word. The zones, because a new leader may
+/// choose other nodes for an attempt that was recorded and not decided. How many take part, because a gang that goes
+/// on without a lost node may lose another: that is news with the same reason.
 fn words(status: &Status) -> impl PartialEq + std::fmt::Debug {
     let conditions = status.conditions.iter();
     let words =
@@ -158,12 +159,13 @@ fn words(status: &Status) -> impl PartialEq + std::fmt::Debug {
     (
         status.phase,
         status.zones.clone(),
+        status.ready,
         words.collect::<Vec<_>>(),
     )
 }
 
 #[test]
-fn whatever_goes_wrong_an_event_comes_with_another_phase_or_reason_and_never_twice() {
+fn whatever_goes_wrong_an_event_comes_with_another_phase_reason_or_size_and_never_twice() {
     for_each_seed(100, |rng| {
         let mut world = crowd::trouble(&mut Rng::new(rng.range(0..u64::MAX)));
         for _ in 0..20 {
