@@ -9,6 +9,8 @@ impl Draft<'_> {
     pub(crate) fn interrupt(&mut self, reason: &'static str, why: &str) {
         self.status.phase = Phase::Interrupting;
         self.status.ready = 0;
+        // Before its pods existed it may still have had one for the attempt before.
+        self.status.promise = None;
         let message = format!("Saving and releasing: {why}");
         self.set(Running, false, reason, &message);
         self.tell("Interrupting", message);

@@ -379,6 +379,35 @@ fn nobody_takes_the_place_of_a_job_that_is_moving() {
 }
 
 #[test]
+fn a_job_that_is_suspended_before_its_pods_exist_promises_itself_nothing_more() {
+    let mut snapshot = running(2);
+    fail(&mut snapshot.pods[1], 1, at(9));
+    step(&mut snapshot, at(10));
+    snapshot.pods.clear();
+    // The leader stops after it has decided the next attempt.
+    let mut plan = decide(&snapshot, at(20));
+    let mut decided = false;
+    plan.jobs[0].actions.retain(|action| {
+        let keep = !decided;
+        decided |= matches!(action, Action::CreateAttempt(_));
+        keep
+    });
+    apply(&mut snapshot, &plan, at(20));
+    let status = &snapshot.jobs[0].status;
+    assert_eq!(
+        (status.phase, status.promise.is_some()),
+        (Phase::Assigned, true)
+    );
+    snapshot.jobs[0].suspend = true;
+    step(&mut snapshot, at(21));
+    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    // The person thinks again, and the promise was about the attempt before.
+    snapshot.jobs[0].suspend = false;
+    step(&mut snapshot, at(22));
+    assert_eq!(snapshot.jobs[0].status.promise, None);
+}
+
+#[test]
 fn a_missing_image_is_told_and_restarts_nothing() {
     let mut snapshot = queue("a:1", vec![job("train", 1)]);
     step(&mut snapshot, at(0));
