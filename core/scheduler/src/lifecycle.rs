@@ -108,6 +108,7 @@ impl<'a> Draft<'a> {
 
     /// Holds no nodes.
     fn idle(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
+        self.learn_acknowledged();
         let mut left = true;
         for pod in self.view.pods.values().filter(|pod| !ledger.is_out(pod)) {
             left = false;

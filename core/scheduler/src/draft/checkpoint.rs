@@ -12,13 +12,20 @@ impl Draft<'_> {
     /// Takes over what the attempt that ends is known to have saved: what it acknowledged when it was
     /// asked to stop, else what it reported last.
     pub(super) fn learn_saved(&mut self) {
-        match self.acknowledged() {
-            Some(ack) => {
-                let text = format!("Step {} was acknowledged at the interruption", ack.step);
-                self.learn(ack, ACKNOWLEDGED, &text);
-            }
-            None => self.learn_report(),
+        if !self.learn_acknowledged() {
+            self.learn_report();
         }
+    }
+
+    /// Takes over what its newest attempt acknowledged, if it did. Pods that a deposed leader created
+    /// may do so only when the attempt is long over.
+    pub(crate) fn learn_acknowledged(&mut self) -> bool {
+        let Some(ack) = self.acknowledged() else {
+            return false;
+        };
+        let text = format!("Step {} was acknowledged at the interruption", ack.step);
+        self.learn(ack, ACKNOWLEDGED, &text);
+        true
     }
 
     /// The checkpoint that the gang acknowledged when it was asked to stop.

@@ -196,6 +196,21 @@ fn an_acknowledgement_is_recorded_whatever_else_ended_the_attempt() {
     }
 }
 
+#[test]
+fn an_acknowledgement_that_comes_after_the_end_of_its_attempt_is_recorded() {
+    let mut snapshot = running(2);
+    fail(&mut snapshot.pods[1], 1, at(9));
+    let plan = decide(&snapshot, at(10));
+    // The leader stops after its record. The survivor is drained, and saves.
+    let mut plan = plan;
+    let is_record = |action: &Action| matches!(action, Action::Record { .. });
+    plan.jobs[0].actions.retain(is_record);
+    apply(&mut snapshot, &plan, at(10));
+    let ack = acknowledge(&mut snapshot);
+    let plan = decide(&snapshot, at(20));
+    assert_eq!(recorded(&plan, "train").last_checkpoint, Some(ack));
+}
+
 /// The newest attempt gets its nodes again and its program cannot go on for this reason; what is recorded then.
 fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &Cause) -> Status {
     let mut pod = snapshot.pods[0].clone();
