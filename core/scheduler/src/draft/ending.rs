@@ -131,7 +131,14 @@ impl<'a> Draft<'a> {
                 status.refusals = status.refusals.saturating_add(1);
                 (self.policy.blocked_backoff, status.refusals)
             }
-            _ => (self.policy.replan_backoff, status.replans),
+            EndCause::NodeLost
+            | EndCause::NodeRefused
+            | EndCause::PodEnded
+            | EndCause::NotBound
+            | EndCause::Silent
+            | EndCause::ProgramFailed
+            | EndCause::Beaten
+            | EndCause::Other => (self.policy.replan_backoff, status.replans),
         };
         status.retry_at = Some(backoff.after(self.now, count));
     }
