@@ -111,7 +111,7 @@ impl Board {
     }
 }
 
-/// The engine's end: it leaves a snapshot where somebody has asked for one, at most once in [`REFRESH`].
+/// The engine's end: it leaves a snapshot where somebody has asked for one, at most once in `REFRESH`.
 #[derive(Debug)]
 pub struct Snapshots {
     board: Arc<Board>,

@@ -371,7 +371,7 @@ fn only_what_the_operator_signed_says_where_an_attempt_runs() {
         |map| map["metadata"]["labels"]["fireflyer.dev/job"] = json!("other"),
         |map| map["metadata"]["ownerReferences"] = json!([]),
         |map| {
-            map["metadata"]["ownerReferences"][0]["apiVersion"] = json!("fireflyer.development/v1")
+            map["metadata"]["ownerReferences"][0]["apiVersion"] = json!("fireflyer.development/v1");
         },
     ];
     for forge in none_of_ours {

@@ -442,7 +442,7 @@ async fn a_replica_that_lost_the_lead_shows_no_jobs_and_no_nodes() {
         shutdown.cancel();
     };
     let both = async { tokio::join!(leading, deposed) };
-    tokio::time::timeout(Duration::from_secs(60), both)
+    tokio::time::timeout(Duration::from_secs(60), Box::pin(both))
         .await
         .unwrap();
 }
