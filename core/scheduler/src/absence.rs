@@ -14,13 +14,13 @@ pub(crate) fn doubts(ledger: &Ledger<'_>) -> Vec<Absent> {
     let mut doubts = Vec::new();
     for (key, view) in ledger.views() {
         if !ledger.is_untouchable(key) && !ledger.is_under_way(key) {
-            doubts.extend(of_job(key, view).into_iter().take(ASKED));
+            doubts.extend(of_job(key, view, ledger).into_iter().take(ASKED));
         }
     }
     doubts
 }
 
-fn of_job(key: &JobKey, view: &JobView<'_>) -> Vec<Absent> {
+fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> {
     let Some(job) = view.job else {
         let kept = view.pods.values().any(|pod| pod.finalizer || pod.unowned);
         return kept.then(|| Absent::Job(key.clone())).into_iter().collect();
@@ -52,10 +52,12 @@ fn of_job(key: &JobKey, view: &JobView<'_>) -> Vec<Absent> {
             number,
         }];
     };
-    // While the gang is being created, that its pods are missing is no news.
-    let mut ranks = view.places(found).map(|(rank, _)| rank);
-    let first = ranks.find(|rank| !begins && missing(rank));
-    first.map(pod).into_iter().collect()
+    // While the gang is being created, that its pods are missing is no news, unless they are to be created no more.
+    let over = !begins || job.problem.is_some() || ledger.is_beaten(key);
+    let ends = |node| over || !ledger.can_take_pod(node);
+    let mut places = view.places(found);
+    let first = places.find(|(rank, node)| missing(rank) && ends(node));
+    first.map(|(rank, _)| pod(rank)).into_iter().collect()
 }
 
 impl JobView<'_> {

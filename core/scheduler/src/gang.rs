@@ -50,6 +50,20 @@ pub(crate) fn judge<'a>(
         return Verdict::Done;
     }
     if ledger.is_beaten(&attempt.job) {
+        // A pod that is not seen may be there, and the gang train.
+        let unseen = |(rank, _): (u32, &NodeName)| {
+            let job = attempt.job.clone();
+            let number = attempt.number;
+            let absent = Absent::Pod {
+                job,
+                attempt: number,
+                rank,
+            };
+            !view.pods.contains_key(&(number, rank)) && !ledger.is_absent(&absent)
+        };
+        if view.places(attempt).next().is_some_and(unseen) {
+            return Verdict::Joining;
+        }
         let message = "another attempt was given the same nodes first".to_owned();
         return Verdict::Lost {
             node: None,

@@ -11,7 +11,7 @@ use crate::gang::Wake;
 use crate::node::{State, States};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
-use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, Snapshot, Stuck};
+use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
 use crate::status::{Checkpoint, Phase};
 use crate::time::Timestamp;
 
@@ -167,8 +167,11 @@ impl<'a> Ledger<'a> {
             .iter()
             .filter_map(|(key, view)| {
                 let phase = view.job?.status.phase;
-                let settled = matches!(phase, Phase::Running | Phase::Interrupting);
                 let attempt = view.holding()?;
+                // It may train before that is recorded.
+                let trains = |pod: &Pod| pod.state == PodState::Running;
+                let settled = matches!(phase, Phase::Running | Phase::Interrupting)
+                    || view.gang(attempt.number).any(trains);
                 let nodes: Vec<_> = view.places(attempt).map(|(_, node)| node).collect();
                 Some((!settled, attempt.created, *key, attempt, nodes))
             })

@@ -15,7 +15,7 @@ use crate::gang::{Verdict, Wake, judge};
 use crate::ledger::Ledger;
 use crate::node::{State, Wish};
 use crate::plan::Action;
-use crate::snapshot::{Absent, Attempt, Pod, PodState};
+use crate::snapshot::{Absent, Attempt, Pod};
 use crate::status::Phase;
 use crate::time::Timestamp;
 
@@ -198,7 +198,18 @@ impl<'a> Draft<'a> {
 
     /// Creates the pods that are missing, if their nodes can still take them.
     fn complete(&mut self, attempt: &Attempt, ranks: Vec<u32>, ledger: &Ledger<'a>) {
+        // A pod that is not seen may be there, and with it the whole gang.
+        let is_gone = |rank: u32| {
+            ledger.is_absent(&Absent::Pod {
+                job: attempt.job.clone(),
+                attempt: attempt.number,
+                rank,
+            })
+        };
         if let Some(problem) = &self.job.problem {
+            if !ranks.first().is_some_and(|rank| is_gone(*rank)) {
+                return;
+            }
             // Its pods are refused everywhere, so it must not keep nodes from others.
             self.lost(None, EndCause::Other, problem.message.clone(), ledger);
             return;
@@ -215,6 +226,9 @@ impl<'a> Draft<'a> {
             .filter(|(rank, _)| ranks.contains(rank))
         {
             if !ledger.can_take_pod(name) {
+                if !is_gone(rank) {
+                    return;
+                }
                 let message = format!("node {name} can take no pod any more");
                 self.lost(Some(name.clone()), EndCause::NotBound, message, ledger);
                 return;
@@ -244,13 +258,8 @@ impl<'a> Draft<'a> {
             return;
         }
         self.record();
-        // Before the whole gang trains there is nothing to save.
-        let trains = gang.iter().any(|pod| pod.state == PodState::Running);
-        let grace = if trains {
-            self.job.grace
-        } else {
-            ledger.policy().survivor_grace
-        };
+        // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
+        let grace = self.job.grace;
         for pod in gang.into_iter().filter(|pod| !ledger.is_out(pod)) {
             match ledger.gives_up_at(pod) {
                 Some(when) => drop(ledger.is_over_for_pods(when, wake)),

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use scheduler::{Absent, Phase, PodState, Policy, Snapshot, Timestamp};
+use scheduler::{Absent, Action, Phase, PodState, Policy, Snapshot, Timestamp, Wish};
 
-use crate::build::{at, job, key};
+use crate::build::{GRACE, at, job, key};
 use crate::decisions::{decide, placed, queue, recorded};
 use crate::gangs::running;
 
@@ -35,6 +35,40 @@ fn a_pod_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
     snapshot.absent = [pod(1)].into();
     let status = recorded(&decide(&snapshot, at(9)), "train");
     assert_eq!(status.phase, Phase::Restarting);
+}
+
+#[test]
+fn a_gang_whose_pods_are_not_seen_is_not_given_up_because_its_nodes_can_take_none() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.pods.clear();
+    // A deposed leader has created its pods, and one of its nodes has been cordoned since.
+    snapshot.nodes[1].wish = Some(Wish::Cordoned);
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert_eq!(plan.confirm, [pod(1)]);
+    confirm(&mut snapshot, at(9));
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+}
+
+#[test]
+fn a_gang_that_is_not_seen_to_train_has_its_whole_grace() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].status.phase = Phase::Starting;
+    snapshot.jobs[0].suspend = true;
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Starting;
+    }
+    let plan = decide(&snapshot, at(9));
+    let graces = plan.jobs[0]
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::DeletePod { grace, .. } => Some(*grace),
+            _ => None,
+        });
+    assert_eq!(graces.collect::<Vec<_>>(), [GRACE; 2]);
 }
 
 #[test]

@@ -314,6 +314,8 @@ fn a_job_whose_pods_are_refused_gives_its_nodes_to_others() {
         reason: "Refused",
         message: "the API server refuses its objects: quota".to_owned(),
     });
+    assert!(decide(&snapshot, at(1)).is_empty(), "its pod may be there");
+    confirm(&mut snapshot, at(1));
     let plan = decide(&snapshot, at(1));
     let status = recorded(&plan, "train");
     assert_eq!(
