@@ -11,7 +11,7 @@ use crate::crowd::is_over;
 use crate::world::{Clocks, Crash, Deed, Event, Program, World};
 
 /// Two jobs that train for some minutes, and nothing that could disturb them.
-fn healthy(rng: &mut Rng) -> World {
+pub(crate) fn healthy(rng: &mut Rng) -> World {
     let mut world = World::new(rng, nodes("a:5 b:4"));
     for (name, size) in [("one", rng.range(1..5)), ("two", rng.range(1..5))] {
         let mut one = job(name, u32::try_from(size).unwrap());

@@ -24,5 +24,6 @@ mod properties;
 mod repeated;
 mod shrunken;
 mod speed;
+mod stale;
 mod under_way;
 mod world;

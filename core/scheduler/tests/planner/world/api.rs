@@ -44,22 +44,19 @@ impl World {
                 rank,
                 node,
                 finalizer,
-            } => {
-                self.create_pod((key.clone(), attempt, rank), node, finalizer);
-                Ok(())
-            }
+            } => self.create_pod((key.clone(), attempt, rank), node, finalizer),
             Action::DeletePod {
                 attempt,
                 rank,
                 grace,
             } => {
-                let id = (key.clone(), attempt, rank);
+                let id = self.hit((key.clone(), attempt, rank));
                 self.nobody_healthy_is_killed(&id, grace);
                 self.delete_pod(&id, grace);
                 Ok(())
             }
             Action::StripPod { attempt, rank } => {
-                let id = (key.clone(), attempt, rank);
+                let id = self.hit((key.clone(), attempt, rank));
                 if let Some(running) = self.pods.get_mut(&id) {
                     running.pod.finalizer = false;
                 }
@@ -67,7 +64,7 @@ impl World {
                 Ok(())
             }
             Action::DeleteAttempt { attempt } => {
-                let id = (key.clone(), attempt);
+                let id = self.hit_attempt((key.clone(), attempt));
                 // The Secret first, in a write of its own.
                 if !self.keys.remove(&id) {
                     self.attempts.remove(&id);
@@ -109,7 +106,9 @@ impl World {
 
     fn create_attempt(&mut self, key: &JobKey, new: NewAttempt) -> Result<(), Conflict> {
         let id = (key.clone(), new.number);
-        if self.attempts.contains_key(&id) {
+        let names = self.attempts.keys();
+        let mut names = names.map(|(job, number)| (&job.namespace, &job.name, *number));
+        if names.any(|taken| taken == (&key.namespace, &key.name, new.number)) {
             return Err(Conflict);
         }
         let attempt = Attempt {
@@ -129,9 +128,14 @@ impl World {
         Ok(())
     }
 
-    fn create_pod(&mut self, id: PodId, node: topology::NodeName, finalizer: bool) {
-        if self.pods.contains_key(&id) {
-            return;
+    fn create_pod(
+        &mut self,
+        id: PodId,
+        node: topology::NodeName,
+        finalizer: bool,
+    ) -> Result<(), Conflict> {
+        if let Some(taken) = self.of_that_name(&id) {
+            return if taken == id { Ok(()) } else { Err(Conflict) };
         }
         let (job, attempt, rank) = id.clone();
         if !self.operator.haunted {
@@ -162,6 +166,32 @@ impl World {
         );
         let delay = self.delay(10, 800);
         self.queue.after(delay, Event::Bind(id));
+        Ok(())
+    }
+
+    /// The pod that has the name of this one, perhaps of a later job.
+    fn of_that_name(&self, (job, attempt, rank): &PodId) -> Option<PodId> {
+        let mut found = self.pods.keys().filter(|(other, number, place)| {
+            let named = (&other.namespace, &other.name) == (&job.namespace, &job.name);
+            named && (number, place) == (attempt, rank)
+        });
+        found.next().cloned()
+    }
+
+    /// The pod that a deletion hits.
+    fn hit(&self, id: PodId) -> PodId {
+        let found = self.deletes_by_name.then(|| self.of_that_name(&id));
+        found.flatten().unwrap_or(id)
+    }
+
+    /// The attempt that a deletion hits.
+    fn hit_attempt(&self, id: (JobKey, u32)) -> (JobKey, u32) {
+        let mut attempts = self.attempts.keys();
+        let named = |(job, number): &&(JobKey, u32)| {
+            (&job.namespace, &job.name, *number) == (&id.0.namespace, &id.0.name, id.1)
+        };
+        let found = self.deletes_by_name.then(|| attempts.find(named).cloned());
+        found.flatten().unwrap_or(id)
     }
 
     /// An object whose owner is gone does not live long.
@@ -242,6 +272,14 @@ impl World {
                     stored.version += 1;
                 }
                 self.forget_if_deleted(&key);
+            }
+            Deed::Create(job, program) => {
+                let named = |key: &JobKey| (key.namespace.clone(), key.name.clone());
+                if self.jobs.keys().any(|key| named(key) == named(&job.key)) {
+                    self.after(1, Deed::Create(job, program));
+                } else {
+                    self.submit(*job, program);
+                }
             }
             Deed::Cordon(name, cordoned) => {
                 if let Some(machine) = self.machines.get_mut(&name) {

@@ -107,7 +107,10 @@ impl World {
             self.attempts.get(&(job.clone(), attempt)),
             self.jobs.get(&job),
         ) {
-            (Some(found), Some(stored)) if stored.job.status.attempt == attempt => {
+            (Some(found), Some(stored))
+                if stored.job.status.attempt == attempt
+                    && stored.job.status.phase.holds_nodes() =>
+            {
                 found.nodes.len()
             }
             _ => return,

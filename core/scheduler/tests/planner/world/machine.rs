@@ -180,6 +180,11 @@ impl World {
         gangs.into_values().map(Arc::new).collect()
     }
 
+    /// Whether it counts what is ended. Where leaders see everything at once, not after a deposed one has come back.
+    fn counts(&self) -> bool {
+        self.copies.is_some() || !self.operator.haunted
+    }
+
     /// Nobody ends a gang that trains, unless it is asked to save.
     pub(super) fn nobody_healthy_is_killed(&self, id: &PodId, grace: Duration) {
         let (job, attempt, rank) = id;
@@ -188,7 +193,7 @@ impl World {
         };
         let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
         let member = !self.out(job, *attempt).contains(rank);
-        if current && member && grace < stored.job.grace && !self.operator.haunted {
+        if current && member && grace < stored.job.grace && self.counts() {
             let whole = self.is_whole(job, *attempt);
             assert!(!whole, "a healthy gang is ended\n{}", self.describe());
         }

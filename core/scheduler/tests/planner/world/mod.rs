@@ -3,6 +3,7 @@
 //! planner that can be killed after any write. Every run with the same seed is the same.
 
 mod api;
+mod copies;
 mod kubelet;
 mod machine;
 mod operator;
@@ -15,6 +16,7 @@ use scheduler::{Absent, Attempt, Job, JobKey, Node, Pod, Policy, Ready, Snapshot
 use sim::{Queue, Rng};
 use topology::NodeName;
 
+pub(crate) use copies::{Copies, Kind};
 pub(crate) use machine::Machine;
 pub(crate) use operator::{Crash, Operator};
 
@@ -67,6 +69,9 @@ pub(crate) enum Event {
     Haunt,
     /// A read of the operator arrives.
     Read(Absent),
+    /// Watches tell the leader what is due; one says nothing for a while.
+    Tell,
+    Hang(Kind, Duration),
 }
 
 /// What people do.
@@ -74,6 +79,8 @@ pub(crate) enum Event {
 pub(crate) enum Deed {
     Suspend(JobKey, bool),
     Delete(JobKey),
+    /// Creates a job as soon as its name is free.
+    Create(Box<Job>, Program),
     Cordon(NodeName, bool),
     /// What an autoscaler does: a Node with a finalizer is deleted.
     DeleteNode(NodeName),
@@ -159,6 +166,10 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<PodId, Running>,
     pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
     pub(crate) operator: Operator,
+    /// What the leader knows, if that is not everything.
+    pub(crate) copies: Option<Copies>,
+    /// Whether deletions hit whatever has the name, though it belongs to a later job.
+    pub(crate) deletes_by_name: bool,
     pub(crate) clocks: Clocks,
     /// Writes to the API by operators.
     pub(crate) writes: u64,
@@ -185,6 +196,8 @@ impl World {
             pods: BTreeMap::new(),
             runs: BTreeMap::new(),
             operator: Operator::default(),
+            copies: None,
+            deletes_by_name: false,
             clocks: Clocks::default(),
             writes: 0,
             gone: Vec::new(),
@@ -240,7 +253,7 @@ impl World {
     }
 
     fn objects(&self) -> Snapshot {
-        Snapshot {
+        let mut snapshot = Snapshot {
             nodes: self
                 .machines
                 .values()
@@ -265,7 +278,9 @@ impl World {
             heard: self.heard(),
             under_way: self.operator.under_way(),
             ..Snapshot::default()
-        }
+        };
+        self.as_copied(&mut snapshot);
+        snapshot
     }
 
     /// Runs until the condition holds; panics if it never does.
@@ -372,7 +387,10 @@ impl World {
             Event::Wake => self.changed(),
             Event::Haunt => self.haunt(),
             Event::Read(object) => self.read(object),
+            Event::Tell => self.tell(),
+            Event::Hang(kind, length) => self.hang(kind, length),
         }
+        self.note();
     }
 
     /// What must hold after every single event.

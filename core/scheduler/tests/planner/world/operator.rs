@@ -9,6 +9,11 @@ use scheduler::{Absent, Action, JobKey, JobPlan, Sights};
 
 use super::{Event, World};
 
+/// What exists and is still missed is read again after so long.
+const READ_AGAIN: Duration = Duration::from_secs(2);
+/// Then it looks although nothing has happened.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
 /// When operators are killed, and what becomes of what they still had to write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crash {
@@ -63,6 +68,10 @@ impl Operator {
 impl World {
     /// Plans, also while earlier plans are being written.
     pub(crate) fn plan(&mut self) {
+        if !self.has_listed() {
+            self.queue.after(Duration::from_secs(1), Event::Plan);
+            return;
+        }
         self.operator.dirty = false;
         self.operator.plans += 1;
         let mut snapshot = self.objects();
@@ -88,7 +97,7 @@ impl World {
             }
         }
         for plan in plan.jobs {
-            let version = self.jobs.get(&plan.job).map_or(0, |stored| stored.version);
+            let version = self.known_version(&plan.job);
             let left = Left {
                 actions: plan.actions.clone().into(),
                 plan: Arc::new(plan),
@@ -96,7 +105,9 @@ impl World {
             };
             self.operator.left.insert(left.plan.job.clone(), left);
         }
-        if let Some(wake) = plan.wake_at {
+        // News wakes it; that a kind has become fresh again is none.
+        let look = snapshot.is_stale.then(|| now + LONGEST_SLEEP);
+        if let Some(wake) = plan.wake_at.into_iter().chain(look).min() {
             assert!(
                 wake > now,
                 "it would wake at once, for ever\n{}",
@@ -127,7 +138,7 @@ impl World {
     /// One write of one job, chosen at random: jobs are applied side by side.
     pub(crate) fn write(&mut self) {
         let mut left = std::mem::take(&mut self.operator.left);
-        let wrote = self.write_one(&mut left);
+        let wrote = self.write_one(&mut left, true);
         self.operator.left = left;
         if wrote && self.operator.crash.after.contains(&self.writes) {
             self.crash();
@@ -136,7 +147,7 @@ impl World {
         }
     }
 
-    fn write_one(&mut self, left: &mut BTreeMap<JobKey, Left>) -> bool {
+    fn write_one(&mut self, left: &mut BTreeMap<JobKey, Left>, leads: bool) -> bool {
         let Some(index) = (!left.is_empty()).then(|| self.rng.below(left.len())) else {
             return false;
         };
@@ -150,7 +161,19 @@ impl World {
         {
             job.actions.push_front(action.clone());
         }
-        let done = self.perform(&key, action, &mut job.version);
+        let is_sent = match &action {
+            Action::DeletePod { attempt, rank, .. } if leads => {
+                self.knows_pod(&key, *attempt, *rank)
+            }
+            _ => true,
+        };
+        let done = match is_sent {
+            true => self.perform(&key, action.clone(), &mut job.version),
+            false => Ok(()),
+        };
+        if leads && is_sent {
+            self.saw(&key, &action, done.is_err());
+        }
         self.writes += 1;
         if done.is_ok() && !job.actions.is_empty() {
             left.insert(key, job);
@@ -170,7 +193,15 @@ impl World {
                 self.pods.contains_key(&(job.clone(), *attempt, *rank))
             }
         };
-        if self.operator.reading.remove(&object) && !exists {
+        if !self.operator.reading.contains(&object) {
+            return;
+        }
+        if !self.has_read(&object) {
+            self.queue.after(READ_AGAIN, Event::Read(object));
+            return;
+        }
+        self.operator.reading.remove(&object);
+        if !exists {
             self.operator.absent.insert(object);
         }
         self.changed();
@@ -189,6 +220,7 @@ impl World {
         self.queue.after(vacancy, Event::Plan);
         // Whoever leads next knows nothing but what it sees, and sidecars take a moment to find it.
         self.operator.sights = Sights::default();
+        self.forget_own_writes(self.queue.now() + vacancy);
         self.operator.deaf_until = self.queue.now() + vacancy + self.delay(200, 3000);
         self.queue.at(self.operator.deaf_until, Event::Listen);
         if let Some(returns) = self.operator.crash.returns {
@@ -203,6 +235,6 @@ impl World {
         let Some(mut left) = self.operator.ghosts.pop_front() else {
             return;
         };
-        while self.write_one(&mut left) {}
+        while self.write_one(&mut left, false) {}
     }
 }

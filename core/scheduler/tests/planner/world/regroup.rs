@@ -51,6 +51,7 @@ impl World {
             ..Membership::default()
         });
         stored.version += 1;
+        self.saw_job(job);
         self.changed();
     }
 
@@ -111,6 +112,7 @@ impl World {
             });
             stored.version += 1;
         }
+        self.saw_job(&job);
         self.changed();
         // Perhaps only the lost had not started.
         self.train(job, attempt);
