@@ -53,6 +53,39 @@ fn a_gang_whose_pods_are_not_seen_is_not_given_up_because_its_nodes_can_take_non
 }
 
 #[test]
+fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_train() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.attempts[0].created = at(5);
+    let mut other = snapshot.jobs[0].clone();
+    other.key = key("other");
+    other.nodes = 1;
+    let mut older = snapshot.attempts[0].clone();
+    older.job = key("other");
+    older.nodes.truncate(1);
+    older.created = at(1);
+    snapshot.jobs.push(other);
+    snapshot.attempts.push(older);
+    let fate = |snapshot: &Snapshot, name: &str| {
+        let plan = decide(snapshot, at(9));
+        let is_ended = |action: &Action| match action {
+            Action::Record { status, .. } => status.phase == Phase::Restarting,
+            _ => false,
+        };
+        let mut plans = plan.jobs.iter().filter(|plan| *plan.job.name == *name);
+        plans.any(|plan| plan.actions.iter().any(is_ended))
+    };
+    // That its pods run is seen, though not recorded.
+    assert!(!fate(&snapshot, "train"));
+    snapshot.pods.clear();
+    assert!(!fate(&snapshot, "train"), "they are not seen");
+    assert!(decide(&snapshot, at(9)).confirm.contains(&pod(0)));
+    confirm(&mut snapshot, at(9));
+    assert!(fate(&snapshot, "train"));
+    assert!(!fate(&snapshot, "other"));
+}
+
+#[test]
 fn a_gang_that_is_not_seen_to_train_has_its_whole_grace() {
     let mut snapshot = running(2);
     snapshot.jobs[0].status.phase = Phase::Starting;
