@@ -41,7 +41,7 @@ pub(super) struct State {
     pub(super) held: Option<&'static str>,
     /// How many are held back.
     pub(super) waiting: usize,
-    /// Whose path contains this is refused.
+    /// A write whose path contains this is refused.
     pub(super) refused: Option<&'static str>,
     /// The server dies after so many writes: the answer to the last does not come.
     pub(super) dies_after: Option<usize>,
@@ -105,9 +105,10 @@ impl State {
 
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
         let key = path.trim_end_matches("/status").to_owned();
-        if self
-            .refused
-            .is_some_and(|refused| path_of(method, path, body).contains(refused))
+        if *method != Method::GET
+            && self
+                .refused
+                .is_some_and(|refused| path_of(method, path, body).contains(refused))
         {
             return failure(403, "Forbidden");
         }
