@@ -16,3 +16,21 @@ pub(crate) fn response((code, body): (u16, Value)) -> Response<Body> {
     let body = Body::from(body.to_string().into_bytes());
     Response::builder().status(code).body(body).unwrap()
 }
+
+/// What a JSON merge patch makes of a value.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(name);
+        } else {
+            merge(&mut target[name.as_str()], value);
+        }
+    }
+}

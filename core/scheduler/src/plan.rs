@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use topology::{Leaf, NodeName, Zone};
 
-use crate::node::Storm;
 #[cfg(doc)]
 use crate::snapshot::Snapshot;
 use crate::snapshot::{Absent, JobKey};
@@ -30,8 +29,6 @@ pub struct Plan {
     pub confirm: Vec<Absent>,
     /// What gangs that may go on without lost nodes have to know. Stays until they have.
     pub gone: Vec<Gone>,
-    /// Where many nodes stopped being Ready at once. For people: nothing is ended by it.
-    pub storms: Vec<Storm>,
 }
 
 /// Members of a gang that are known to be gone: the others need not wait for them.

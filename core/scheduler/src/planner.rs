@@ -75,7 +75,6 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         wake_at: wake.get(),
         confirm: doubts(&ledger),
         gone: gone(&ledger),
-        storms: ledger.states().storms().to_vec(),
     }
 }
 

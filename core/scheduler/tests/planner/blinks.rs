@@ -41,6 +41,15 @@ fn takeovers(rng: &mut Rng) -> Crash {
     }
 }
 
+/// Every job has ended well in its first attempt.
+pub(crate) fn undisturbed(world: &World) {
+    for stored in world.jobs.values() {
+        let status = &stored.job.status;
+        let fate = (status.phase, status.attempt, status.restarts);
+        assert_eq!(fate, (Phase::Succeeded, 1, 0), "{}", world.describe());
+    }
+}
+
 /// Nodes stop being Ready for a while, one by one or all at once, though everything on them lives.
 fn blink(rng: &mut Rng, world: &mut World) {
     let names: Vec<NodeName> = world.machines.keys().cloned().collect();
@@ -80,11 +89,7 @@ fn no_gang_that_trains_is_ended_because_nodes_blink() {
         blink(rng, &mut world);
         world.run_until("every job ended", is_over);
         world.settle();
-        for stored in world.jobs.values() {
-            let status = &stored.job.status;
-            let fate = (status.phase, status.attempt, status.restarts);
-            assert_eq!(fate, (Phase::Succeeded, 1, 0), "{}", world.describe());
-        }
+        undisturbed(&world);
     });
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, Wish, plan};
+use scheduler::{Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan};
 use topology::NodeName;
 
 use crate::build::{GRACE, at, job, nodes};
@@ -241,9 +241,9 @@ fn many_nodes_at_once_are_told_and_end_nothing_that_is_heard() {
     for node in &mut snapshot.nodes {
         node.ready = Ready::Unknown;
     }
-    let plan = decide(&snapshot, at(50));
-    assert!(plan.is_empty());
-    let storm = &plan.storms[0];
+    assert!(decide(&snapshot, at(50)).is_empty());
+    let states = States::new(&snapshot, &Policy::default(), at(50));
+    let storm = &states.storms()[0];
     assert_eq!((storm.not_ready, storm.heard, storm.of), (7, 6, 7));
 }
 

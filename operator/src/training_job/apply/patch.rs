@@ -54,27 +54,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::merge;
 
     fn status(value: Value) -> TrainingJobStatus {
         serde_json::from_value(value).unwrap()
-    }
-
-    /// What the API server makes of a merge patch.
-    fn merge(target: &mut Value, patch: &Value) {
-        let Value::Object(patch) = patch else {
-            target.clone_from(patch);
-            return;
-        };
-        if !target.is_object() {
-            *target = json!({});
-        }
-        for (name, value) in patch {
-            if value.is_null() {
-                target.as_object_mut().unwrap().remove(name);
-            } else {
-                merge(&mut target[name.as_str()], value);
-            }
-        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use wire::termination::TerminationMessage;
 use crate::cluster::{Cluster, key_of, version_of};
 use crate::mirror::{Kept, Mirror};
 use crate::proof::Masters;
-use crate::testing::{failure, response};
+use crate::testing::{failure, merge, response};
 use crate::training_job::kept::KeptJob;
 use crate::training_job::translate;
 use crate::watch as watches;
@@ -155,24 +155,6 @@ impl State {
                 (200, json!({"kind": "Status", "status": "Success"}))
             }
             _ => (200, object),
-        }
-    }
-}
-
-/// What a JSON merge patch makes of a value.
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (name, value) in patch {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(name);
-        } else {
-            merge(&mut target[name.as_str()], value);
         }
     }
 }
