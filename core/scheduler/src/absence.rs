@@ -2,6 +2,8 @@
 //! absence ends nothing before a read of the API server has confirmed it: the plan names what is to
 //! be read, and the next one acts on what was not found.
 
+use std::collections::BTreeSet;
+
 use crate::ledger::{JobView, Ledger};
 use crate::snapshot::{Absent, JobKey};
 use crate::status::Phase;
@@ -11,13 +13,30 @@ const ASKED: usize = 16;
 
 /// What is to be read before the absence of it may count.
 pub(crate) fn doubts(ledger: &Ledger<'_>) -> Vec<Absent> {
-    let mut doubts = Vec::new();
+    let mut doubts = BTreeSet::new();
     for (key, view) in ledger.views() {
-        if !ledger.is_untouchable(key) && !ledger.is_under_way(key) {
-            doubts.extend(of_job(key, view, ledger).into_iter().take(ASKED));
+        if ledger.is_untouchable(key) || ledger.is_under_way(key) {
+            continue;
         }
+        let missed = of_job(key, view, ledger).into_iter();
+        // What is confirmed is named for as long as it counts, and leaves room for what is not.
+        let (known, open): (Vec<_>, Vec<_>) = missed
+            .chain(nodes_of(view, ledger))
+            .partition(|object| ledger.is_absent(object));
+        doubts.extend(known);
+        doubts.extend(open.into_iter().take(ASKED));
     }
-    doubts
+    doubts.into_iter().collect()
+}
+
+/// Nodes that the job's attempt holds or its pods are on, and that have no object.
+fn nodes_of(view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> {
+    let held = view.holding();
+    let held = held.into_iter().flat_map(|attempt| view.places(attempt));
+    let pods = view.pods.values().filter(|pod| !pod.terminal);
+    let nodes = held.map(|(_, node)| node).chain(pods.map(|pod| &pod.node));
+    let missed = nodes.filter(|node| ledger.states().is_in_doubt(node));
+    missed.map(|node| Absent::Node(node.clone())).collect()
 }
 
 fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> {

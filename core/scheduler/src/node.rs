@@ -8,7 +8,7 @@ use std::sync::Arc;
 use topology::{Class, NodeName, Zone};
 
 use crate::policy::Policy;
-use crate::snapshot::{Node, Snapshot};
+use crate::snapshot::{Absent, Node, Snapshot};
 use crate::time::Timestamp;
 
 /// The condition `Ready` of a Node.
@@ -222,13 +222,16 @@ fn join(facts: Facts<'_>) -> State {
 }
 
 static GONE: State = State::Lost { why: Why::Gone };
-static GONE_AND_HEARD: State = State::NoNewWork { why: Why::Gone };
+/// Its sidecar is heard, or no read has confirmed yet that it is gone.
+static GONE_AT_MOST: State = State::NoNewWork { why: Why::Gone };
 
 /// The states of all nodes.
 #[derive(Debug)]
 pub struct States<'a> {
     known: BTreeMap<&'a NodeName, State>,
     heard: BTreeSet<&'a NodeName>,
+    /// Nodes that a read has not found.
+    absent: BTreeSet<&'a NodeName>,
     storms: Vec<Storm>,
     wake: Option<Timestamp>,
 }
@@ -281,9 +284,14 @@ impl<'a> States<'a> {
             });
             known.insert(&node.name, state);
         }
+        let absent = snapshot.absent.iter().filter_map(|object| match object {
+            Absent::Node(node) => Some(node),
+            Absent::Job(_) | Absent::Attempt { .. } | Absent::Pod { .. } => None,
+        });
         Self {
             known,
             heard,
+            absent: absent.collect(),
             storms,
             wake,
         }
@@ -292,10 +300,16 @@ impl<'a> States<'a> {
     /// The state of a node, also of one that has no object.
     pub fn of(&self, node: &NodeName) -> &State {
         let known = self.known.get(node);
-        known.unwrap_or_else(|| match self.heard.contains(node) {
-            true => &GONE_AND_HEARD,
-            false => &GONE,
+        let is_gone = !self.heard.contains(node) && self.absent.contains(node);
+        known.unwrap_or(match is_gone {
+            true => &GONE,
+            false => &GONE_AT_MOST,
         })
+    }
+
+    /// Whether a node has no object and nobody hears it: a read has to confirm that it is gone.
+    pub(crate) fn is_in_doubt(&self, node: &NodeName) -> bool {
+        !self.known.contains_key(node) && !self.heard.contains(node)
     }
 
     /// Whether what ran on the node is not there any more.

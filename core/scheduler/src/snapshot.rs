@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 /// The cluster at one moment. The order of the lists does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All nodes of the cluster: one that is missing here is lost, unless its sidecar is heard.
+    /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost, unless its sidecar is heard.
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
@@ -83,6 +83,8 @@ pub struct Node {
 /// An object that is not in the snapshot where one is expected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absent {
+    /// A node that an attempt holds or a pod is pinned to.
+    Node(NodeName),
     /// A job whose pods are still there.
     Job(JobKey),
     /// The ConfigMap of an attempt that holds nodes.

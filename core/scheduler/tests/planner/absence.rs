@@ -121,6 +121,54 @@ fn an_assignment_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too()
 }
 
 #[test]
+fn a_node_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
+    let mut snapshot = running(2);
+    let gone = snapshot.nodes.remove(1).name;
+    let plan = decide(&snapshot, at(9));
+    assert!(plan.is_empty(), "{plan:#?}");
+    assert_eq!(plan.confirm, [Absent::Node(gone)]);
+    confirm(&mut snapshot, at(9));
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+    // What is confirmed stays so for as long as it matters.
+    assert_eq!(decide(&snapshot, at(9)).confirm.len(), 1);
+}
+
+#[test]
+fn a_pod_on_a_node_that_is_not_seen_keeps_its_job_before_a_read_has_missed_the_node() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].deleting = true;
+    snapshot.jobs[0].finalizer = true;
+    for pod in &mut snapshot.pods {
+        pod.delete_by = Some(at(30));
+    }
+    snapshot.nodes.truncate(0);
+    let lets_go = |snapshot: &Snapshot| {
+        let plan = decide(snapshot, at(9));
+        let mut actions = plan.jobs.iter().flat_map(|plan| &plan.actions);
+        actions.any(|action| *action == Action::RemoveFinalizer)
+    };
+    assert!(!lets_go(&snapshot));
+    confirm(&mut snapshot, at(9));
+    assert!(lets_go(&snapshot));
+}
+
+#[test]
+fn of_many_things_that_are_not_seen_all_are_confirmed_in_the_end() {
+    let nodes = 40;
+    let mut snapshot = running(nodes);
+    snapshot.jobs[0].suspend = true;
+    snapshot.jobs[0].shrinks = true;
+    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    snapshot.pods.clear();
+    for _ in 0..nodes {
+        confirm(&mut snapshot, at(9));
+    }
+    let status = recorded(&decide(&snapshot, at(9)), "train");
+    assert_eq!(status.phase, Phase::Suspended);
+}
+
+#[test]
 fn a_gang_has_not_left_before_it_is_sure_that_nobody_can_tell_what_was_saved() {
     let mut snapshot = running(2);
     snapshot.jobs[0].suspend = true;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use scheduler::{Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan};
 use topology::NodeName;
 
+use crate::absence::confirm;
 use crate::build::{GRACE, at, job, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::gangs::{deletions, running};
@@ -107,6 +108,7 @@ fn a_node_whose_object_is_gone_and_that_is_not_heard_is_lost_at_once() {
     let mut snapshot = running(2);
     snapshot.listens_from = at(999);
     snapshot.nodes.remove(1);
+    confirm(&mut snapshot, at(50));
     let status = recorded(&decide(&snapshot, at(50)), "train");
     assert_eq!(
         status.failure.unwrap().message,

@@ -25,11 +25,23 @@ fn late(rng: &mut Rng, world: &mut World) {
     }
 }
 
+/// Nodes that train are not in what the leader knows.
+fn missed(rng: &mut Rng, world: &mut World) {
+    let names: Vec<_> = world.machines.keys().cloned().collect();
+    for name in names {
+        if rng.chance(1, 3) {
+            let at = Duration::from_secs(rng.range(30..400));
+            world.queue.at(at, Event::Miss(name));
+        }
+    }
+}
+
 #[test]
 fn a_gang_that_nothing_disturbs_is_not_ended_by_what_its_leader_sees_late() {
     for_each_seed(40, |rng| {
         let mut world = healthy(rng);
         late(rng, &mut world);
+        missed(rng, &mut world);
         world.run_until("every job ended", is_over);
         world.settle();
         undisturbed(&world);
@@ -63,6 +75,7 @@ fn a_gang_that_nothing_disturbs_trains_to_its_end_whoever_leads_and_however_late
     for_each_seed(40, |rng| {
         let mut world = healthy(rng);
         late(rng, &mut world);
+        missed(rng, &mut world);
         world.operator.crash = takeovers(rng, 40);
         world.run_until("every job ended", is_over);
         world.settle();

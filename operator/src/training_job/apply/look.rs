@@ -10,7 +10,7 @@ use scheduler::{Action, JobKey};
 use super::Applier;
 use crate::cluster::{key_of, version_of};
 use crate::training_job::{translate, write};
-use crate::views::{AttemptView, PodView};
+use crate::views::{AttemptView, NodeView, PodView};
 use crate::watch;
 
 impl Applier {
@@ -55,6 +55,25 @@ impl Applier {
             }
             Err(write::Error::Missing { .. }) => {
                 self.cluster.mirrors().attempts.missing(namespace, name);
+                true
+            }
+            Err(_still_unknown) => false,
+        }
+    }
+
+    /// Whether a node is gone for sure. If it is not, it is seen.
+    pub async fn node_is_absent(&self, name: &str) -> bool {
+        match self.writer.get::<NodeView>("", name).await {
+            Ok(view) => {
+                let (at, version) = (key_of(&view), version_of(&view));
+                let node = translate::node(view, &self.settings.dedicated_taints);
+                if let Some(node) = node {
+                    self.cluster.mirrors().nodes.found(at, version, node);
+                }
+                false
+            }
+            Err(write::Error::Missing { .. }) => {
+                self.cluster.mirrors().nodes.missing("", name);
                 true
             }
             Err(_still_unknown) => false,

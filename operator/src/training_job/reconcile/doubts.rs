@@ -93,6 +93,7 @@ impl Doubts {
 
 async fn is_absent(applier: &Applier, object: &Absent) -> bool {
     match object {
+        Absent::Node(node) => applier.node_is_absent(node.as_str()).await,
         Absent::Job(job) => applier.job_is_absent(job).await,
         Absent::Attempt { job, number } => {
             let name = names::attempt_name(&job.name, *number);

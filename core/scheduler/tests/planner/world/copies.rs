@@ -247,6 +247,15 @@ impl World {
         self.queue.at(until, Event::Tell);
     }
 
+    /// A node is not in what the leader knows, though it exists.
+    pub(super) fn miss(&mut self, name: &NodeName) {
+        if let Some(copies) = &mut self.copies {
+            copies.nodes.told.remove(name);
+            copies.nodes.shown.remove(name);
+            self.changed();
+        }
+    }
+
     /// What has changed will be told.
     pub(super) fn note(&mut self) {
         let Some(mut copies) = self.copies.take() else {
@@ -426,6 +435,10 @@ impl World {
                 let name = name_of(key);
                 copies.jobs.changed(&name);
                 copies.jobs.shown.contains_key(&name) == copies.jobs.truth.contains_key(&name)
+            }
+            Absent::Node(node) => {
+                copies.nodes.found(node);
+                true
             }
             Absent::Attempt { job, number } => {
                 copies.attempts.found(&(name_of(job), *number));

@@ -72,6 +72,8 @@ pub(crate) enum Event {
     /// Watches tell the leader what is due; one says nothing for a while.
     Tell,
     Hang(Kind, Duration),
+    /// The leader's copy of the nodes lacks one.
+    Miss(NodeName),
 }
 
 /// What people do.
@@ -388,6 +390,7 @@ impl World {
             Event::Haunt => self.haunt(),
             Event::Read(object) => self.read(object),
             Event::Tell => self.tell(),
+            Event::Miss(name) => self.miss(&name),
             Event::Hang(kind, length) => self.hang(kind, length),
         }
         self.note();

@@ -187,6 +187,7 @@ impl World {
     /// A read arrives.
     pub(crate) fn read(&mut self, object: Absent) {
         let exists = match &object {
+            Absent::Node(node) => !self.machines[node].gone,
             Absent::Job(job) => self.jobs.contains_key(job),
             Absent::Attempt { job, number } => self.attempts.contains_key(&(job.clone(), *number)),
             Absent::Pod { job, attempt, rank } => {

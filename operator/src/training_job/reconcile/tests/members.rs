@@ -177,7 +177,7 @@ async fn nothing_is_committed_for_an_attempt_that_is_void() {
 }
 
 /// All pods of the only job, with a trainer in this state.
-fn pods_are(state: &mut State, trainer: &Value) {
+pub(super) fn pods_are(state: &mut State, trainer: &Value) {
     for (path, object) in &mut state.objects {
         if path.contains("/pods/") {
             object["status"] = json!({"phase": "Running",

@@ -1,6 +1,7 @@
 //! The loop against an API server in memory: what happens side by side, and what a killed operator
 //! leaves to the next.
 
+mod absence;
 mod api;
 mod forged;
 mod members;
