@@ -34,6 +34,12 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 const PERIOD: Duration = Duration::from_secs(2);
 /// A replica whose mirrors are stale takes a Lease only when nobody else has wanted it for so long.
 const LAST_RESORT: Duration = Duration::from_secs(20);
+/// A leader with stale mirrors gives the Lease up for a fresh replica no sooner than after so long.
+const LEAST_TERM: Duration = Duration::from_secs(60);
+/// Annotation of the Lease: its holder leads with stale mirrors.
+const IS_STALE: &str = "fireflyer.dev/is-stale";
+/// Annotation of such a Lease: this replica has fresh mirrors.
+const YIELD_TO: &str = "fireflyer.dev/yield-to";
 
 /// What this replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +73,10 @@ pub struct Elector {
     cluster: Option<Arc<Cluster>>,
     /// Since when the Lease could be taken, and is not because our mirrors are stale.
     free_since: Option<Instant>,
-    /// Whether it leads with stale mirrors, because nobody else did.
-    is_last_resort: bool,
+    /// Since when it leads with stale mirrors, because nobody else did.
+    last_resort: Option<Instant>,
+    /// Whether a fresh replica has asked for the Lease meanwhile.
+    is_asked_to_yield: bool,
     /// Watches the loop that plans: while it stands still, another replica had better lead.
     watchdog: Option<Watchdog>,
 }
@@ -95,7 +103,8 @@ impl Elector {
             fence: Fence::default(),
             cluster: None,
             free_since: None,
-            is_last_resort: false,
+            last_resort: None,
+            is_asked_to_yield: false,
             watchdog: None,
         }
     }
@@ -125,10 +134,22 @@ impl Elector {
             .as_ref()
             .is_some_and(|cluster| cluster.is_stale());
         if !stale {
-            self.is_last_resort = false;
-            self.free_since = None;
+            self.begin_anew();
         }
         stale
+    }
+
+    fn begin_anew(&mut self) {
+        self.free_since = None;
+        self.last_resort = None;
+        self.is_asked_to_yield = false;
+    }
+
+    /// Whether another replica had better lead.
+    fn yields(&mut self) -> bool {
+        let asked = self.is_asked_to_yield;
+        let stays = |since: Instant| !asked || since.elapsed() < LEAST_TERM;
+        self.is_stale() && !self.last_resort.is_some_and(stays)
     }
 
     /// Whether a Lease that nobody holds is to be taken.
@@ -137,8 +158,11 @@ impl Elector {
             return true;
         }
         let since = *self.free_since.get_or_insert_with(Instant::now);
-        self.is_last_resort = since.elapsed() >= LAST_RESORT;
-        self.is_last_resort
+        if since.elapsed() < LAST_RESORT {
+            return false;
+        }
+        self.last_resort.get_or_insert_with(Instant::now);
+        true
     }
 
     /// Takes part until the token is cancelled; then gives the Lease back if it holds it.
@@ -151,11 +175,12 @@ impl Elector {
                 () = stop.cancelled() => break,
                 _ = period.tick() => {}
             }
-            if renewed.is_some() && self.is_stale() && !self.is_last_resort {
+            if renewed.is_some() && self.yields() {
                 warn!("leaves the lead to a replica whose mirrors are fresh");
                 self.fence.close();
                 role.send_replace(Role::Standby { leader: None });
                 renewed = None;
+                self.begin_anew();
                 self.release().await;
                 continue;
             }
@@ -236,27 +261,61 @@ impl Elector {
             }
         };
         let spec = lease.spec.take().unwrap_or_default();
+        let asked = has(&lease, YIELD_TO);
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
         let transitions = spec.lease_transitions.unwrap_or(0);
         if holder == self.identity {
             let acquired = spec.acquire_time.unwrap_or_else(now);
             lease.spec = Some(self.held(transitions, acquired));
+            self.is_asked_to_yield = asked;
         } else if holder.is_empty() || since.elapsed() >= DURATION {
             if !self.may_take() {
                 return Ok(Role::Standby { leader: None });
             }
             lease.spec = Some(self.held(transitions.saturating_add(1), now()));
         } else {
-            self.free_since = None;
+            self.begin_anew();
+            lease.spec = Some(spec.clone());
+            self.ask_for(lease).await;
             return Ok(Role::Standby {
                 leader: address(holder, self.rendezvous_port),
             });
         }
+        self.annotate(&mut lease);
         self.settle(
             self.api
                 .replace(LEASE, &PostParams::default(), &lease)
                 .await,
         )
+    }
+
+    /// Says on a Lease of ours whether our mirrors are stale.
+    fn annotate(&self, lease: &mut Lease) {
+        let mut annotations = lease.metadata.annotations.take().unwrap_or_default();
+        if self.last_resort.is_some() {
+            annotations.insert(IS_STALE.to_owned(), "true".to_owned());
+        } else {
+            annotations.remove(IS_STALE);
+        }
+        if !self.is_asked_to_yield {
+            annotations.remove(YIELD_TO);
+        }
+        lease.metadata.annotations = Some(annotations);
+    }
+
+    /// Asks a holder whose mirrors are stale for its Lease, if ours are fresh. Once: each write makes the Lease look
+    /// alive to the others.
+    async fn ask_for(&mut self, mut lease: Lease) {
+        if !has(&lease, IS_STALE) || has(&lease, YIELD_TO) || self.is_stale() {
+            return;
+        }
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(YIELD_TO.to_owned(), self.identity.clone());
+        let params = PostParams::default();
+        match self.api.replace(LEASE, &params, &lease).await {
+            Ok(_) => info!("asks the leader for the Lease, whose mirrors are stale"),
+            Err(error) => debug!(error = %chain(&error), "failed to ask for the Lease"),
+        }
     }
 
     /// A conflict means that another candidate was faster.
@@ -293,6 +352,7 @@ impl Elector {
             {
                 spec.holder_identity = Some(String::new());
                 spec.lease_duration_seconds = Some(1);
+                lease.metadata.annotations = None;
                 self.api
                     .replace(LEASE, &PostParams::default(), &lease)
                     .await?;
@@ -305,6 +365,11 @@ impl Elector {
             Err(_elapsed) => warn!("failed to give the Lease back in time"),
         }
     }
+}
+
+fn has(lease: &Lease, annotation: &str) -> bool {
+    let annotations = lease.metadata.annotations.as_ref();
+    annotations.is_some_and(|all| all.contains_key(annotation))
 }
 
 fn now() -> MicroTime {
