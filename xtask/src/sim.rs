@@ -16,6 +16,7 @@ Usage: cargo xtask sim SUITE [--minutes M] [--seed SEED]
 
 Suites:
   scheduler   the operator's decisions over a simulated API, killed after each write
+  nodes       healthy gangs on nodes that blink, die, are cordoned or deleted, under leaders that see it late
   collective  the rank machine over a simulated network with crashes and silence
   groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
@@ -36,7 +37,13 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "scheduler",
         "scheduler",
         "planner",
-        "all_jobs_end_whatever_goes_wrong",
+        "crowd::all_jobs_end_whatever_goes_wrong",
+    ),
+    (
+        "nodes",
+        "scheduler",
+        "planner",
+        "whatever_happens_to_nodes_no_healthy_gang_is_ended",
     ),
     ("collective", "collective", "simulation", "misfortune"),
     (

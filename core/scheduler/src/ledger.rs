@@ -379,10 +379,21 @@ impl<'a> Ledger<'a> {
     /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has
     /// outlived its grace for so long that waiting is pointless (it still keeps its node).
     pub(crate) fn is_out(&self, pod: &Pod) -> bool {
-        let overdue = self
-            .gives_up_at(pod)
-            .is_some_and(|when| when <= self.pods_as_of);
-        pod.terminal || overdue || self.is_lost(&pod.node)
+        pod.terminal || self.is_overdue(pod) || self.is_lost(&pod.node)
+    }
+
+    fn is_overdue(&self, pod: &Pod) -> bool {
+        let given_up = self.gives_up_at(pod);
+        given_up.is_some_and(|when| when <= self.pods_as_of)
+    }
+
+    /// Whether nothing is expected of a pod of a gang that was asked to leave. Its sidecar ends with it, and
+    /// its Node may go once it has ended: that its node looks lost does not say that it will not acknowledge.
+    pub(crate) fn has_said_all(&self, pod: &Pod) -> bool {
+        match pod.finalizer && !pod.terminal {
+            true => self.is_overdue(pod),
+            false => self.is_out(pod),
+        }
     }
 
     /// When a pod that is being deleted is no longer waited for.

@@ -251,7 +251,7 @@ impl<'a> Draft<'a> {
             self.succeed();
             return;
         }
-        if gang.iter().all(|pod| ledger.is_out(pod)) {
+        if gang.iter().all(|pod| ledger.has_said_all(pod)) {
             if !self.view.may_speak_unseen(ledger) {
                 self.left();
             }
@@ -260,7 +260,7 @@ impl<'a> Draft<'a> {
         self.record();
         // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
         let grace = self.job.grace;
-        for pod in gang.into_iter().filter(|pod| !ledger.is_out(pod)) {
+        for pod in gang.into_iter().filter(|pod| !ledger.has_said_all(pod)) {
             match ledger.gives_up_at(pod) {
                 Some(when) => drop(ledger.is_over_for_pods(when, wake)),
                 None => {

@@ -256,3 +256,24 @@ fn a_change_of_the_spec_that_asks_for_nothing_is_taken_note_of_once() {
     snapshot.jobs.push(over);
     assert_eq!(decide(&snapshot, at(9)).jobs.len(), 1);
 }
+
+#[test]
+fn an_acknowledgement_is_awaited_though_its_node_went_when_the_pod_had_ended() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    for pod in &mut snapshot.pods {
+        pod.delete_by = Some(at(9) + GRACE);
+        pod.finalizer = pod.rank == 0;
+        pod.terminal = pod.rank != 0;
+    }
+    // Its pod has ended with the acknowledgement, which is not seen yet; then its Node went, as it was asked to.
+    let gone = snapshot.pods[0].node.clone();
+    snapshot.nodes.retain(|node| node.name != gone);
+    snapshot.absent.insert(Absent::Node(gone));
+    let plan = decide(&snapshot, at(10));
+    assert!(plan.is_empty(), "{plan:#?}");
+    let over = at(9) + GRACE + Policy::default().leave_patience;
+    snapshot.pods_as_of = Some(over);
+    let status = recorded(&decide(&snapshot, over), "train");
+    assert_eq!(status.phase, Phase::Restarting);
+}

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use scheduler::{Phase, Ready};
-use sim::{Rng, for_each_seed};
+use scheduler::{JobKey, Phase, Ready};
+use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{job, key, nodes};
 use crate::crowd::is_over;
+use crate::stale::late;
 use crate::world::{Clocks, Crash, Deed, Event, Program, World};
 
 /// Two jobs that train for some minutes, and nothing that could disturb them.
@@ -93,44 +94,76 @@ fn no_gang_that_trains_is_ended_because_nodes_blink() {
     });
 }
 
-/// Blinks, real losses, cordons and Nodes that are deleted, all at once: [`World`] asserts that nothing healthy is
-/// killed, and that who is asked to leave may save.
+/// Real losses, cordons, Nodes that are deleted and pods that a kubelet does not admit.
+fn lose(rng: &mut Rng, world: &mut World) {
+    let names: Vec<NodeName> = world.machines.keys().cloned().collect();
+    for name in names {
+        let from = rng.range(0..500);
+        match rng.range(0..8) {
+            0 => {
+                let to = from + rng.range(1..200);
+                let mut at = |seconds, event| {
+                    world.queue.at(Duration::from_secs(seconds), event);
+                };
+                at(from, Event::Die(name.clone()));
+                at(to, Event::Revive(name));
+            }
+            1 => {
+                world.after(from, Deed::Cordon(name.clone(), true));
+                world.after(from + rng.range(1..300), Deed::Cordon(name, false));
+            }
+            2 => world.after(from, Deed::DeleteNode(name)),
+            3 => {
+                let machine = world.machines.get_mut(&name).unwrap();
+                machine.refuses = 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The first job is deleted, and another is created under its name.
+fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
+    let mut again = world.jobs[&key("one")].job.clone();
+    again.key = JobKey {
+        uid: "uid-one-again".into(),
+        ..key("one")
+    };
+    let from = rng.range(2..300);
+    world.after(from, Deed::Delete(key("one")));
+    let new = again.key.clone();
+    let create = Deed::Create(Box::new(again), Program::trains(rng.range(20..300)));
+    world.after(from, create);
+    new
+}
+
+/// All at once, under leaders that follow each other and see each kind of objects late: [`World`] asserts that nothing
+/// healthy is killed, and that who is asked to leave may save. `cargo xtask sim nodes` goes on with it.
 #[test]
 fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
-    for_each_seed(1500, |rng| {
+    explore(1500, |rng| {
         let mut world = healthy(rng);
         world.operator.crash = takeovers(rng);
         blink(rng, &mut world);
-        let names: Vec<NodeName> = world.machines.keys().cloned().collect();
-        for name in names {
-            let from = rng.range(0..500);
-            match rng.range(0..8) {
-                0 => {
-                    let to = from + rng.range(1..200);
-                    let mut at = |seconds, event| {
-                        world.queue.at(Duration::from_secs(seconds), event);
-                    };
-                    at(from, Event::Die(name.clone()));
-                    at(to, Event::Revive(name));
-                }
-                1 => {
-                    world.after(from, Deed::Cordon(name.clone(), true));
-                    world.after(from + rng.range(1..300), Deed::Cordon(name, false));
-                }
-                2 => world.after(from, Deed::DeleteNode(name)),
-                3 => {
-                    let machine = world.machines.get_mut(&name).unwrap();
-                    machine.refuses = 1;
-                }
-                _ => {}
-            }
+        lose(rng, &mut world);
+        let sees_late = rng.chance(1, 2);
+        if sees_late {
+            late(rng, &mut world);
         }
-        world.run_until("every job ended", is_over);
+        let last = match rng.chance(1, 4) {
+            true => recreate(rng, &mut world),
+            false => key("one"),
+        };
+        world.run_until("every job ended", |world| {
+            world.jobs.contains_key(&last) && is_over(world)
+        });
         world.settle();
         for stored in world.jobs.values() {
             let status = &stored.job.status;
-            let fate = (status.phase, status.restarts);
-            assert_eq!(fate, (Phase::Succeeded, 0), "{}", world.describe());
+            assert_eq!(status.phase, Phase::Succeeded, "{}", world.describe());
+            // Who sees a gang fail long after a node of it died and came back cannot tell why it did.
+            let charged = status.restarts > 0 && !sees_late;
+            assert!(!charged, "{}", world.describe());
         }
     });
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{Phase, ZonePolicy};
-use sim::{Rng, for_each_seed};
+use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{at, job, key, nodes};
@@ -87,7 +87,7 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
 
 #[test]
 fn all_jobs_end_whatever_goes_wrong() {
-    for_each_seed(400, |rng| {
+    explore(400, |rng| {
         let mut world = trouble(rng);
         world.run_until("every job ended", is_over);
         world.settle();

@@ -13,7 +13,7 @@ use crate::crowd::{is_over, trouble};
 use crate::world::{Crash, Deed, Event, Kind, Program, World};
 
 /// Each kind is seen late, and says nothing for up to minutes now and then.
-fn late(rng: &mut Rng, world: &mut World) {
+pub(crate) fn late(rng: &mut Rng, world: &mut World) {
     world.lag(rng);
     for kind in Kind::ALL {
         for _ in 0..rng.range(0..3) {
