@@ -81,7 +81,6 @@ pub const REAL: &[Scenario] = &[
         api::only_the_nodes_agents_need_more_than_restricted
     ),
     scenario!(Needs::Everything, lifecycle::second_job_waits_for_the_first),
-    scenario!(Needs::Everything, faults::cordoned_node_is_left_gracefully),
     scenario!(
         Needs::Everything,
         devices::kubelet_restart_keeps_job_and_devices
@@ -104,7 +103,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Everything,
-        survival::deleted_node_with_a_finalizer_is_left_by_the_contract
+        survival::cordoned_and_deleted_nodes_are_left_once_by_the_contract
     ),
     scenario!(
         Needs::Everything,

@@ -127,44 +127,6 @@ pub async fn failing_program_ends_with_its_last_words(context: Context) -> Resul
     Ok(())
 }
 
-pub async fn cordoned_node_is_left_gracefully(context: Context) -> Result<()> {
-    context
-        .start(&Job::shell("leaving", 2, RUNS_UNTIL_ASKED))
-        .await?;
-    let node = context.node_of("leaving", 1).await?;
-    context.cordon(&node, true).await?;
-    let moved = context.eventually(
-        "the job runs without the cordoned node",
-        // It is left after a minute.
-        START * 3,
-        || async {
-            let job = context.job("leaving").await?;
-            let status = job.status.unwrap_or_default();
-            if status.phase != Phase::Running || status.attempt != 2 {
-                return Ok(None);
-            }
-            let nodes = [
-                context.node_of("leaving", 0).await?,
-                context.node_of("leaving", 1).await?,
-            ];
-            Ok((!nodes.contains(&node)).then_some(status))
-        },
-    );
-    let moved = moved.await;
-    context.cordon(&node, false).await?;
-    let status = moved?;
-    ensure!(
-        status.restarts == 0,
-        "leaving a cordoned node was charged as a failure"
-    );
-    let saved = status
-        .last_checkpoint
-        .context("the job was not asked to save before it moved")?;
-    ensure!(saved.step == 7, "recorded step {}, saved 7", saved.step);
-    context.delete("leaving").await?;
-    context.is_gone("leaving", START * 2).await
-}
-
 pub async fn killed_node_is_replaced_and_the_job_goes_on(context: Context) -> Result<()> {
     starts_and_saves(&context, "survivor").await?;
     let lost = context.node_of("survivor", 1).await?;

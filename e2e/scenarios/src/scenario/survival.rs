@@ -1,5 +1,5 @@
 //! What must not end a healthy gang: a runtime that restarts, a node that is called not ready, a
-//! leader that was stopped in mid-write. And how a gang leaves a Node that is being deleted.
+//! leader that was stopped in mid-write. And how a gang leaves nodes that somebody empties.
 
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
@@ -115,37 +115,46 @@ async fn follows(context: &Context, stopped: &str) -> Result<Vec<String>> {
     context.pod_uids("renewed").await
 }
 
-pub async fn deleted_node_with_a_finalizer_is_left_by_the_contract(context: Context) -> Result<()> {
+/// One node of the gang is cordoned and the Node of the other is deleted, with a finalizer of somebody's.
+pub async fn cordoned_and_deleted_nodes_are_left_once_by_the_contract(
+    context: Context,
+) -> Result<()> {
     context
         .start(&Job::shell("drained", 2, RUNS_UNTIL_ASKED))
         .await?;
-    let node = context.node_of("drained", 1).await?;
-    finalizers(&context, &node, json!([HOLD])).await?;
+    let cordoned = context.node_of("drained", 0).await?;
+    let deleted = context.node_of("drained", 1).await?;
+    context.cordon(&cordoned, true).await?;
+    finalizers(&context, &deleted, json!([HOLD])).await?;
     let nodes: Api<Node> = Api::all(context.client.clone());
-    nodes.delete(&node, &DeleteParams::default()).await?;
+    nodes.delete(&deleted, &DeleteParams::default()).await?;
     // A minute passes before a gang leaves: another Node may follow, and it should move once.
     let moved = context
-        .eventually(
-            "the job runs without the deleted node",
-            START * 4,
-            || async {
-                let status = context.job("drained").await?.status.unwrap_or_default();
-                if status.phase != Phase::Running || status.attempt != 2 {
-                    return Ok(None);
-                }
-                let nodes = [
-                    context.node_of("drained", 0).await?,
-                    context.node_of("drained", 1).await?,
-                ];
-                Ok((!nodes.contains(&node)).then_some(status))
-            },
-        )
+        .eventually("the job runs elsewhere", START * 4, || async {
+            let status = context.job("drained").await?.status.unwrap_or_default();
+            Ok((status.phase == Phase::Running && status.attempt > 1).then_some(status))
+        })
         .await;
-    finalizers(&context, &node, Value::Null).await?;
+    let left = async || -> Result<bool> {
+        let first = context.node_of("drained", 0).await?;
+        let second = context.node_of("drained", 1).await?;
+        Ok([first, second]
+            .iter()
+            .all(|node| ![&cordoned, &deleted].contains(&node)))
+    };
+    let left = left().await;
+    context.cordon(&cordoned, false).await?;
+    finalizers(&context, &deleted, Value::Null).await?;
     // A kubelet registers its Node when it starts.
-    context.cluster.node(&node)?.restart()?;
-    context.node_ready(&node, true, NODE_LOSS).await?;
+    context.cluster.node(&deleted)?.restart()?;
+    context.node_ready(&deleted, true, NODE_LOSS).await?;
     let status = moved?;
+    ensure!(left?, "the job went back to a node that it was to leave");
+    ensure!(
+        status.attempt == 2,
+        "the job moved {} times",
+        status.attempt - 1
+    );
     ensure!(status.restarts == 0, "leaving was charged as a failure");
     let saved = status
         .last_checkpoint
