@@ -167,3 +167,37 @@ fn a_big_job_is_not_starved_by_a_stream_of_small_ones() {
         assert!(ended <= at(81 + 90 * 3 + 60), "it ended only at {ended}");
     });
 }
+
+#[test]
+fn a_job_that_restarts_before_a_thousand_small_ones_has_its_place_within_a_minute() {
+    for dies in [false, true] {
+        let mut world = World::new(&mut Rng::new(u64::from(dies)), nodes("a:12 b:4"));
+        let mut program = Program::trains(2000);
+        if !dies {
+            program.faults.push_back((10_000, 0));
+        }
+        world.submit(job("big", 10), program);
+        let trains = |world: &World, attempt| {
+            let status = &world.jobs[&key("big")].job.status;
+            (status.phase, status.attempt) == (Phase::Running, attempt)
+        };
+        world.run_until("it trains", |world| trains(world, 1));
+        for index in 0..1000 {
+            let mut small = job(&format!("small-{index:04}"), 1);
+            small.created = at(1);
+            world.submit(small, Program::trains(30 + index));
+        }
+        let before = world.attempts[&(key("big"), 1)].nodes.clone();
+        if dies {
+            let second = Duration::from_secs(15);
+            world.queue.at(second, Event::Die(before[0].clone()));
+            world.queue.at(second * 3, Event::Revive(before[0].clone()));
+        }
+        world.run_until("it restarts", |world| !trains(world, 1));
+        let limit = world.now() + Duration::from_secs(60);
+        world.run_until("it trains again", |world| trains(world, 2));
+        let after = &world.attempts[&(key("big"), 2)].nodes;
+        let kept = world.now() <= limit || *after == before;
+        assert!(kept, "dies: {dies}, from {before:?} to {after:?}");
+    }
+}
