@@ -9,23 +9,36 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::child;
 
-/// The bugs, and the crate they go into.
-const LIST: &str = "core/collective/mutants.txt";
-const CRATE: &str = "core/collective";
+/// A crate with a list of bugs, which is in its folder.
+struct Suspect {
+    folder: &'static str,
+    package: &'static str,
+    /// What is run until one fails: first what fails soonest.
+    suites: &'static [&'static [&'static str]],
+}
+
+const SUSPECTS: &[Suspect] = &[
+    Suspect {
+        folder: "core/collective",
+        package: "collective",
+        suites: &[
+            &["--test", "recovery", "--", "anything"],
+            &["--lib", "--", "membership", "recovery", "machine", "layout"],
+            &["--test", "recovery", "--", "bars"],
+            &["--test", "simulation"],
+            &["--test", "groups"],
+        ],
+    },
+    Suspect {
+        folder: "core/scheduler",
+        package: "scheduler",
+        suites: &[&["--lib"], &["--test", "planner"]],
+    },
+];
 /// Where the copy and its build are.
 const PLACE: &str = "target/mutants";
 /// A program that computes for longer, in seconds, hangs, which is noticed too: each suite needs some ten.
 const LIMIT: &str = "200";
-/// Every bug is built anew: it has to be built fast more than to run fast.
-const PROFILE: &str = "profile.dev.package.collective.opt-level=1";
-/// What is run until one fails: first what fails soonest.
-const SUITES: &[&[&str]] = &[
-    &["--test", "recovery", "--", "anything"],
-    &["--lib", "--", "membership", "recovery", "machine", "layout"],
-    &["--test", "recovery", "--", "bars"],
-    &["--test", "simulation"],
-    &["--test", "groups"],
-];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mutant {
@@ -42,34 +55,39 @@ enum End {
     DoesNotCompile,
 }
 
-/// Runs those whose first line contains `filter`.
+/// Runs those whose package or first line contains `filter`.
 pub(crate) fn run(filter: Option<&str>) -> Result<ExitCode> {
-    let text = fs::read_to_string(LIST).with_context(|| format!("failed to read {LIST}"))?;
-    let mutants = parse(&text)?;
     let copy = Path::new(PLACE).join("tree");
     let (begin, mut tried, mut overlooked) = (Instant::now(), 0, 0);
-    // Tests that fail anyway notice nothing.
-    copy_tree(&copy)?;
-    match test(&copy)? {
-        End::Overlooked => println!("without a bug the tests pass"),
-        End::Noticed => bail!("the tests fail without a bug"),
-        End::DoesNotCompile => bail!("the tests do not compile without a bug"),
-    }
-    for mutant in mutants {
-        if filter.is_some_and(|filter| !mutant.breaks.contains(filter)) {
+    for suspect in SUSPECTS {
+        let mut mutants = suspect.mutants(Path::new("."))?;
+        if let Some(filter) = filter.filter(|filter| !suspect.package.contains(filter)) {
+            mutants.retain(|mutant| mutant.breaks.contains(filter));
+        }
+        if mutants.is_empty() {
             continue;
         }
-        tried += 1;
+        // Tests that fail anyway notice nothing.
         copy_tree(&copy)?;
-        mutant.apply(&copy)?;
-        let start = Instant::now();
-        let end = test(&copy)?;
-        overlooked += usize::from(matches!(end, End::Overlooked | End::DoesNotCompile));
-        println!(
-            "{end:>14?} {:>4} s  {}",
-            start.elapsed().as_secs(),
-            mutant.breaks
-        );
+        let package = suspect.package;
+        match suspect.test(&copy)? {
+            End::Overlooked => println!("{package}: without a bug the tests pass"),
+            End::Noticed => bail!("the tests of {package} fail without a bug"),
+            End::DoesNotCompile => bail!("the tests of {package} do not compile without a bug"),
+        }
+        for mutant in mutants {
+            tried += 1;
+            copy_tree(&copy)?;
+            mutant.apply(&copy.join(suspect.folder))?;
+            let start = Instant::now();
+            let end = suspect.test(&copy)?;
+            overlooked += usize::from(matches!(end, End::Overlooked | End::DoesNotCompile));
+            println!(
+                "{end:>14?} {:>4} s  {}",
+                start.elapsed().as_secs(),
+                mutant.breaks
+            );
+        }
     }
     let minutes = begin.elapsed().as_secs() / 60;
     println!("{tried} mutants in {minutes} min, {overlooked} overlooked");
@@ -80,13 +98,54 @@ pub(crate) fn run(filter: Option<&str>) -> Result<ExitCode> {
     })
 }
 
+impl Suspect {
+    /// Its bugs, in the tree at `root`.
+    fn mutants(&self, root: &Path) -> Result<Vec<Mutant>> {
+        let list = root.join(self.folder).join("mutants.txt");
+        let read = || parse(&fs::read_to_string(&list)?);
+        read().with_context(|| format!("failed to read {}", list.display()))
+    }
+
+    fn test(&self, copy: &Path) -> Result<End> {
+        if !self.cargo_test(copy, &["--tests", "--no-run"])? {
+            return Ok(End::DoesNotCompile);
+        }
+        for suite in self.suites {
+            if !self.cargo_test(copy, suite)? {
+                return Ok(End::Noticed);
+            }
+        }
+        Ok(End::Overlooked)
+    }
+
+    /// Whether it succeeded.
+    fn cargo_test(&self, copy: &Path, what: &[&str]) -> Result<bool> {
+        let place = fs::canonicalize(PLACE).context("failed to find the folder of the mutants")?;
+        // Every bug is built anew: it has to be built fast more than to run fast.
+        let profile = format!("profile.dev.package.{}.opt-level=1", self.package);
+        let mut command = child::command("sh");
+        command
+            .args(["-c", "ulimit -t $0 && exec \"$@\"", LIMIT])
+            .args(["cargo", "test", "--quiet", "--package", self.package])
+            .args(["--config", &profile])
+            .args(what)
+            .current_dir(copy)
+            .env("CARGO_TARGET_DIR", place.join("build"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let status = command.status().context("failed to start cargo")?;
+        ensure!(status.code().is_some(), "cargo was killed");
+        Ok(status.success())
+    }
+}
+
 fn parse(text: &str) -> Result<Vec<Mutant>> {
     let mut mutants = Vec::new();
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     while let Some(breaks) = lines.find(|line| !line.is_empty()) {
         let mut next = || {
             let line = lines.next();
-            line.with_context(|| format!("failed to read {LIST}: \"{breaks}\" lacks a line"))
+            line.with_context(|| format!("\"{breaks}\" lacks a line"))
         };
         mutants.push(Mutant {
             breaks: breaks.to_owned(),
@@ -99,8 +158,8 @@ fn parse(text: &str) -> Result<Vec<Mutant>> {
 }
 
 impl Mutant {
-    fn apply(&self, copy: &Path) -> Result<()> {
-        let file = copy.join(CRATE).join("src").join(&self.file);
+    fn apply(&self, package: &Path) -> Result<()> {
+        let file = package.join("src").join(&self.file);
         let text = fs::read_to_string(&file)
             .with_context(|| format!("failed to read {}", file.display()))?;
         let found = text.matches(&self.find).count();
@@ -142,36 +201,6 @@ fn copy_tree(copy: &Path) -> Result<()> {
     Ok(())
 }
 
-fn test(copy: &Path) -> Result<End> {
-    if !cargo_test(copy, &["--test", "recovery", "--no-run"])? {
-        return Ok(End::DoesNotCompile);
-    }
-    for suite in SUITES {
-        if !cargo_test(copy, suite)? {
-            return Ok(End::Noticed);
-        }
-    }
-    Ok(End::Overlooked)
-}
-
-/// Whether it succeeded.
-fn cargo_test(copy: &Path, what: &[&str]) -> Result<bool> {
-    let place = fs::canonicalize(PLACE).context("failed to find the folder of the mutants")?;
-    let mut command = child::command("sh");
-    command
-        .args(["-c", "ulimit -t $0 && exec \"$@\"", LIMIT])
-        .args(["cargo", "test", "--quiet", "--package", "collective"])
-        .args(["--config", PROFILE])
-        .args(what)
-        .current_dir(copy)
-        .env("CARGO_TARGET_DIR", place.join("build"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let status = command.status().context("failed to start cargo")?;
-    ensure!(status.code().is_some(), "cargo was killed");
-    Ok(status.success())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,14 +208,16 @@ mod tests {
     #[test]
     fn every_mutant_changes_one_place_of_the_tree() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mutants = parse(&fs::read_to_string(root.join(LIST)).unwrap()).unwrap();
-        assert!(mutants.len() >= 30);
-        for mutant in mutants {
-            let file = root.join(CRATE).join("src").join(&mutant.file);
-            let text = fs::read_to_string(file).unwrap();
-            let found = text.matches(&mutant.find).count();
-            assert_eq!(found, 1, "{}", mutant.breaks);
-            assert_ne!(mutant.find, mutant.replace);
+        for suspect in SUSPECTS {
+            let mutants = suspect.mutants(&root).unwrap();
+            assert!(mutants.len() >= 30);
+            for mutant in mutants {
+                let file = root.join(suspect.folder).join("src").join(&mutant.file);
+                let text = fs::read_to_string(file).unwrap();
+                let found = text.matches(&mutant.find).count();
+                assert_eq!(found, 1, "{}", mutant.breaks);
+                assert_ne!(mutant.find, mutant.replace);
+            }
         }
     }
 }

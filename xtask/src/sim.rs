@@ -25,9 +25,9 @@ Suites:
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
                docs/measurements/runs.csv and its page, docs/protocol/faults.md
   --seed SEED  run this seed alone, as a failing run printed it
-  mutants      put each bug of core/collective/mutants.txt into a copy of the tree: the tests must notice,
+  mutants      put each bug of core/*/mutants.txt into a copy of the tree: the tests of its crate must notice,
                and pass without one
-  --only WORDS only the mutants whose first line contains WORDS",
+  --only WORDS only the mutants whose package or first line contains WORDS",
     run,
 };
 
