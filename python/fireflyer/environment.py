@@ -60,8 +60,10 @@ class Environment:
     interval_seconds: float
     #: Durable checkpoints that stay, at least 1.
     keep_last: int
-    #: Attempt and step of the checkpoint that the operator recorded last.
+    #: Attempt and step of the checkpoint that the last attempt acknowledged at its end: there is none after it.
     resume: tuple[int, int] | None
+    #: Attempt and step of the newest one that the job's status has: it, or one after it, lies in `checkpoint_dir`.
+    last_checkpoint: tuple[int, int] | None
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
@@ -85,6 +87,7 @@ class Environment:
             interval_seconds=_seconds(v, "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", INTERVAL_SECONDS),
             keep_last=_integer(v, "FIREFLYER_CHECKPOINT_KEEP_LAST", KEEP_LAST, least=1),
             resume=_checkpoint_name(v, "FIREFLYER_RESUME"),
+            last_checkpoint=_checkpoint_name(v, "FIREFLYER_LAST_CHECKPOINT"),
         )
 
 

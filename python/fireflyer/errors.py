@@ -14,7 +14,7 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointUnavailable(CheckpointError):
-    """Checkpoints exist and cannot be read now: a failing disk or server, or too little memory.
+    """Checkpoints exist and cannot be read now: a failing disk or server, too little memory, or a volume that is not mounted.
 
     Nothing is wrong with them as far as is known, so no other one may be taken. In a job the attempt
     ends and the next one tries again.

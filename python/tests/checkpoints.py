@@ -12,7 +12,7 @@ from fireflyer.checkpoint.disk import Disk
 from fireflyer.environment import Environment
 
 #: What is no state among the arguments of the tests' `checkpoint`.
-OPTIONS = ("sharded", "interval_seconds", "keep_last", "disk")
+OPTIONS = ("sharded", "interval_seconds", "keep_last", "disk", "directory")
 
 
 class Box:
@@ -48,8 +48,10 @@ class Case(unittest.TestCase):
         self.now = 0.0
         logging.getLogger("fireflyer").setLevel(logging.ERROR)
 
-    def checkpoint(self, attempt=1, resume=None, run_dir=None, **given):
-        told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+    def checkpoint(self, attempt=1, resume=None, run_dir=None, last="", **given):
+        told = Environment.read(
+            {"FIREFLYER_RUN_DIR": "/nonexistent", "FIREFLYER_LAST_CHECKPOINT": last}
+        )
         told = replace(
             told, attempt=attempt, resume=resume, checkpoint_dir=self.root, run_dir=run_dir
         )

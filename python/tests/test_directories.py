@@ -1,7 +1,7 @@
 """Simulated directories of checkpoints: attempts of one job, with everything that can be wrong with what lies there.
 
 In each run a job trains over several attempts. Between them checkpoints are torn, emptied or lose files; during them reads
-fail, ranks are lost, the job is suspended or killed. Ranks are threads, which exchange what they agree on in memory. SEED
+fail, the folder is not mounted, ranks are lost, the job is suspended or killed. Ranks are threads, which exchange what they agree on in memory. SEED
 runs one seed again, RUNS says how many.
 """
 
@@ -132,12 +132,13 @@ class Job:
     """One job over its attempts, and what must hold of them."""
 
     def __init__(self, root, seed, removed_too_early=None):
-        self.root, self.chance = root, random.Random(seed)
+        self.root, self.away, self.chance = root / "job", root / "away", random.Random(seed)
         self.sharded = self.chance.random() < 0.5
         self.size = self.chance.randint(1, 3)
         self.keep_last = self.chance.randint(1, 3)
         self.attempt = 0
-        self.pinned = None
+        #: What the job's status has: the checkpoint that the next attempt is pinned to, and the newest one.
+        self.pinned = self.last = None
         self.met = set()
 
     def good(self, size):
@@ -174,6 +175,21 @@ class Job:
                 content[min(3, len(content) - 1)] ^= 1
                 victim.write_bytes(content)
 
+    def unmounted(self, size, loadable):
+        """Ranks that see an empty folder in place of the job's, of which the job's status has a checkpoint."""
+        chance = self.chance
+        if self.last is None or chance.random() > 0.2:
+            return []
+        ranks = chance.choice([range(size), [0], range(1, size) if loadable else [0]])
+        kind = chance.choice(["no folder", "empty", "leftovers"])
+        shutil.rmtree(self.away, ignore_errors=True)
+        if kind != "no folder":
+            self.away.mkdir()
+        if kind == "leftovers":
+            (self.away / f"attempt-{self.attempt}/step-1").mkdir(parents=True)
+        self.met |= {"unmounted"} if ranks else set()
+        return ranks
+
     def run_attempt(self):
         chance = self.chance
         self.attempt += 1
@@ -197,7 +213,9 @@ class Job:
         fresh = chance.random() < 0.03
         before = self.good(size)
         durable = {str(path.parent) for path in self.root.glob("*/*/manifest.json")}
+        unmounted = shared["unmounted"] = [] if fresh else self.unmounted(size, bool(before))
         pinned, self.pinned = self.pinned, None
+        last = self.last
         world = World(size)
         stop.forget()
         saves = chance.choice([0, 3])
@@ -205,7 +223,10 @@ class Job:
 
         def train(rank):
             told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-            told = replace(told, attempt=self.attempt, checkpoint_dir=self.root, resume=pinned)
+            root = self.away if rank in unmounted else self.root
+            told = replace(
+                told, attempt=self.attempt, checkpoint_dir=root, resume=pinned, last_checkpoint=last
+            )
             model, own = Trained(), Trained(mark=rank)
             now = [0.0]
             checkpoint = Checkpoint(
@@ -242,17 +263,36 @@ class Job:
                             threading.Event().wait(0.0005)
             finally:
                 shared.setdefault("skipped", set()).update(checkpoint._retention.skipped)
+                shared.setdefault("reported", []).append(checkpoint._progress._checkpoint)
             return start, checkpoint.last, checkpoint.stopped
 
         results = world.run(train)
         self.check(results, shared, size, before, durable, fresh)
+        self.check_unmounted(results, shared, pinned or last)
+        if all(isinstance(one, CheckpointUnavailable) for one in results.values()):
+            self.pinned = pinned  # It trained nothing.
         lasting = next((one for one in results.values() if isinstance(one, tuple)), None)
         if lasting is not None and lasting[2] and lasting[1] is not None:
             self.pinned = (lasting[1].attempt, lasting[1].step)
             self.met.add("suspended")
+        # The last report may be missed, an acknowledgement is not.
+        seen = [(one.attempt, one.step) for one in shared["reported"] if one is not None]
+        seen = seen if chance.random() < 0.8 else []
+        self.last = max([*seen, *(one for one in (self.pinned, self.last) if one)], default=None)
         if shared.get("shrunk"):
             self.met.add("shrunk")
         return lasting is not None and lasting[2] is False
+
+    def check_unmounted(self, results, shared, wanted):
+        unmounted = shared["unmounted"]
+        if not unmounted:
+            return
+        for one in results.values():
+            assert isinstance(one, CheckpointUnavailable), f"an empty folder passes: {results}"
+            if 0 in unmounted and "saved" in str(one):
+                self.met.add("empty though known")
+                name = f"attempt-{wanted[0]}/step-{wanted[1]}"
+                assert name in str(one) and str(self.away) in str(one), one
 
     def check(self, results, shared, size, before, durable, fresh):
         errors = [one for one in results.values() if isinstance(one, BaseException)]
@@ -266,7 +306,8 @@ class Job:
             assert "left alone" not in results.values(), results
         if any(isinstance(one, CheckpointUnavailable) for one in errors):
             self.met.add("unavailable")
-            assert shared.get("failed"), f"nothing failed to be read: {errors}"
+            is_empty = shared["unmounted"] or not durable
+            assert shared.get("failed") or is_empty, f"nothing failed to be read: {errors}"
         if any(isinstance(one, NoUsableCheckpoint) for one in errors):
             self.met.add("none usable")
             assert not before, f"{sorted(before)} could be loaded: {errors}"
@@ -328,7 +369,8 @@ class DirectoriesTest(unittest.TestCase):
         met = self.simulate([seed] if seed else [str(run) for run in range(RUNS)])
         if seed is None:
             wanted = {"torn", "bit", "missing", "empty", "suspended", "shrunk", "unavailable"}
-            self.assertLessEqual(wanted | {"other world size", "none usable"}, met)
+            wanted |= {"other world size", "none usable", "unmounted", "empty though known"}
+            self.assertLessEqual(wanted, met)
 
     def test_the_simulation_sees_a_retention_that_asks_for_no_proof(self):
         def all_but_the_last(retention, found):

@@ -14,7 +14,7 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 4 << 20))
         self.assertIsNone(told.run_dir)
         self.assertIsNone(told.checkpoint_dir)
-        self.assertIsNone(told.resume)
+        self.assertEqual((told.resume, told.last_checkpoint), (None, None))
 
     def test_what_operator_and_launcher_set_is_read(self):
         told = Environment.read(
@@ -28,6 +28,7 @@ class EnvironmentTest(unittest.TestCase):
                 "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "2.5",
                 "FIREFLYER_CHECKPOINT_KEEP_LAST": "4",
                 "FIREFLYER_RESUME": "attempt-2/step-120",
+                "FIREFLYER_LAST_CHECKPOINT": "attempt-2/step-120",
                 "RANK": "5",
                 "WORLD_SIZE": "8",
             }
@@ -36,7 +37,8 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
         self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
         self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Off", 0))
-        self.assertEqual((told.interval_seconds, told.keep_last, told.resume), (2.5, 4, (2, 120)))
+        self.assertEqual((told.interval_seconds, told.keep_last), (2.5, 4))
+        self.assertEqual((told.resume, told.last_checkpoint), ((2, 120), (2, 120)))
 
     def test_a_wrong_value_is_named_with_its_variable(self):
         for name, value in {
@@ -49,6 +51,7 @@ class EnvironmentTest(unittest.TestCase):
             "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",
             "FIREFLYER_RESUME": "../../etc",
+            "FIREFLYER_LAST_CHECKPOINT": "step-3",
         }.items():
             with (
                 self.subTest(name),

@@ -1,5 +1,6 @@
 """Several ranks save and resume together, over gloo."""
 
+import errno
 import json
 import logging
 import os
@@ -18,11 +19,12 @@ import torch
 import torch.distributed as dist
 from fireflyer import Checkpoint, CheckpointError, should_stop
 from fireflyer.checkpoint import agreement, stop
+from fireflyer.checkpoint.disk import Disk
 from fireflyer.environment import Environment
 
 TRIALS = 200
 #: What is no state among the arguments of `checkpoint`.
-OPTIONS = ("sharded", "interval_seconds", "clock")
+OPTIONS = ("sharded", "interval_seconds", "clock", "disk")
 
 
 class Own:
@@ -40,6 +42,8 @@ class Own:
 
 def checkpoint(root, attempt=1, **given):
     told = replace(Environment.read(), attempt=attempt, checkpoint_dir=Path(root))
+    if "unmounted" in given:
+        told = replace(told, checkpoint_dir=given.pop("unmounted"), last_checkpoint=(1, 2))
     options = {name: given.pop(name) for name in OPTIONS if name in given}
     return Checkpoint(given, environment=told, **options)
 
@@ -175,6 +179,52 @@ def fail_on_one_rank(root):
     return error, checkpoint(root, attempt=2, own=Own(0), sharded=["own"]).resume()
 
 
+class Broken(Disk):
+    """A disk that fails to read, or to change, whatever has this in its path."""
+
+    def __init__(self, error, reads=None, changes=None):
+        self.error, self.reads, self.changes = error, reads, changes
+
+    def reading(self, path):
+        if self.reads is not None and self.reads in str(path):
+            raise self.error
+
+    def before(self, effect, path):
+        if self.changes is not None and self.changes in str(path):
+            raise self.error
+
+
+def fail_to_use_the_disk_on_one_rank(root):
+    """In turn each rank alone fails in one way to read or to save; returns what each attempt to do so came to."""
+    rank = dist.get_rank()
+    eio, stale = OSError(errno.EIO, "I/O error"), OSError(errno.ESTALE, "Stale file handle")
+    checkpoint(root, own=Own(rank), sharded=["own"]).save(2)
+    ways = {
+        "its manifest": {"disk": Broken(eio, reads="manifest.json")},
+        "a stale handle": {"disk": Broken(stale, reads="manifest.json")},
+        "its shards": {"disk": Broken(eio, reads="shard-")},
+        "no memory": {"disk": Broken(MemoryError(), reads="shard-")},
+        "nothing mounted": {"unmounted": Path(root, "elsewhere")},
+    }
+    outcomes = []
+    for one in range(dist.get_world_size()):
+        for way, given in ways.items():
+            given = dict(given) if rank == one else {}
+            reader = checkpoint(root, attempt=2, own=Own(0), sharded=["own"], **given)
+            try:
+                outcomes.append((one, way, "resumed", str(reader.resume())))
+            except CheckpointError as error:
+                outcomes.append((one, way, type(error).__name__, str(error)))
+        disk = Broken(eio, changes="shard-") if rank == one else Disk()
+        writer = checkpoint(root, attempt=2, own=Own(rank), sharded=["own"], disk=disk)
+        try:
+            writer.save(9)
+        except CheckpointError as error:
+            outcomes.append((one, "saving", type(error).__name__, str(error)))
+    following = checkpoint(root, attempt=2, own=Own(0), sharded=["own"]).resume()
+    return outcomes, following
+
+
 def other_world(root, save):
     """The shared state goes on with another number of ranks; a sharded one says why it cannot."""
     model = Own(7 if save else 0)
@@ -296,6 +346,23 @@ class GangTest(unittest.TestCase):
                 error, r"failed to save step 2: rank 1: .*own\.value: a object cannot be stored"
             )
             self.assertEqual(following, 2)
+
+    def test_a_disk_that_fails_on_one_rank_alone_ends_all_alike_and_none_hangs(self):
+        results = gang.successes(gang.run(fail_to_use_the_disk_on_one_rank, 3, self.root, variables=self.job(3)))
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0], results[2])
+        outcomes, following = results[0]
+        self.assertEqual(len(outcomes), 3 * 6)
+        for one, way, kind, text in outcomes:
+            with self.subTest(way, rank=one):
+                if way == "saving":
+                    self.assertEqual(kind, "CheckpointError")
+                    self.assertRegex(text, f"failed to save step 9: rank {one}: .*I/O error")
+                    continue
+                self.assertEqual(kind, "CheckpointUnavailable")
+                looks = one == 0 and way not in ("its shards", "no memory")
+                self.assertIn("failed to look for checkpoints" if looks else f"rank {one}: ", text)
+        self.assertEqual(following, 3)
 
     def test_the_shared_state_goes_on_with_another_number_of_ranks(self):
         gang.successes(gang.run(other_world, 3, self.root, True))

@@ -90,7 +90,7 @@ class ResumeTest(Case):
         writer.save(2)
         with self.assertLogs("fireflyer", "WARNING") as logs:
             self.assertEqual(self.checkpoint(attempt=2, resume=(1, 9), box=box).resume(), 3)
-        self.assertIn("attempt-1/step-9, named by FIREFLYER_RESUME", logs.output[0])
+        self.assertIn("attempt-1/step-9, which the job has saved", logs.output[0])
         self.damage("attempt-1/step-1")
         with self.assertLogs("fireflyer", "WARNING"):
             self.assertEqual(self.checkpoint(attempt=2, resume=(1, 1), box=box).resume(), 3)
@@ -114,9 +114,51 @@ class ResumeTest(Case):
         self.assertFalse((run_dir / "cause.json").exists(), "the run goes on")
         self.assertEqual(self.saved(), before)
 
-    def test_a_checkpoint_of_the_job_that_is_gone_is_no_fresh_start(self):
-        with self.assertRaisesRegex(NoUsableCheckpoint, "attempt-1/step-9: it is not there"):
-            self.checkpoint(attempt=2, resume=(1, 9), box=Box()).resume()
+    def test_an_empty_folder_is_no_fresh_start_while_the_job_knows_a_checkpoint(self):
+        run_dir = Path(self.root.parent, "run")
+        run_dir.mkdir()
+        folders = {"no folder": self.root.parent, "an empty one": self.root,
+                   "leftovers of saves": self.root / "attempt-1/step-9"}  # fmt: skip
+        known = {"acknowledged": {"resume": (1, 9)}, "reported": {"last": "attempt-1/step-9"}}
+        for what, folder in folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            for how, one in known.items():
+                reader = self.checkpoint(attempt=2, box=Box(1), run_dir=run_dir, **one)
+                with (
+                    self.subTest(what, how=how),
+                    self.assertRaisesRegex(CheckpointUnavailable, "attempt-1/step-9") as raised,
+                ):
+                    reader.resume()
+                text = str(raised.exception)
+                for said in (f"in {self.root}", "volume", "resume(fresh=True)"):
+                    self.assertIn(said, text)
+                told = json.loads((run_dir / "cause.json").read_text())
+                self.assertEqual(told, {"kind": "CheckpointUnavailable", "message": text})
+                self.assertEqual(reader.resume(fresh=True), 0)
+
+    def test_an_empty_folder_of_the_scripts_own_is_a_fresh_start(self):
+        own = Path(self.root.parent, "second-phase")  # What the job's status has lies in the job's folder.
+        reader = self.checkpoint(attempt=2, box=Box(1), last="attempt-1/step-9", directory=own)
+        self.assertEqual(reader.resume(), 0)
+
+    def test_where_only_older_ones_are_left_of_what_the_job_knows_it_is_said(self):
+        run_dir = Path(self.root.parent, "run")
+        run_dir.mkdir()
+        self.checkpoint(box=Box(1)).save(1)
+        last = "attempt-1/step-9"
+        reader = self.checkpoint(attempt=2, box=Box(), run_dir=run_dir, last=last)
+        self.assertEqual(reader.resume(), 2)
+        told = json.loads((run_dir / "progress.json").read_text())
+        self.assertEqual(
+            told["passedOver"],
+            "resumed from attempt-1/step-1; attempt-1/step-9: it is not there, and the job has saved it",
+        )
+        # One that replaced it is as good.
+        writer = self.checkpoint(attempt=2, box=Box(1))
+        writer.save(3)
+        reader = self.checkpoint(attempt=3, box=Box(), run_dir=run_dir, last=last)
+        self.assertEqual(reader.resume(), 4)
+        self.assertNotIn("passedOver", json.loads((run_dir / "progress.json").read_text()))
 
     def test_what_cannot_be_read_now_ends_the_attempt_and_is_not_passed_over(self):
         writer = self.checkpoint(box=Box(torch.zeros(1)))

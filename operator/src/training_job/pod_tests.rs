@@ -117,6 +117,24 @@ fn the_pod_is_the_one_in_the_golden_file() {
 }
 
 #[test]
+fn a_trainer_learns_which_checkpoint_the_jobs_status_has() {
+    let value = |job: &TrainingJob| {
+        let pod = build(job, &class(), &settings(), rank());
+        let env = trainer_of(&pod)["env"].as_array().unwrap().clone();
+        let mut named = env.into_iter();
+        let found = named.find(|one| one["name"] == "FIREFLYER_LAST_CHECKPOINT");
+        found.map(|one| one["value"].clone())
+    };
+    let mut job = job(JOB);
+    assert_eq!(value(&job), None);
+    let status = "
+        phase: Restarting
+        lastCheckpoint: {attempt: 1, step: 120, digest: ab}";
+    job.status = Some(serde_yaml::from_str(status).unwrap());
+    assert_eq!(value(&job), Some(json!("attempt-1/step-120")));
+}
+
+#[test]
 fn the_api_knows_every_field_of_the_pod() {
     let pod = built(&job(JOB), &class());
     let typed: k8s_openapi::api::core::v1::Pod = serde_json::from_value(pod.clone()).unwrap();

@@ -141,11 +141,12 @@ class Checkpoint:
     def resume(self, first: int = 0, *, fresh: bool = False) -> int:
         """Loads the checkpoint to go on from and returns the step to do next; `first` if there never was one.
 
-        That is the one the operator recorded (``FIREFLYER_RESUME``), else the newest. One that is damaged on any rank is
-        passed over, with a warning and a condition of the job. With `fresh` none is loaded, and training starts over
+        That is the one that the job acknowledged (``FIREFLYER_RESUME``), else the newest. One that is damaged on any rank
+        is passed over, with a warning and a condition of the job. With `fresh` none is loaded, and training starts over
         beside what is there. The same on all ranks are:
 
-        - `CheckpointUnavailable`: one exists and cannot be read now; nothing is known to be wrong with it.
+        - `CheckpointUnavailable`: one exists and cannot be read now, and nothing is known to be wrong with it; or none is
+          there, and the job has saved one (``FIREFLYER_LAST_CHECKPOINT``).
         - `NoUsableCheckpoint`: some exist, and none can be loaded.
         - `StateError`: a state of this run holds what cannot be stored.
         - `CheckpointError`: the checkpoint lacks a state that is named here.
@@ -356,14 +357,16 @@ class Checkpoint:
         pinned = self._environment.resume
         candidates = loading.order(found, pinned)
         # Only one rank looks at the list; a rank whose disk lags behind must not choose another one.
-        tried, unclear = agreement.from_first(loading.passed_over(found, pinned), self._first)
+        tried, unclear = agreement.from_first(
+            loading.passed_over(found, self._root, pinned, self._last_known()), self._first
+        )
         if unclear is not None:
             raise CheckpointUnavailable(f"failed to look for checkpoints: {unclear}")
-        named = pinned and f"attempt-{pinned[0]}/step-{pinned[1]}"
-        if named in tried and agreement.standing()[0] == self._first:
+        saved = loading.name_of(pinned or self._last_known())
+        if saved in tried and agreement.standing()[0] == self._first:
             _log.warning(
-                "the checkpoint %s, named by FIREFLYER_RESUME, cannot be loaded: %s; trying the one before",
-                named, tried[named],
+                "the checkpoint %s, which the job has saved, cannot be loaded: %s; trying the one before",
+                saved, tried[saved],
             )  # fmt: skip
         while True:
             # Those of the first rank: on the others there are none.
@@ -396,6 +399,11 @@ class Checkpoint:
             f"none of the checkpoints in {self._root} can be loaded; tried {reasons}; repair one, or start over with "
             "resume(fresh=True)"
         )
+
+    def _last_known(self) -> tuple[int, int] | None:
+        """The newest checkpoint that the job's status has. It lies in the job's folder, and says nothing about another."""
+        told = self._environment
+        return told.last_checkpoint if self._root == told.checkpoint_dir else None
 
     def _look(self) -> Found:
         """On the first rank what there is to load. On all ranks, learns where the sequence stands."""

@@ -39,19 +39,32 @@ def order(found: Found, pinned: tuple[int, int] | None) -> list[Known]:
     return chosen + older + [one for one in others if one not in older]
 
 
-def passed_over(found: Found, pinned: tuple[int, int] | None) -> tuple[dict[str, str], str | None]:
-    """The damaged ones, by name, and why nothing may be chosen now: what cannot be seen may be the newest."""
+def passed_over(
+    found: Found, root: Path, pinned: tuple[int, int] | None, last: tuple[int, int] | None
+) -> tuple[dict[str, str], str | None]:
+    """The damaged ones, by name, and why nothing may be chosen now: what cannot be seen may be the newest.
+
+    `last` was saved by this job: it lies there, or one after it does. A folder with neither is not the job's folder now,
+    and says nothing about what the job has.
+    """
     damaged = dict(found.damaged)
-    if pinned is None:
-        reasons = list(found.unavailable.values())
-        return damaged, some(reasons) if reasons else None
-    name = f"attempt-{pinned[0]}/step-{pinned[1]}"
-    if name in found.unavailable:
-        return damaged, found.unavailable[name]
-    if name not in damaged and all(_numbers(one) != pinned for one in found.durable):
-        if found.unavailable:
-            return damaged, some(list(found.unavailable.values()))
-        damaged[name] = "it is not there, and the job acknowledged it"
+    wanted = pinned or last
+    name = name_of(wanted)
+    if pinned is not None:
+        is_there = any(_numbers(one) == pinned for one in found.durable)
+    else:
+        is_there = wanted is None or any(_numbers(one) >= wanted for one in found.durable)
+    is_certain = pinned is not None and (is_there or name in damaged)
+    if found.unavailable and not is_certain:
+        own = found.unavailable.get(name) if pinned is not None else None
+        return damaged, own or some(list(found.unavailable.values()))
+    if not is_there and name not in damaged:
+        if not found.durable and not damaged:
+            return damaged, (
+                f"the job has saved {name}, and there is no checkpoint in {root}; is the right volume mounted? Mount or "
+                "restore it, or start over with resume(fresh=True)"
+            )
+        damaged[name] = "it is not there, and the job has saved it"
     return damaged, None
 
 
@@ -98,6 +111,11 @@ def _same_manifest(disk: Disk, directory: Path, digest: str) -> manifest.Manifes
             f"failed to verify {directory}: this rank sees another manifest than the first one"
         )
     return found
+
+
+def name_of(numbers: tuple[int, int] | None) -> str:
+    """The name of a checkpoint of this attempt and step; empty for none."""
+    return "" if numbers is None else f"attempt-{numbers[0]}/step-{numbers[1]}"
 
 
 def some(errors: Sequence[str]) -> str:

@@ -87,11 +87,14 @@ impl Draft<'_> {
     }
 
     /// Where the attempt starts from, if that is certain: the attempt before it acknowledged its
-    /// last checkpoint. Otherwise a newer one may exist than was reported.
+    /// last checkpoint, or only attempts that could not read it have been between. Otherwise a newer
+    /// one may exist than was reported.
     pub(super) fn resume_point(&self, number: u32) -> Option<Checkpoint> {
         let condition = self.status.conditions.get(&CheckpointDurable)?;
         let last = self.status.last_checkpoint.as_ref()?;
-        let certain = condition.reason == ACKNOWLEDGED && last.attempt + 1 == number;
+        let next = last.attempt.saturating_add(1);
+        let next = next.saturating_add(self.status.unreadable);
+        let certain = condition.reason == ACKNOWLEDGED && next == number;
         certain.then(|| last.clone())
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Draft<'a> {
                 return;
             }
             Cause::CheckpointUnavailable(why) => (
-                "CheckpointUnavailable",
+                "NoUsableCheckpoint",
                 format!("{why}; tried {} times", tried + 1),
             ),
             Cause::NoUsableCheckpoint(why) => ("NoUsableCheckpoint", why.clone()),

@@ -10,6 +10,7 @@
 mod absence;
 mod blinks;
 mod build;
+mod checkpoints;
 mod claims;
 mod crowd;
 mod decisions;

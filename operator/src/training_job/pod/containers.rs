@@ -186,9 +186,18 @@ fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
         env.push(variable("FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", &interval));
         env.push(variable("FIREFLYER_CHECKPOINT_KEEP_LAST", &keep_last));
     }
+    let name = |attempt: u32, step: u64| format!("attempt-{attempt}/step-{step}");
     if let Some(resume) = rank.resume {
-        let name = format!("attempt-{}/step-{}", resume.attempt, resume.step);
-        env.push(variable("FIREFLYER_RESUME", &name));
+        env.push(variable(
+            "FIREFLYER_RESUME",
+            &name(resume.attempt, resume.step),
+        ));
+    }
+    // A folder without any is not the job's, or not yet.
+    let status = job.status.as_ref();
+    if let Some(last) = status.and_then(|status| status.last_checkpoint.as_ref()) {
+        let name = name(last.attempt, last.step);
+        env.push(variable("FIREFLYER_LAST_CHECKPOINT", &name));
     }
     env
 }

@@ -99,7 +99,7 @@ const LEAVE_OUT: &str = "leave it out";
 const SET_CHECKPOINT: &str = "set spec.checkpoint instead";
 
 /// Variables that the operator sets, and what to do instead.
-const RESERVED: [(&str, &str); 14] = [
+const RESERVED: [(&str, &str); 15] = [
     ("FIREFLYER_JOB", LEAVE_OUT),
     ("FIREFLYER_NAMESPACE", LEAVE_OUT),
     ("FIREFLYER_ATTEMPT", LEAVE_OUT),
@@ -119,5 +119,6 @@ const RESERVED: [(&str, &str); 14] = [
     ("FIREFLYER_CHECKPOINT_INTERVAL_SECONDS", SET_CHECKPOINT),
     ("FIREFLYER_CHECKPOINT_KEEP_LAST", SET_CHECKPOINT),
     ("FIREFLYER_RESUME", LEAVE_OUT),
+    ("FIREFLYER_LAST_CHECKPOINT", LEAVE_OUT),
     ("FIREFLYER_RUN_DIR", LEAVE_OUT),
 ];
