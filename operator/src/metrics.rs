@@ -96,7 +96,7 @@ impl Metrics {
             )?,
             writes: registry.counters(
                 "fireflyer_api_writes_total",
-                "Writes to the API server.",
+                "Writes to the API server; dry runs of pods, which store nothing, have the verb dry_run.",
                 &["verb", "kind", "outcome"],
             )?,
             leader: registry.gauge("fireflyer_leader", "1 while this replica leads.")?,

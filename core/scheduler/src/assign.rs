@@ -17,10 +17,16 @@ use crate::placement::Pool;
 use crate::plan::Place;
 use crate::promise;
 use crate::queue;
-use crate::snapshot::{Job, JobKey, Node, ZonePolicy};
+use crate::snapshot::{DryRun, Job, JobKey, Node, ZonePolicy};
 
-/// Places every draft that wants nodes, as far as they go.
-pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &mut Wake) {
+/// Places every draft that wants nodes, as far as they go. Returns the jobs whose first pod is to be
+/// tried by a dry run, in the order of the queue.
+pub(crate) fn assign<'a>(
+    drafts: &mut [Draft<'a>],
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> Vec<JobKey> {
+    let mut dry_runs = Vec::new();
     let mut market = Market::new(ledger);
     let mut order: Vec<&mut Draft<'a>> = drafts
         .iter_mut()
@@ -28,8 +34,14 @@ pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &m
         .collect();
     order.sort_by_cached_key(|draft| queue::rank(draft.job));
     for draft in order {
+        let is_accepted = draft.job.dry_run == DryRun::Accepted;
+        if !is_accepted && draft.job.problem.is_none() {
+            dry_runs.push(draft.job.key.clone());
+        }
         match market.place(draft.job) {
-            Ok(placement) => draft.start(placement),
+            Ok(placement) if is_accepted => draft.start(placement),
+            // The nodes stay taken in this plan: nobody behind it in the queue gets them.
+            Ok(_its_turn) => {}
             Err(waiting) => {
                 market.reserve(draft.job, &waiting);
                 draft.wait(waiting);
@@ -48,6 +60,7 @@ pub(crate) fn assign<'a>(drafts: &mut [Draft<'a>], ledger: &Ledger<'a>, wake: &m
             draft.move_away(&exits, placement.as_ref(), ledger, wake);
         }
     }
+    dry_runs
 }
 
 /// Where a gang goes.

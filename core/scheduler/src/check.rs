@@ -39,6 +39,8 @@ const GANG_WHOLE: &str = "gang-whole";
 /// At most `maxCrossZoneJobs` jobs cross zones, none whose policy forbids it, none over three, none
 /// that healthy nodes of one zone would do for.
 const CROSSING_LIMIT: &str = "crossing-limit";
+/// Nodes go only to jobs whose first pod the API server takes.
+const POD_ACCEPTED: &str = "pod-accepted";
 /// New work goes to healthy nodes of the class only.
 const HEALTHY_NODES: &str = "healthy-nodes";
 /// What follows from a transition comes after its record.

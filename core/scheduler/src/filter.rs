@@ -2,7 +2,7 @@
 
 use crate::capacity::{Capacity, Reach, unplaceable};
 use crate::ledger::Ledger;
-use crate::snapshot::{Job, Problem};
+use crate::snapshot::{DryRun, Job, Problem};
 
 /// Why a job gets no nodes now. The texts hold no figure that changes while others come and go, so
 /// that a waiting job's status is not written again and again.
@@ -48,6 +48,9 @@ pub(crate) fn excluded(
 ) -> Option<Waiting> {
     if let Some(Problem { reason, message }) = &job.problem {
         return Some(Waiting::warning(reason, message.clone()));
+    }
+    if let DryRun::Refused(message) = &job.dry_run {
+        return Some(Waiting::warning("Refused", message.clone()));
     }
     if let Some(message) = name_taken(job, ledger) {
         return Some(Waiting::new("NameTaken", message));

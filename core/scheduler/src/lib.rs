@@ -35,8 +35,8 @@ pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, Cause, Doubt, Doubtful, Exit, Job, JobKey, Node, Pod, PodState, Problem,
-    Report, Snapshot, Stuck, ZonePolicy,
+    Absent, Attempt, Cause, Doubt, Doubtful, DryRun, Exit, Job, JobKey, Node, Pod, PodState,
+    Problem, Report, Snapshot, Stuck, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,

@@ -27,6 +27,9 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// What is to be read from the API server before its absence may count.
     pub confirm: Vec<Absent>,
+    /// Jobs that want nodes and whose first pod the API server is not known to take, in the order of
+    /// the queue: it is to be asked by a dry run.
+    pub dry_runs: Vec<JobKey>,
     /// What gangs that may go on without lost nodes have to know. Stays until they have.
     pub gone: Vec<Gone>,
 }

@@ -44,9 +44,10 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
             drafts.push(draft);
         }
     }
-    if !snapshot.is_stale {
-        assign(&mut drafts, &ledger, &mut wake);
-    }
+    let dry_runs = match snapshot.is_stale {
+        true => Vec::new(),
+        false => assign(&mut drafts, &ledger, &mut wake),
+    };
     for mut draft in drafts {
         draft.record();
         draft.take_note();
@@ -74,6 +75,7 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
         jobs,
         wake_at: wake.get(),
         confirm: doubts(&ledger),
+        dry_runs,
         gone: gone(&ledger),
     }
 }

@@ -148,6 +148,19 @@ pub struct Problem {
     pub message: String,
 }
 
+/// Whether the API server takes the job's first pod, as its spec is now. Only a job of which that is
+/// known gets nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DryRun {
+    /// It was not asked yet, or gave no answer. The job keeps its turn meanwhile.
+    #[default]
+    Unknown,
+    /// It takes it.
+    Accepted,
+    /// It refuses it. The sentence says why, and what has to be changed.
+    Refused(String),
+}
+
 /// A TrainingJob, reduced to what decides its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -182,6 +195,8 @@ pub struct Job {
     /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set, unless
     /// all its pods exist.
     pub problem: Option<Problem>,
+    /// What a dry run of its first pod has shown.
+    pub dry_run: DryRun,
     /// What was recorded about it.
     pub status: Status,
     /// Since when it is in its phase. Filled in by [`crate::Sights`], unless it is set and earlier.

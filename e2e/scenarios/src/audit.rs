@@ -25,6 +25,8 @@ pub struct Write {
 struct Line {
     stage: String,
     verb: String,
+    #[serde(default, rename = "requestURI")]
+    request_uri: String,
     user: User,
     #[serde(default)]
     object_ref: Option<ObjectRef>,
@@ -54,7 +56,7 @@ pub fn mark(log: &Path) -> Result<u64> {
         .len())
 }
 
-/// Writes by the service accounts of our namespace since `mark`, Leases excepted.
+/// Writes by the service accounts of our namespace since `mark`, without Leases and dry runs.
 pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
     let bytes = std::fs::read(log).context("failed to read the audit log")?;
     let start = usize::try_from(mark)?.min(bytes.len());
@@ -74,7 +76,8 @@ pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
         );
         let object = line.object_ref.unwrap_or_default();
         let reviews = object.resource.ends_with("reviews");
-        if line.stage != "ResponseComplete" || !changes || reviews || object.resource == "leases" {
+        let stores = !reviews && object.resource != "leases" && !is_dry_run(&line.request_uri);
+        if line.stage != "ResponseComplete" || !changes || !stores {
             continue;
         }
         let resource = match object.subresource.as_str() {
@@ -99,12 +102,17 @@ pub fn on_pods<'a>(writes: &'a [Write], namespace: &str) -> impl Iterator<Item =
         .filter(move |write| write.resource.starts_with("pods") && write.namespace == namespace)
 }
 
+fn is_dry_run(uri: &str) -> bool {
+    uri.split_once('?')
+        .is_some_and(|(_, query)| crate::crash::is_dry_run(query))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn counts_our_writes_and_neither_reads_leases_nor_others() {
+    fn counts_our_writes_and_neither_reads_leases_dry_runs_nor_others() {
         let line = |stage: &str, verb: &str, user: &str, resource: &str| {
             format!(
                 "{{\"stage\":\"{stage}\",\"verb\":\"{verb}\",\"user\":{{\"username\":\"{user}\"}},\
@@ -118,6 +126,10 @@ mod tests {
             line("ResponseComplete", "get", ours, "pods"),
             line("ResponseComplete", "update", ours, "leases"),
             line("ResponseComplete", "delete", "system:node:n1", "pods"),
+            line("ResponseComplete", "create", ours, "pods").replace(
+                "\"user\"",
+                "\"requestURI\":\"/api/v1/namespaces/n/pods?&dryRun=All&x=y\",\"user\"",
+            ),
             "{\"stage\":\"Resp".to_owned(),
         ]
         .concat();

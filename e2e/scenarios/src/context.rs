@@ -10,7 +10,9 @@ use cluster::Cluster;
 use crds::TrainingJob;
 use crds::training_job::Phase;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
@@ -43,7 +45,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Makes the namespace and waits until pods may be created in it.
+    /// Makes the namespace, ready for pods to be created in it.
     pub async fn new(client: Client, cluster: Arc<Cluster>, namespace: &str) -> Result<Self> {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
@@ -51,6 +53,14 @@ impl Context {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("failed to create namespace {namespace}"))?;
+        // Pods are refused before it is there, and its controller comes in its own time.
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
+        match accounts.create(&PostParams::default(), &account).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error).context("failed to create the service account"),
+        }
         Ok(Self {
             client,
             cluster,

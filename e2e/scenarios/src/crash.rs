@@ -178,16 +178,22 @@ fn accepted(bytes: &[u8]) -> bool {
     bytes.starts_with(b"HTTP/1.1 2")
 }
 
-/// The request line of a write, when the bytes begin one. Leases are no decision about a job.
+/// The request line of a write, when the bytes begin one. Leases are no decision about a job, and a dry
+/// run stores nothing: whoever dies after it begins with the same one.
 fn written(bytes: &[u8]) -> Option<String> {
     let line = bytes.split(|byte| *byte == b'\r').next()?;
     let line = String::from_utf8_lossy(line);
     let (method, rest) = line.split_once(' ')?;
     let target = rest.split_once(' ')?.0;
-    let path = target.split('?').next().unwrap_or(target);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let writes = matches!(method, "POST" | "PUT" | "PATCH" | "DELETE");
-    (writes && !path.contains("/leases") && !path.contains("reviews"))
-        .then(|| format!("{method} {path}"))
+    let stores = !path.contains("/leases") && !path.contains("reviews") && !is_dry_run(query);
+    (writes && stores).then(|| format!("{method} {path}"))
+}
+
+/// Whether the query of a request keeps it from storing anything.
+pub(crate) fn is_dry_run(query: &str) -> bool {
+    query.split('&').any(|pair| pair == "dryRun=All")
 }
 
 #[cfg(test)]
@@ -268,6 +274,8 @@ mod tests {
             Some("POST /api/v1/namespaces/n/pods".to_owned())
         );
         assert_eq!(line("GET /api/v1/pods HTTP/1.1\r\n"), None);
+        let dry_run = "POST /api/v1/namespaces/n/pods?&dryRun=All&fieldManager=f HTTP/1.1\r\n";
+        assert_eq!(line(dry_run), None);
         assert_eq!(
             line("PUT /apis/coordination.k8s.io/v1/leases/x HTTP/1.1\r\n"),
             None

@@ -73,6 +73,10 @@ pub const REAL: &[Scenario] = &[
         Needs::Nodes(1),
         lifecycle::compliant_job_runs_in_a_restricted_namespace
     ),
+    scenario!(
+        Needs::Nodes(1),
+        api::refused_pod_is_told_before_nodes_are_given
+    ),
     scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
     scenario!(Needs::Nodes(0), api::agent_labels_its_own_node_only),

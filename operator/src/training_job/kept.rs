@@ -8,7 +8,7 @@ use crds::names;
 use crds::training_job::{Phase, TrainingJob};
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
-use scheduler::{Job, JobKey, Status, Timestamp};
+use scheduler::{DryRun, Job, JobKey, Status, Timestamp};
 use tracing::warn;
 
 use crate::clock;
@@ -117,6 +117,7 @@ impl Over {
             finalizer: false,
             observed: true,
             problem: None,
+            dry_run: DryRun::Unknown,
             status: Status {
                 phase,
                 attempt: self.attempt,

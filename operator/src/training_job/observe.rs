@@ -8,7 +8,9 @@ use std::time::Duration;
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::names;
 use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
-use scheduler::{Heard, Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp};
+use scheduler::{
+    DryRun, Heard, Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp,
+};
 use topology::NodeName;
 use wire::assignment;
 
@@ -32,7 +34,7 @@ pub struct Reports {
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
-/// written is for the caller to add. Of jobs that are over it contains those that left something
+/// written, and what dry runs have shown, is for the caller to add. Of jobs that are over it contains those that left something
 /// running, and those whose time is over.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
@@ -237,6 +239,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
             .as_ref()
             .is_none_or(|status| status.observed_generation == job.metadata.generation),
         problem: problem(job, fabric, mirrors),
+        dry_run: DryRun::Unknown,
         status: job
             .status
             .as_ref()

@@ -4,6 +4,7 @@
 
 mod discarded;
 mod doubts;
+mod dry_runs;
 mod gauges;
 mod notes;
 mod pauses;
@@ -34,6 +35,7 @@ use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
 use crate::training_job::write::Lane;
 use doubts::Doubts;
+use dry_runs::DryRuns;
 use gauges::Ended;
 use notes::Notes;
 use pauses::Pauses;
@@ -104,6 +106,7 @@ struct UnderWay {
     admissions: BTreeMap<JobKey, CancellationToken>,
     writing: FuturesUnordered<BoxFuture<'static, Written>>,
     doubts: Doubts,
+    dry_runs: DryRuns,
 }
 
 /// How the writing of a job's plan ended.
@@ -166,9 +169,12 @@ impl Reconciler {
                 Some(written) = under_way.writing.next() => {
                     under_way.plans.remove(&written.job);
                     under_way.admissions.remove(&written.job);
-                    self.written(written);
+                    if let Some(refused) = self.written(written) {
+                        under_way.dry_runs.forget(&refused);
+                    }
                     true
                 }
+                Some(()) = under_way.dry_runs.next() => true,
                 Some(()) = under_way.doubts.next() => true,
                 () = tokio::time::sleep_until(due) => false,
             };
@@ -226,6 +232,9 @@ impl Reconciler {
         });
         let wake_at = plan.wake_at;
         let read_at = under_way.doubts.ask(&self.applier, &plan.confirm);
+        let try_at = under_way
+            .dry_runs
+            .ask(&self.applier, &plan.dry_runs, &observed);
         under_way.stop_admissions(&observed.snapshot);
         let note_at = self.begin_all(plan.jobs, &observed, under_way);
         let planned = wake_at.map(|at| {
@@ -235,6 +244,7 @@ impl Reconciler {
         [
             planned,
             read_at,
+            try_at,
             note_at,
             self.pauses.next_end(now),
             Some(self.sweep.due),
@@ -277,7 +287,11 @@ impl Reconciler {
         snapshot.absent = under_way.doubts.absent();
         let now = Instant::now();
         self.pauses.forget(|job| jobs.contains_key(job), now);
+        under_way.dry_runs.forget_all_but(&jobs);
         for job in &mut snapshot.jobs {
+            if let Some(whole) = jobs.get(&job.key) {
+                job.dry_run = under_way.dry_runs.of(&job.key, whole);
+            }
             let refusal = || self.pauses.refusal(&job.key, now);
             job.problem = job.problem.take().or_else(refusal);
         }
@@ -393,17 +407,19 @@ impl Reconciler {
         }));
     }
 
-    /// What was written is a change as well: the next plan rests on it.
-    fn written(&mut self, written: Written) {
+    /// What was written is a change as well: the next plan rests on it. Returns the job if the API server
+    /// refuses what it consists of.
+    fn written(&mut self, written: Written) -> Option<JobKey> {
         let Written { job, result, took } = written;
         self.metrics
             .apply_seconds
             .with_label_values::<&str>(&[])
             .observe(took.as_secs_f64());
         let Err(Stopped { error, wait }) = result else {
-            return;
+            return None;
         };
         let is_stale = wait == Wait::Look;
+        let refused = matches!(wait, Wait::Refused(_)).then(|| job.clone());
         let (reason, length) = self.pauses.begin(job.clone(), wait, Instant::now());
         self.metrics.stopped.with_label_values(&[reason]).inc();
         let retry_seconds = length.as_secs_f64();
@@ -412,6 +428,7 @@ impl Reconciler {
         } else {
             warn!(%job, %error, retry_seconds, "stopped");
         }
+        refused
     }
 }
 

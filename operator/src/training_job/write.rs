@@ -21,6 +21,9 @@ pub const IN_FLIGHT: usize = 64;
 /// Beside those, requests for what somebody waits for, and for notes.
 const URGENT: usize = 16;
 const NOTES: usize = 4;
+const DRY_RUNS: usize = 8;
+/// Verb of a creation that stores nothing.
+const DRY_RUN: &str = "dry_run";
 /// Within which a request must be answered. With it a write is sent only while the Lease was renewed
 /// less than 7 s ago (15 s that it lasts, less this).
 pub const TIMEOUT: Duration = Duration::from_secs(8);
@@ -58,13 +61,15 @@ pub enum Lane {
     Admission,
     /// Saying why a job waits.
     Note,
+    /// Asking what the API server would refuse.
+    DryRun,
 }
 
 /// Sends writes. Cheap to clone; clones share the limits.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    lanes: Arc<[Semaphore; 3]>,
+    lanes: Arc<[Semaphore; 4]>,
     lane: Lane,
     writes: IntCounterVec,
     /// None: also without the Lease.
@@ -84,7 +89,7 @@ impl Writer {
     pub fn new(client: Client, writes: IntCounterVec) -> Self {
         Self {
             client,
-            lanes: Arc::new([URGENT, IN_FLIGHT, NOTES].map(Semaphore::new)),
+            lanes: Arc::new([URGENT, IN_FLIGHT, NOTES, DRY_RUNS].map(Semaphore::new)),
             lane: Lane::Urgent,
             writes,
             fence: None,
@@ -116,6 +121,35 @@ impl Writer {
         let request = Request::new(path::<K>(namespace))
             .create(&created_by(), object.to_string().into_bytes());
         self.send::<K>("create", name, request).await
+    }
+
+    /// Asks whether an object could be created, through all of admission; nothing is stored. With
+    /// `strict`, fields that the API server does not know are refused instead of dropped.
+    pub async fn dry_run<K>(
+        &self,
+        namespace: &str,
+        object: &Value,
+        strict: bool,
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let name = object["metadata"]["name"].as_str().unwrap_or("(generated)");
+        let params = PostParams {
+            dry_run: true,
+            ..created_by()
+        };
+        let mut request =
+            Request::new(path::<K>(namespace)).create(&params, object.to_string().into_bytes());
+        if let Ok(request) = &mut request
+            && strict
+            && let Ok(uri) = format!("{}&fieldValidation=Strict", request.uri()).parse()
+        {
+            *request.uri_mut() = uri;
+        }
+        self.raw::<K, IgnoredAny>(DRY_RUN, name, request)
+            .await
+            .map(drop)
     }
 
     /// Applies a patch to an object, or to its status.
@@ -215,11 +249,12 @@ impl Writer {
             reason,
         };
         let request = request.map_err(|error| refused(error.to_string()))?;
-        let [urgent, admission, note] = &*self.lanes;
+        let [urgent, admission, note, dry_run] = &*self.lanes;
         let permits = match self.lane {
             Lane::Urgent => urgent,
             Lane::Admission => admission,
             Lane::Note => note,
+            Lane::DryRun => dry_run,
         };
         let _permit = permits
             .acquire()
@@ -273,9 +308,10 @@ impl Error {
 fn told(what: &str, verb: &str, status: &Status) -> Error {
     let what = what.to_owned();
     let reason = status.message.clone();
+    let creates = matches!(verb, "create" | DRY_RUN);
     match status.code {
-        404 if verb != "create" => Error::Missing { what },
-        409 if verb == "create" && status.reason == "AlreadyExists" => Error::Exists { what },
+        404 if !creates => Error::Missing { what },
+        409 if creates && status.reason == "AlreadyExists" => Error::Exists { what },
         409 => Error::Conflict { what },
         // 404 on create: the namespace is gone.
         400 | 403 | 404 | 405 | 413 | 422 => Error::Refused { what, reason },

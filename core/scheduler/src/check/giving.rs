@@ -6,10 +6,10 @@ use topology::{NodeName, Zone};
 
 use super::{
     CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, NO_LOST_SAVE,
-    ONE_GANG_PER_NODE, Outcome, RECORD_FIRST, Replay, World, ensure,
+    ONE_GANG_PER_NODE, Outcome, POD_ACCEPTED, RECORD_FIRST, Replay, World, ensure,
 };
 use crate::plan::NewAttempt;
-use crate::snapshot::{Job, Node, ZonePolicy};
+use crate::snapshot::{DryRun, Job, Node, ZonePolicy};
 use crate::status::Phase;
 
 impl<'a> World<'a> {
@@ -27,6 +27,9 @@ impl<'a> World<'a> {
         })?;
         ensure(replay.finalizer, FINALIZER_WHILE_HELD, || {
             "no finalizer".to_owned()
+        })?;
+        ensure(job.dry_run == DryRun::Accepted, POD_ACCEPTED, || {
+            format!("the dry run of the first pod: {:?}", job.dry_run)
         })?;
         let count = attempt.nodes.len();
         ensure(count == job.nodes as usize, GANG_WHOLE, || {

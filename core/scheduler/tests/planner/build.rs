@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    Checkpoint, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
+    Checkpoint, DryRun, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
 };
 
 pub(crate) const CLASS: &str = "a100";
@@ -65,6 +65,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         finalizer: false,
         observed: true,
         problem: None,
+        dry_run: DryRun::Accepted,
         status: Status::default(),
         seen: at(0),
     }

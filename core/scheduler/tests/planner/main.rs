@@ -14,6 +14,7 @@ mod checkpoints;
 mod claims;
 mod crowd;
 mod decisions;
+mod dry_run;
 mod events;
 mod forged;
 mod gangs;

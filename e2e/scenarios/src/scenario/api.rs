@@ -2,7 +2,12 @@
 
 use anyhow::{Context as _, Result, ensure};
 
+use crds::training_job::Phase;
+
 use crate::context::Context;
+use crate::jobs::{ENDS_WELL, Job};
+use crate::scenario::START;
+use crate::scenario::lifecycle::restrict;
 
 pub async fn every_refusal_says_what_to_do(context: Context) -> Result<()> {
     let cluster = context.cluster;
@@ -31,6 +36,46 @@ spec:
         said.contains("fireflyer.dev/node"),
         "the refusal does not say why: {said}"
     );
+    Ok(())
+}
+
+/// A job whose pods the namespace does not admit holds nothing and says so, and runs once it does.
+pub async fn refused_pod_is_told_before_nodes_are_given(context: Context) -> Result<()> {
+    restrict(&context).await?;
+    context.submit(&Job::shell("bold", 1, ENDS_WELL)).await?;
+    let message = context
+        .eventually("the refusal is a condition", START, || async {
+            let message = context.condition("bold", "Assigned", "False").await?;
+            Ok(message.filter(|message| message.contains("violates PodSecurity")))
+        })
+        .await?;
+    ensure!(
+        message.contains("allowPrivilegeEscalation") && message.contains(&context.namespace),
+        "the refusal does not say what to change: {message}"
+    );
+    let status = context.job("bold").await?.status.unwrap_or_default();
+    let label = format!("{}=bold", crds::names::LABEL_JOB);
+    let kinds = "configmaps,secrets,pods";
+    let namespace = context.namespace.as_str();
+    let mut get = vec!["get", kinds, "-n", namespace, "-l", &label];
+    get.extend(["-o", "name", "--ignore-not-found"]);
+    let held = context.kubectl(&get).await?;
+    ensure!(
+        (status.phase, status.attempt, held.trim()) == (Phase::Queued, 0, ""),
+        "a job whose pods are refused is {:?} in attempt {} with {held:?}",
+        status.phase,
+        status.attempt
+    );
+    let admit = "pod-security.kubernetes.io/enforce-";
+    context
+        .kubectl(&["label", "namespace", namespace, admit])
+        .await?;
+    let status = context
+        .reaches("bold", Phase::Succeeded, START)
+        .await?
+        .status;
+    let attempt = status.unwrap_or_default().attempt;
+    ensure!(attempt == 1, "it took {attempt} attempts");
     Ok(())
 }
 

@@ -233,6 +233,16 @@ pub async fn finished_job_is_deleted_after_its_ttl(context: Context) -> Result<(
 }
 
 pub async fn compliant_job_runs_in_a_restricted_namespace(context: Context) -> Result<()> {
+    restrict(&context).await?;
+    // What the operator adds to the pod must comply as well.
+    let job = Job::shell("modest", 1, ENDS_WELL).restricted();
+    context.submit(&job).await?;
+    context.reaches("modest", Phase::Succeeded, START).await?;
+    Ok(())
+}
+
+/// Lets the namespace admit only pods of the restricted level, and waits until it does.
+pub(super) async fn restrict(context: &Context) -> Result<()> {
     let namespace = context.namespace.as_str();
     context
         .kubectl(&[
@@ -256,9 +266,5 @@ pub async fn compliant_job_runs_in_a_restricted_namespace(context: Context) -> R
             Ok(refusal.filter(|refusal| refusal.to_string().contains("violates PodSecurity")))
         })
         .await?;
-    // What the operator adds to the pod must comply as well.
-    let job = Job::shell("modest", 1, ENDS_WELL).restricted();
-    context.submit(&job).await?;
-    context.reaches("modest", Phase::Succeeded, START).await?;
     Ok(())
 }

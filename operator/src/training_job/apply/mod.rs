@@ -4,6 +4,7 @@
 
 mod attempts;
 pub mod commit;
+mod dry_run;
 mod job;
 mod look;
 mod patch;
@@ -19,6 +20,8 @@ use scheduler::{Action, JobKey, JobPlan};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+pub use dry_run::Answer;
+
 use crate::cluster::Cluster;
 use crate::proof::Masters;
 use crate::training_job::pod::Settings;
@@ -27,6 +30,9 @@ use crate::training_job::write::{self, IN_FLIGHT, Lane, Writer};
 /// Requests of one job in flight: three quarters of all, so that a gang of 1,250 pods leaves room
 /// for what is decided about others meanwhile.
 const TOGETHER: usize = IN_FLIGHT * 3 / 4;
+
+/// What is kept of the API server's own words when it refuses an object.
+const REFUSAL_BYTES: usize = 2000;
 
 /// Why a job's actions stopped.
 #[derive(Debug, thiserror::Error)]
@@ -75,11 +81,11 @@ impl Error {
     }
 
     /// What helps, when `action` failed in this way.
-    fn wait(&self, action: &Action) -> Wait {
+    fn wait(&self, key: &JobKey, action: &Action) -> Wait {
         match self {
             Self::Stale(_) | Self::Write(write::Error::Conflict { .. }) => Wait::Look,
             Self::Write(write::Error::Refused { reason, .. }) if creates(action) => {
-                Wait::Refused(format!("the API server refuses its objects: {reason}"))
+                Wait::Refused(refusal(&key.namespace, reason))
             }
             Self::Taken { leaving: false, .. } => Wait::Refused(self.to_string()),
             Self::Write(_) | Self::Taken { .. } | Self::Assignment(_) => Wait::Retry,
@@ -175,7 +181,7 @@ impl Applier {
             };
             if let Err(error) = result {
                 self.look_again(key, first).await;
-                let wait = error.wait(first);
+                let wait = error.wait(key, first);
                 return Err(Stopped { error, wait });
             }
             rest = later;
@@ -275,6 +281,20 @@ pub fn kind(action: &Action) -> &'static str {
         Action::DeleteAttempt { .. } => "delete_attempt",
         Action::DeleteJob => "delete_job",
     }
+}
+
+/// Why the API server will not have what a job consists of, and what to do.
+fn refusal(namespace: &str, words: &str) -> String {
+    let mut end = words.len().min(REFUSAL_BYTES);
+    while !words.is_char_boundary(end) {
+        end -= 1;
+    }
+    let cut = if end < words.len() { "..." } else { "" };
+    format!(
+        "the API server refuses its objects: {}{cut}. Delete the job and create it again with another template; or \
+         change the quota, policy or pod security of namespace {namespace}, and the job goes on by itself",
+        words[..end].trim_end_matches('.'),
+    )
 }
 
 /// Another object of the same name is left alone.

@@ -62,6 +62,7 @@ mod tests {
             finalizer: false,
             observed: true,
             problem: None,
+            dry_run: scheduler::DryRun::Unknown,
             status: scheduler::Status::default(),
             seen: Timestamp::default(),
         };

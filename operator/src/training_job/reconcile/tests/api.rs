@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{Method, Request, Response};
 use k8s_openapi::jiff;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wire::termination::TerminationMessage;
 
-use crate::cluster::{Cluster, key_of, version_of};
+use crate::cluster::{Cluster, key_of, now, version_of};
 use crate::mirror::{Kept, Mirror};
 use crate::proof::Masters;
 use crate::testing::{failure, merge, response};
@@ -43,6 +43,12 @@ pub(super) struct State {
     pub(super) waiting: usize,
     /// A write whose path contains this is refused.
     pub(super) refused: Option<&'static str>,
+    /// What admission says of a dry run of a pod; it takes everything if nothing is said here.
+    pub(super) admission: Option<(u16, &'static str)>,
+    /// Whether dry runs are held back.
+    pub(super) dry_runs_hang: bool,
+    /// Path and query of every dry run.
+    pub(super) dry_runs: Vec<String>,
     /// The server dies after so many writes: the answer to the last does not come.
     pub(super) dies_after: Option<usize>,
     version: u64,
@@ -101,6 +107,19 @@ impl State {
             "containerStatuses": [{"name": "trainer", "state": ended}]});
         self.put(path, pod);
         self.collect(path);
+    }
+
+    /// Whether a creation would be admitted; nothing is stored.
+    fn dry_run(&self, path: &str, body: &Value) -> (u16, Value) {
+        let path = path_of(&Method::POST, path, body);
+        match self.admission {
+            Some((code, words)) => failure(code, words),
+            None if self.refused.is_some_and(|refused| path.contains(refused)) => {
+                failure(403, "Forbidden")
+            }
+            None if self.objects.contains_key(&path) => failure(409, "AlreadyExists"),
+            None => (201, body.clone()),
+        }
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
@@ -226,6 +245,18 @@ impl Api {
         let bytes = body.collect_bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let path = parts.uri.path().to_owned();
+        let query = parts.uri.query().unwrap_or_default();
+        if query.contains("dryRun=All") {
+            let mut changes = self.changes.subscribe();
+            self.change(|state| {
+                state
+                    .dry_runs
+                    .push(path_of(&parts.method, &path, &body) + "?" + query);
+            });
+            while self.state().dry_runs_hang && changes.changed().await.is_ok() {}
+            let answer = self.change(|state| state.dry_run(&path, &body));
+            return response(answer);
+        }
         self.pass(&path_of(&parts.method, &path, &body)).await;
         let answer = self.change(|state| {
             let answer = state.answer(&parts.method, &path, &body);
@@ -317,7 +348,7 @@ fn list<K, T>(
     K: kube::ResourceExt + DeserializeOwned,
     T: Kept,
 {
-    mirror.listing(request, Instant::now());
+    mirror.listing(request, now());
     for object in state.of(plural) {
         let object: K = serde_json::from_value(object.clone()).unwrap();
         let (key, version) = (key_of(&object), version_of(&object));

@@ -3,6 +3,7 @@
 
 mod absence;
 mod api;
+mod dry_runs;
 mod forged;
 mod members;
 

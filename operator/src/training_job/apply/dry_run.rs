@@ -1,0 +1,62 @@
+//! The part of `apply` that stores nothing: asks the API server whether it would take the first pod of
+//! a job's next attempt.
+
+use crds::fabric::FabricSpec;
+use crds::training_job::TrainingJob;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Applier, refusal};
+use crate::proof::Signer;
+use crate::training_job::observe::{class_of, key};
+use crate::training_job::pod::{self, Rank};
+use crate::training_job::write::{Error, Lane};
+
+/// The node that the pod is pinned to: which one it will be is not decided yet.
+const SOME_NODE: &str = "dry-run";
+/// What the API server says when a webhook that has side effects keeps it from trying.
+const UNSUPPORTED: &str = "does not support dry run";
+
+/// What the API server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It takes the pod, or cannot say before the pod is really created.
+    Accepted,
+    /// It does not; the sentence says why and what to do.
+    Refused(String),
+    /// Nothing about the pod; the sentence says why.
+    Nothing(String),
+    /// It was not asked: this replica may not lead any more.
+    NotAsked,
+}
+
+impl Applier {
+    /// Tries the first pod of the job's next attempt.
+    pub async fn dry_run(&self, job: &TrainingJob, fabric: &FabricSpec) -> Answer {
+        let (Some(key), Some(class)) = (key(job), class_of(job, fabric)) else {
+            return Answer::Nothing("its node class is gone".to_owned());
+        };
+        let before = job.status.as_ref().map_or(0, |status| status.attempt);
+        let attempt = before.saturating_add(1);
+        let first = Rank {
+            attempt,
+            key_name: &self.key_name(&key, attempt, Signer::Current),
+            rank: 0,
+            node: SOME_NODE,
+            finalizer: true,
+            resume: None,
+        };
+        let body = pod::build(job, class, &self.settings, first);
+        // A job that has had its pods keeps running whatever its template says too much.
+        let strict = before == 0;
+        let writer = self.writer.in_lane(Lane::DryRun);
+        match writer.dry_run::<Pod>(&key.namespace, &body, strict).await {
+            // A pod of this name has been admitted before, or admission has passed and the name is for the
+            // real creation to care about.
+            Ok(()) | Err(Error::Exists { .. }) => Answer::Accepted,
+            Err(Error::Refused { reason, .. }) if reason.contains(UNSUPPORTED) => Answer::Accepted,
+            Err(Error::Refused { reason, .. }) => Answer::Refused(refusal(&key.namespace, &reason)),
+            Err(Error::Deposed { .. }) => Answer::NotAsked,
+            Err(error) => Answer::Nothing(error.to_string()),
+        }
+    }
+}
