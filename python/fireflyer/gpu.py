@@ -4,6 +4,10 @@ Owns the order of what happens to one. The producer's stream, a copy to the host
 copy back, the consumer's stream: each waits for the one before by an event, and only two threads of ours wait on the
 host. Large tensors go in parts, so that the copy of one part runs while the sidecars work on another; how a collective
 is cut into parts is here too. An allreduce of GPUs that share an NVLink takes another way, which is `nvlink`'s.
+
+Tensors are held here until a thread of ours has seen the end of the copies that read or write them, whoever else drops
+them. So PyTorch's allocator cannot give their memory to another kernel, on whichever stream it was allocated, and
+`record_stream`, which would tell it of our stream for copies, is not needed.
 """
 
 from __future__ import annotations
@@ -118,7 +122,8 @@ class Courier:
         self._gpus: dict[int, Gpu] = {}
         self._memories: dict[int, list[Memory]] = {}
         self._kept = 0
-        self._delivered: deque[tuple[Copy, list[torch.Tensor]]] = deque()
+        #: Copies of results that may be under way, and the tensors that they write.
+        self._delivered: deque[tuple[Copy | Event, list[torch.Tensor]]] = deque()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last: threading.Event | None = None
         # What is rounded otherwise than on each level keeps its order of adding up.
@@ -287,10 +292,12 @@ class Courier:
         parts = bridge.cut(start, total, itemsize)
         memory, size = self._memory(parts[-1].offset + _aligned(parts[-1].own[1]))
         arrived: list[Event] = []
+        results = work.result()
 
         def finish() -> None:
             self._settle()
             arrived.append(bridge.take_back(parts, memory))
+            self._delivered.append((arrived[0], results))
             self._keep(memory, size)
 
         self._last = parts[-1].called
@@ -315,7 +322,9 @@ class Courier:
     def _settle(self) -> None:
         """Waits for copies of results that are still under way: the sidecar gets their memory back."""
         while self._delivered:
-            self._delivered.popleft()[0].wait()
+            # By name: the tensors that it holds must outlast the wait.
+            delivered = self._delivered.popleft()
+            delivered[0].wait()
 
     def _memory(self, nbytes: int) -> tuple[Memory, int]:
         size = 1 << max(nbytes - 1, ALIGNMENT).bit_length()

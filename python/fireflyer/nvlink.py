@@ -206,6 +206,8 @@ class Bridge:
                 arrived = self._exchange(parts[step - 1]) or arrived
         errors = [part.error for part in parts if part.error is not None]
         if errors:
+            if arrived is not None:
+                arrived.wait()  # Whoever catches the error may drop the tensor.
             raise HFReduceError(naming.explain(str(errors[0])))
         assert arrived is not None
         return arrived

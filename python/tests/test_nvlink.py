@@ -161,6 +161,45 @@ def called_by_the_group():
     return one.courier._bridge is not None
 
 
+class Reused(OnGpu):
+    """One whose memory PyTorch's allocator gives to the next kernel of the stream that it was made on, once nobody holds it."""
+
+    stream = 0
+
+    def __del__(self):
+        self.fill(self.stream, 77)
+
+
+def dropped_when_waited_for():
+    """Whoever waits on another stream than a tensor was made on, and drops it. What is in its memory in the end."""
+    one = Rank(least_bytes=1000)
+    one.group._courier = one.courier
+    current = types.SimpleNamespace(cuda_stream=0)
+    torch.cuda.current_stream = lambda device: current
+    sizes = (5000, 3001, 10)
+    for seed in range(SEEDS):
+        one.seed(seed)
+        producer, consumer = one.fake.fake_stream(), one.fake.fake_stream()
+        tensors = [Reused(one.fake, count) for count in sizes]
+        places = [OnGpu(one.fake, tensor.count, tensor.pointer) for tensor in tensors]
+        for tensor in tensors:
+            tensor.stream = producer
+            tensor.fill(producer, one.rank)
+        current.cuda_stream = producer
+        works = [one.group.allreduce([tensor]) for tensor in tensors]
+        current.cuda_stream = consumer
+        del tensor
+        while tensors:
+            works.pop(0).wait()
+            tensors.pop(0)
+        # The next one on each way finds what it is to wait for.
+        for count in sizes[1:]:
+            one.group.allreduce([OnGpu(one.fake, count)]).wait()
+        found = [place.read() for place in places]
+        assert found == [[77]] * 3, (seed, found)
+    return one.courier._bridge is not None
+
+
 def unlinked():
     one = Rank(linked=False)
     return one.begin(0, 1000, "f32", 0)
@@ -281,6 +320,9 @@ class NvlinkTest(unittest.TestCase):
 
     def test_a_group_calls_large_tensors_over_an_nvlink_and_small_ones_as_before(self):
         self.assertEqual(gang.successes(self.gang().run(called_by_the_group)), [True] * 4)
+
+    def test_a_result_that_is_dropped_is_written_before_its_memory_is_used_again(self):
+        self.assertEqual(gang.successes(self.gang().run(dropped_when_waited_for)), [True] * 4)
 
     def test_averages_and_operators_are_those_of_all_ranks(self):
         self.assertEqual(gang.successes(self.gang().run(operators)), [True] * 4)
