@@ -20,7 +20,7 @@ const NAMESPACES: usize = 2;
 /// What ended an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EndCause {
-    /// The node died.
+    /// The node died: its Lease ran out, or its object is gone.
     NodeLost,
     /// Its kubelet did not admit the pod, though the node was said to have room for it.
     NodeRefused,
@@ -30,7 +30,7 @@ pub enum EndCause {
     NotBound,
     /// Something that a container of the pod needs is missing, its image for one.
     Blocked,
-    /// Peers could not reach the node.
+    /// Peers could not reach the node, or gave it up.
     Silent,
     /// The program failed there.
     ProgramFailed,

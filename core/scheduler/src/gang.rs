@@ -120,7 +120,11 @@ fn lost<'a>(
     if let Some((node, why)) = dead {
         return Some(Verdict::Lost {
             node: Some(node),
-            cause: EndCause::NodeLost,
+            cause: match why {
+                // Users can silence their own sidecars and have their peers say so.
+                Why::GivenUp => EndCause::Silent,
+                Why::NotReady | Why::LeaseOut | Why::Gone | Why::Tainted(_) => EndCause::NodeLost,
+            },
             message: format!("node {node} was lost: {why}"),
         });
     }

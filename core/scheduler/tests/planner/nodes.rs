@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan};
+use scheduler::{
+    EndCause, Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan,
+};
 use topology::NodeName;
 
 use crate::absence::confirm;
@@ -75,6 +77,39 @@ fn a_silent_node_is_lost_when_its_peers_gave_it_up_or_its_lease_is_out() {
     snapshot.nodes[1].ready = Ready::Unknown;
     let status = recorded(&decide(&snapshot, at(50)), "train");
     assert_eq!(status.failure.unwrap().node, Some("a-001".into()));
+}
+
+#[test]
+fn only_a_loss_that_its_lease_or_object_shows_is_remembered_as_the_nodes_own() {
+    type Loss = fn(&mut Snapshot);
+    let table: [(Loss, EndCause); 4] = [
+        (|snapshot| hear(snapshot, &[0], &[1]), EndCause::Silent),
+        (
+            |snapshot| snapshot.nodes[1].ready = Ready::Unknown,
+            EndCause::NodeLost,
+        ),
+        // What peers say takes nothing away from what the Lease shows.
+        (
+            |snapshot| {
+                hear(snapshot, &[0], &[1]);
+                snapshot.nodes[1].ready = Ready::Unknown;
+            },
+            EndCause::NodeLost,
+        ),
+        (
+            |snapshot| {
+                snapshot.nodes.remove(1);
+                confirm(snapshot, at(50));
+            },
+            EndCause::NodeLost,
+        ),
+    ];
+    for (loss, cause) in table {
+        let mut snapshot = running(2);
+        loss(&mut snapshot);
+        let status = recorded(&decide(&snapshot, at(50)), "train");
+        assert_eq!(status.avoided[&NodeName::from("a-001")].cause, cause);
+    }
 }
 
 #[test]
