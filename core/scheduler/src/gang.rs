@@ -50,7 +50,7 @@ pub(crate) fn judge<'a>(
         return Verdict::Done;
     }
     if ledger.is_beaten(&attempt.job) {
-        // A pod that is not seen may be there, and the gang train.
+        // A pod that is not seen may be there, and the gang train; so may one whose sidecars have yet to dial.
         let unseen = |(rank, _): (u32, &NodeName)| {
             let job = attempt.job.clone();
             let number = attempt.number;
@@ -61,7 +61,7 @@ pub(crate) fn judge<'a>(
             };
             !view.pods.contains_key(&(number, rank)) && !ledger.is_absent(&absent)
         };
-        if view.places(attempt).next().is_some_and(unseen) {
+        if ledger.listens_in() || view.places(attempt).next().is_some_and(unseen) {
             return Verdict::Joining;
         }
         let message = "another attempt was given the same nodes first".to_owned();

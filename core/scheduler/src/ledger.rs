@@ -2,13 +2,14 @@
 //! every decision to others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use topology::NodeName;
 
 use crate::avoid::suspects;
 use crate::gang::Wake;
-use crate::node::{State, States};
+use crate::node::{Heard, State, States};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
@@ -67,6 +68,9 @@ pub(crate) struct Ledger<'a> {
     /// Attempts that lost a race between two leaders and must give way.
     beaten: BTreeSet<&'a JobKey>,
     absent: &'a BTreeSet<Absent>,
+    heard: &'a BTreeMap<(JobKey, u32), Arc<Heard>>,
+    /// Until then a sidecar that is not heard may only not have dialled yet.
+    listens_from: Timestamp,
     unreadable: BTreeSet<&'a JobKey>,
     pods_as_of: Timestamp,
     /// Nodes that are suspect because of what jobs of several namespaces met there.
@@ -145,6 +149,8 @@ impl<'a> Ledger<'a> {
                 .collect(),
             beaten: BTreeSet::new(),
             absent: &snapshot.absent,
+            heard: &snapshot.heard,
+            listens_from: snapshot.listens_from,
             unreadable: snapshot.unreadable.iter().collect(),
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
             crossing: BTreeSet::new(),
@@ -168,10 +174,11 @@ impl<'a> Ledger<'a> {
             .filter_map(|(key, view)| {
                 let phase = view.job?.status.phase;
                 let attempt = view.holding()?;
-                // It may train before that is recorded.
+                // It may train before that is recorded, and before its pods show it.
                 let trains = |pod: &Pod| pod.state == PodState::Running;
                 let settled = matches!(phase, Phase::Running | Phase::Interrupting)
-                    || view.gang(attempt.number).any(trains);
+                    || view.gang(attempt.number).any(trains)
+                    || self.is_heard_whole(view, attempt);
                 let nodes: Vec<_> = view.places(attempt).map(|(_, node)| node).collect();
                 Some((!settled, attempt.created, *key, attempt, nodes))
             })
@@ -188,6 +195,20 @@ impl<'a> Ledger<'a> {
             }
             self.owned.extend(nodes);
         }
+    }
+
+    /// Whether all who take part are heard: they train, or are about to.
+    fn is_heard_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
+        let gang = self.heard.get(&(attempt.job.clone(), attempt.number));
+        gang.is_some_and(|gang| {
+            let mut places = view.places(attempt);
+            places.all(|(_, node)| gang.heard.contains(node))
+        })
+    }
+
+    /// Whether sidecars may still have to dial this operator.
+    pub(crate) fn listens_in(&self) -> bool {
+        self.listens_from > self.now
     }
 
     /// What a job holds that cannot be read: as far as one knows, the nodes of its newest attempt.

@@ -240,7 +240,7 @@ impl<'a> States<'a> {
     /// Joins what the snapshot holds.
     pub fn new(snapshot: &'a Snapshot, policy: &Policy, now: Timestamp) -> Self {
         let all = |set: fn(&Heard) -> &BTreeSet<NodeName>| -> BTreeSet<&'a NodeName> {
-            let sets = snapshot.heard.iter().map(|gang| set(gang));
+            let sets = snapshot.heard.values().map(|gang| set(gang));
             sets.flatten().collect()
         };
         let heard = all(|gang| &gang.heard);

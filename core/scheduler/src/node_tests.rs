@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::snapshot::JobKey;
 
 type Change = fn(&mut Node);
 
@@ -165,11 +166,17 @@ fn cluster(of: usize, seconds: &[u64], heard: usize) -> Snapshot {
     }
     let names = snapshot.nodes.iter().map(|node| node.name.clone());
     let (heard, quiet) = (names.clone().take(heard), names.skip(heard));
-    snapshot.heard.push(Arc::new(Heard {
+    let gang = Heard {
         heard: heard.collect(),
         quiet: quiet.collect(),
         given_up: BTreeSet::new(),
-    }));
+    };
+    let job = JobKey {
+        namespace: "team".into(),
+        name: "train".into(),
+        uid: "u-1".into(),
+    };
+    snapshot.heard.insert((job, 1), Arc::new(gang));
     snapshot
 }
 

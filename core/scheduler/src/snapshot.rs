@@ -4,7 +4,7 @@
 //! writes). It may lag behind other writers: what they wrote shows up as a conflict when the plan
 //! is applied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct Snapshot {
     /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
-    pub heard: Vec<Arc<Heard>>,
+    pub heard: BTreeMap<(JobKey, u32), Arc<Heard>>,
     /// Until then a sidecar that has not spoken to this operator counts as heard: it may only have
     /// begun to listen. Filled in by [`crate::Sights`].
     pub listens_from: Timestamp,

@@ -77,7 +77,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         pods_as_of: None,
         is_stale: false,
         unreadable,
-        heard: reports.gangs.values().cloned().collect(),
+        heard: reports.gangs.clone(),
         listens_from: Timestamp::default(),
         reports: reports.checkpoints.values().cloned().collect(),
         stuck: reports.stuck.values().cloned().collect(),

@@ -1,9 +1,10 @@
 //! What is not seen ends nothing before a read has confirmed that it is gone, and nobody's patience ends
 //! by what is old.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Absent, Action, Phase, PodState, Policy, Snapshot, Timestamp, Wish};
+use scheduler::{Absent, Action, Heard, Phase, PodState, Policy, Snapshot, Timestamp, Wish};
 
 use crate::build::{GRACE, at, job, key};
 use crate::decisions::{decide, placed, queue, recorded};
@@ -77,6 +78,32 @@ fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_trai
     };
     // That its pods run is seen, though not recorded.
     assert!(!fate(&snapshot, "train"));
+    // They are seen as they were, and all of its sidecars are heard.
+    for pod in &mut snapshot.pods {
+        pod.state = PodState::Starting;
+    }
+    let hear = |snapshot: &mut Snapshot, ranks: usize| {
+        let nodes = snapshot.attempts[0].nodes.iter().take(ranks);
+        let heard = Heard {
+            heard: nodes.cloned().collect(),
+            ..Heard::default()
+        };
+        snapshot.heard = [((key("train"), 1), Arc::new(heard))].into();
+    };
+    hear(&mut snapshot, 2);
+    assert!(!fate(&snapshot, "train"), "it is heard");
+    confirm(&mut snapshot, at(9));
+    assert!(fate(&snapshot, "other"), "it has no right to them");
+    // Before this leader has listened long enough, nobody knows.
+    snapshot.heard.clear();
+    snapshot.absent.clear();
+    snapshot.listens_from = at(10);
+    assert!(!fate(&snapshot, "train") && !fate(&snapshot, "other"));
+    // A gang that is not whole does not train.
+    snapshot.listens_from = at(9);
+    let mut joins = snapshot.clone();
+    hear(&mut joins, 1);
+    assert!(fate(&joins, "train") && !fate(&joins, "other"));
     snapshot.pods.clear();
     assert!(!fate(&snapshot, "train"), "they are not seen");
     assert!(decide(&snapshot, at(9)).confirm.contains(&pod(0)));

@@ -11,7 +11,7 @@ use scheduler::{
 use topology::NodeName;
 
 use crate::absence::confirm;
-use crate::build::{GRACE, at, job, nodes};
+use crate::build::{GRACE, at, job, key, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::gangs::{deletions, running};
 use crate::properties::apply;
@@ -22,11 +22,12 @@ fn hear(snapshot: &mut Snapshot, heard: &[usize], given_up: &[usize]) {
         let names = numbers.iter().map(|number| format!("a-{number:03}"));
         names.map(|name| name.as_str().into()).collect()
     };
-    snapshot.heard = vec![Arc::new(Heard {
+    let gang = Heard {
         heard: named(heard),
         quiet: named(given_up),
         given_up: named(given_up),
-    })];
+    };
+    snapshot.heard = [((key("train"), 1), Arc::new(gang))].into();
 }
 
 #[test]

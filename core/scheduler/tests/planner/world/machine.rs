@@ -152,18 +152,18 @@ impl World {
     }
 
     /// What the rendezvous service knows of each gang.
-    pub(super) fn heard(&self) -> Vec<Arc<Heard>> {
+    pub(super) fn heard(&self) -> BTreeMap<(JobKey, u32), Arc<Heard>> {
         let now = self.queue.now();
         if now < self.operator.deaf_until {
-            return Vec::new();
+            return BTreeMap::new();
         }
-        let mut gangs: BTreeMap<(&JobKey, u32), Heard> = BTreeMap::new();
+        let mut gangs: BTreeMap<(JobKey, u32), Heard> = BTreeMap::new();
         let dialled = self
             .pods
             .iter()
             .filter(|(_, running)| running.dialled && !running.pod.terminal);
         for ((job, attempt, _), running) in dialled {
-            let gang = gangs.entry((job, *attempt)).or_default();
+            let gang = gangs.entry((job.clone(), *attempt)).or_default();
             let name = &running.pod.node;
             let machine = &self.machines[name];
             let silent = now.saturating_sub(machine.died);
@@ -177,7 +177,8 @@ impl World {
                 gang.given_up.insert(name.clone());
             }
         }
-        gangs.into_values().map(Arc::new).collect()
+        let gangs = gangs.into_iter();
+        gangs.map(|(key, heard)| (key, Arc::new(heard))).collect()
     }
 
     /// Whether it counts what is ended. Where leaders see everything at once, not after a deposed one has come back.
