@@ -32,6 +32,7 @@ pub(crate) struct Departure<'a> {
 impl<'a> Draft<'a> {
     /// Moves the job on as far as what is seen allows.
     pub(crate) fn advance(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
+        self.learn_late();
         match self.status.phase {
             Phase::Queued | Phase::Restarting | Phase::Suspended => self.idle(ledger, wake),
             Phase::Assigned | Phase::Starting | Phase::Running => self.hold(ledger, wake),

@@ -8,7 +8,7 @@ use crate::gang::Wake;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
 use crate::policy::Policy;
-use crate::snapshot::{Pod, PodState};
+use crate::snapshot::Pod;
 use crate::time::Timestamp;
 
 impl<'a> Draft<'a> {
@@ -115,11 +115,8 @@ impl<'a> Draft<'a> {
 
     /// The job is being deleted: its pods may still save, then everything goes.
     pub(crate) fn tear_down(&mut self, ledger: &Ledger<'a>) {
-        let trains = |pod: &&Pod| pod.state == PodState::Running;
-        let grace = match self.view.pods.values().copied().any(|pod| trains(&pod)) {
-            true => self.job.grace,
-            false => ledger.policy().survivor_grace,
-        };
+        // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
+        let grace = self.job.grace;
         for pod in self.view.pods.values() {
             let Pod { attempt, rank, .. } = **pod;
             if pod.delete_by.is_none() && !pod.terminal {

@@ -4,6 +4,19 @@ use super::{NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, World, ensure,
 use crate::snapshot::PodState;
 use crate::status::{ConditionKind, Phase, Status};
 
+/// Whether nothing changes but what is known of a checkpoint.
+fn learns_at_most(old: &Status, new: &Status) -> bool {
+    let mut known = new.clone();
+    known.last_checkpoint.clone_from(&old.last_checkpoint);
+    known.checkpoint_at = old.checkpoint_at;
+    let durable = ConditionKind::CheckpointDurable;
+    match old.conditions.get(&durable) {
+        Some(before) => known.conditions.insert(durable, before.clone()),
+        None => known.conditions.remove(&durable),
+    };
+    known == *old
+}
+
 impl<'a> World<'a> {
     pub(super) fn record(&self, replay: &Replay<'a>, new: &Status) -> Outcome {
         let old = replay.status;
@@ -25,7 +38,8 @@ impl<'a> World<'a> {
         ensure(said == end(new), ONE_END, || {
             format!("phase {:?} with (Complete, Failed) = {said:?}", new.phase)
         })?;
-        ensure(!old.phase.is_terminal() || old == new, ONE_END, || {
+        let ended = old.phase.is_terminal();
+        ensure(!ended || learns_at_most(old, new), ONE_END, || {
             "a finished job changes".to_owned()
         })?;
         ensure(!replay.job.deleting, ONE_END, || {
@@ -62,7 +76,7 @@ impl<'a> World<'a> {
         // Only the rendezvous says who takes part, and only a new attempt begins with all.
         let same = new.membership == old.membership || fresh && new.membership.is_none();
         ensure(same, RECORD_FIRST, || "the members change".to_owned())?;
-        if new.phase != Phase::Succeeded || old == new {
+        if new.phase != Phase::Succeeded || ended {
             return Ok(());
         }
         let member = |rank: &u32| !is_out(new, new.attempt, *rank);

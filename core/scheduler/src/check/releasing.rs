@@ -50,12 +50,14 @@ impl<'a> World<'a> {
             .gang(replay.job, attempt)
             .find(|pod| pod.rank == rank)
             .and_then(|pod| pod.acknowledged());
+        // Of a job that has ended and holds nothing, nothing is recorded any more.
+        let forgotten = status.phase.is_terminal() && !replay.job.finalizer;
         // An acknowledgement that claims to come from the future is not believed.
         let recorded = ack.filter(|ack| ack.attempt == attempt).is_none_or(|ack| {
             let last = status.last_checkpoint.as_ref();
             last.is_some_and(|last| (last.attempt, last.step) >= (ack.attempt, ack.step))
         });
-        ensure(recorded, NO_LOST_SAVE, || {
+        ensure(recorded || forgotten, NO_LOST_SAVE, || {
             format!("acknowledgement of attempt {attempt} dropped")
         })
     }

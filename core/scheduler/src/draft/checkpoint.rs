@@ -28,6 +28,25 @@ impl Draft<'_> {
         true
     }
 
+    /// Takes over what pods acknowledged of attempts that are long over, or of a job that is: its nodes were cut off
+    /// and are back. Of a job that holds nothing no more than its end is known, and nothing is recorded.
+    pub(crate) fn learn_late(&mut self) {
+        if self.status.phase.is_terminal() {
+            if self.job.finalizer {
+                self.learn_acknowledged();
+            }
+            return;
+        }
+        let current = self.status.attempt;
+        let pods = self.view.pods.values().filter(|pod| pod.attempt < current);
+        let acks =
+            pods.filter_map(|pod| pod.acknowledged().filter(|ack| ack.attempt == pod.attempt));
+        if let Some(ack) = acks.max().cloned() {
+            let text = format!("Step {} of attempt {} is durable", ack.step, ack.attempt);
+            self.learn(ack, "AcknowledgedLate", &text);
+        }
+    }
+
     /// The checkpoint that the gang acknowledged when it was asked to stop.
     fn acknowledged(&self) -> Option<Checkpoint> {
         let attempt = self.status.attempt;

@@ -19,6 +19,7 @@ mod events;
 mod forged;
 mod gangs;
 mod history;
+mod late;
 mod life;
 mod mutations;
 mod nodes;
