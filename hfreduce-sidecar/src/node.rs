@@ -2,7 +2,7 @@
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
 use crate::stop::Stop;
 use crate::store::{Guests, Store};
-use crate::welcomed::Welcomed;
+use crate::welcomed::{Found, Welcomed};
 
 /// An epoch whose links stand.
 #[derive(Debug)]
@@ -99,8 +99,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Prepares: of what an earlier sidecar left in the run directory nothing is believed but whom it has welcomed. The
-    /// process is not ready before the gang has joined.
+    /// Prepares: of what an earlier sidecar left in the run directory nothing is believed but who was attached, and who
+    /// has left. The process is not ready before the gang has joined.
     pub fn new(
         member: Member,
         options: Options,
@@ -341,12 +341,12 @@ impl Node {
     /// Whether a sidecar of this attempt has welcomed processes here that may come back.
     pub(crate) fn has_welcomed(&self) -> bool {
         let local = self.member.procs_per_node as usize;
-        let ranks = self.welcomed.as_ref().map(|list| list.ranks(local));
-        ranks.is_some_and(|ranks| ranks.is_ok_and(|ranks| !ranks.is_empty()))
+        let found = self.welcomed.as_ref().map(|record| record.find(local));
+        found.is_some_and(|found| !found.awaited.is_empty())
     }
 
     /// The gang is in an epoch that a sidecar before this one knew: opens the socket, so that processes come back with
-    /// what they were told, and waits for those that it had welcomed.
+    /// what they were told, and waits for those that were attached to it.
     pub(crate) fn engine_without_memory(
         &self,
         epoch: u64,
@@ -354,16 +354,14 @@ impl Node {
     ) -> Result<(Engine, Running), Error> {
         let (layout, own) = (self.layout()?, self.member.rank);
         let local = layout.local(own as usize);
-        let welcomed = self.welcomed.as_ref().map(|list| list.ranks(local));
-        let awaited = welcomed.transpose().map_err(|source| Error::System {
-            doing: "read which processes an earlier sidecar has welcomed",
-            source,
-        })?;
+        let record = self.welcomed.as_ref();
+        let found = record.map_or_else(Found::default, |record| record.find(local));
         let members: Vec<u32> = (0..layout.nodes() as u32).collect();
         let trees = self.member.trees(&members);
         info!(
             epoch,
-            ?awaited,
+            awaited = ?found.awaited,
+            left = ?found.left.keys(),
             "this sidecar takes the place of one that ended"
         );
         let of = Epoch {
@@ -373,13 +371,13 @@ impl Node {
             linker: None,
             resume: None,
         };
-        self.engine_of(of, Some(awaited.unwrap_or_default()), reporter)
+        self.engine_of(of, Some(found), reporter)
     }
 
     fn engine_of(
         &self,
         epoch: Epoch,
-        awaited: Option<BTreeSet<usize>>,
+        found: Option<Found>,
         reporter: Reporter,
     ) -> Result<(Engine, Running), Error> {
         let names = self.member.nodes.iter();
@@ -398,7 +396,7 @@ impl Node {
             places: self.options.places.clone(),
             before_memory: self.options.before_memory.clone(),
             welcomed: self.welcomed.clone(),
-            awaited,
+            found,
             commands: orders,
             notices: said,
             snapshots: snapshots.unwrap_or_else(|| Inspector::new().1),

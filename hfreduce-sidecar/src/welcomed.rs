@@ -1,21 +1,64 @@
-//! Which processes of this node a sidecar has welcomed, as files in the run directory. A sidecar that starts in its place
-//! finds there whom it has to wait for, and that nobody else was told anything.
+//! Which processes of this node are attached to its sidecar, and which have called and left, as files in the run directory.
+//! A sidecar that starts in its place finds there whom it has to wait for, and what those were told who do not come back.
+//! Other processes may write there too: what is no record counts as that of one to wait for.
 
-use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use collective::machine::OpId;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+use wire::attach::{GROUP_LIMIT, OPERATION_LIMIT, Told};
 use wire::run_dir;
 
-/// The list of the welcomed.
+/// Largest record: a few groups of a large gang, or hundreds of small ones.
+const RECORD_LIMIT_BYTES: u64 = 4 << 20;
+
+/// The record of attached processes.
 #[derive(Clone, Debug)]
 pub struct Welcomed {
     dir: PathBuf,
 }
 
+/// What a sidecar finds that starts in place of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Local ranks that come back.
+    pub awaited: BTreeSet<usize>,
+    /// Local ranks that have called and do not come back.
+    pub left: BTreeMap<usize, Left>,
+}
+
+/// What became of a process that was attached.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Record {
+    Attached,
+    Left(Left),
+}
+
+/// A process that has called and left. It asks for nothing any more, so it counts as told what it has called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// The first operation of the world that it has not called.
+    pub told: OpId,
+    /// Its other groups.
+    pub groups: Vec<LeftGroup>,
+}
+
+/// A group that it had opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftGroup {
+    /// The ranks of the group.
+    pub ranks: Vec<u32>,
+    /// How far the process is.
+    pub told: Told,
+}
+
 impl Welcomed {
-    /// The list in this run directory; empty if there is none yet.
+    /// The record in this run directory; empty if there is none yet.
     pub fn open(run_dir: &Path) -> io::Result<Self> {
         let dir = run_dir.join(run_dir::WELCOMED);
         match fs::create_dir(&dir) {
@@ -25,29 +68,45 @@ impl Welcomed {
         }
     }
 
-    /// The local ranks below `local` that are on it.
-    pub fn ranks(&self, local: usize) -> io::Result<BTreeSet<usize>> {
-        let mut ranks = BTreeSet::new();
+    /// The local ranks below `local` that are in it.
+    #[must_use]
+    pub fn find(&self, local: usize) -> Found {
+        let mut found = Found::default();
         for rank in 0..local {
-            if self.file(rank).try_exists()? {
-                ranks.insert(rank);
+            match self.read(rank) {
+                Ok(None) => continue,
+                Ok(Some(Record::Left(left))) if left.is_possible() => {
+                    found.left.insert(rank, left);
+                    continue;
+                }
+                Ok(Some(Record::Attached)) => {}
+                Ok(Some(Record::Left(_))) => {
+                    warn!(
+                        local_rank = rank,
+                        "the record of a process that left cannot be true: waiting for it"
+                    );
+                }
+                Err(error) => {
+                    warn!(%error, local_rank = rank, "no record of a process: waiting for it");
+                }
             }
+            found.awaited.insert(rank);
         }
-        Ok(ranks)
+        found
     }
 
-    /// Puts a local rank on it, before it is welcomed.
-    pub fn note(&self, rank: usize) -> io::Result<()> {
-        // Never through a link that a process has put there.
-        let new = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(self.file(rank));
-        match new {
-            Ok(_empty) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
-        }
+    fn read(&self, rank: usize) -> Result<Option<Record>, run_dir::Error> {
+        run_dir::read_if_any(&self.file(rank), RECORD_LIMIT_BYTES)
+    }
+
+    /// Notes that a local rank attaches, before it hears so.
+    pub fn note(&self, rank: usize) -> Result<(), run_dir::Error> {
+        run_dir::write(&self.file(rank), &Record::Attached)
+    }
+
+    /// Notes that one has called and left.
+    pub fn note_left(&self, rank: usize, left: Left) -> Result<(), run_dir::Error> {
+        run_dir::write(&self.file(rank), &Record::Left(left))
     }
 
     /// Takes one off that has left without having called anything.
@@ -63,22 +122,70 @@ impl Welcomed {
     }
 }
 
+impl Left {
+    fn is_possible(&self) -> bool {
+        self.told < OPERATION_LIMIT && self.groups.len() <= GROUP_LIMIT
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_next_sidecar_finds_who_was_welcomed_and_has_not_left() {
-        let dir = tempfile::tempdir().unwrap();
-        let list = Welcomed::open(dir.path()).unwrap();
-        assert!(list.ranks(8).unwrap().is_empty());
-        for rank in [5, 0, 7, 5] {
-            list.note(rank).unwrap();
+    fn left(told: OpId) -> Left {
+        let told_of_group = Told {
+            group: 7,
+            replicated: true,
+            priority: 0,
+            told: 3,
+            closed: false,
+            failed: false,
+        };
+        let group = LeftGroup {
+            ranks: vec![0, 5],
+            told: told_of_group,
+        };
+        Left {
+            told,
+            groups: vec![group],
         }
-        list.strike(0).unwrap();
-        list.strike(1).unwrap();
+    }
+
+    #[test]
+    fn the_next_sidecar_finds_who_is_attached_and_what_those_were_told_who_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Welcomed::open(dir.path()).unwrap();
+        assert_eq!(record.find(8), Found::default());
+        for rank in [5, 0, 7, 5, 2] {
+            record.note(rank).unwrap();
+        }
+        record.strike(0).unwrap();
+        record.strike(1).unwrap();
+        record.note_left(2, left(9)).unwrap();
         let next = Welcomed::open(dir.path()).unwrap();
-        assert_eq!(next.ranks(8).unwrap(), BTreeSet::from([5, 7]));
-        assert_eq!(next.ranks(6).unwrap(), BTreeSet::from([5]));
+        let found = next.find(8);
+        assert_eq!(found.awaited, BTreeSet::from([5, 7]));
+        assert_eq!(found.left, BTreeMap::from([(2, left(9))]));
+        assert_eq!(next.find(6).awaited, BTreeSet::from([5]));
+    }
+
+    #[test]
+    fn who_has_no_record_that_can_be_true_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Welcomed::open(dir.path()).unwrap();
+        let path = |rank: usize| dir.path().join(run_dir::WELCOMED).join(rank.to_string());
+        record.note_left(0, left(9)).unwrap();
+        let whole = fs::read(path(0)).unwrap();
+        for torn in 0..whole.len() {
+            fs::write(path(0), &whole[..torn]).unwrap();
+            assert_eq!(record.find(1).awaited, BTreeSet::from([0]), "{torn} bytes");
+        }
+        record.note_left(0, left(OPERATION_LIMIT)).unwrap();
+        fs::write(path(1), r#"{"gone":{}}"#).unwrap();
+        fs::write(path(2), vec![b' '; RECORD_LIMIT_BYTES as usize + 1]).unwrap();
+        std::os::unix::fs::symlink("/dev/null", path(3)).unwrap();
+        let found = record.find(4);
+        assert_eq!(found.awaited, BTreeSet::from([0, 1, 2, 3]));
+        assert!(found.left.is_empty());
     }
 }

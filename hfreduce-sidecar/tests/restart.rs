@@ -7,11 +7,12 @@ mod gang;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use collective::membership::Break;
 use gang::grouped::{call_sum_in, close, sum_in};
 use gang::limits::{self, RESTARTED};
 use gang::processes::get;
 use gang::restarted::{Restarted, submit, whole};
-use gang::{PATIENCE, to_f32s};
+use gang::{PATIENCE, counter, to_f32s, wait_until};
 use rustix::process::Signal;
 use wire::Call;
 use wire::client::{Client, Error, Group, Ticket};
@@ -287,5 +288,61 @@ fn a_group_that_opens_or_closes_meanwhile_is_open_or_closed_for_all() {
             });
             gang.check(gang.call_all(10), 10);
         }
+    });
+}
+
+// Its sidecar starts again, then another's, then its own once more.
+#[test]
+fn a_process_that_called_and_left_is_not_waited_for_and_what_it_was_told_holds() {
+    over_each(|mut gang| {
+        let all: Vec<u32> = (0..NODES * PROCS).collect();
+        let shared = each(&gang.clients, |client| {
+            client.open(7, &all, true, PATIENCE).unwrap()
+        });
+        let leaver = gang.clients.remove(1);
+        let (of_world, in_group) = (submit(&leaver, 5000), call_sum_in(&leaver, shared[1], 10));
+        let others = gang.clients.iter().zip([0, 2, 3, 4, 5]);
+        let tickets: Vec<(Ticket, Ticket)> = others
+            .map(|(client, rank)| (submit(client, 5000), call_sum_in(client, shared[rank], 10)))
+            .collect();
+        whole(&leaver.wait(of_world, PATIENCE).unwrap(), 5000);
+        is_all(&leaver, in_group, 10, 15.0);
+        drop(leaver);
+        wait_until(|| {
+            let metrics = get(gang.pods.metrics_address(0), "/metrics");
+            counter(&metrics, "fireflyer_hfreduce_clients ") == 1
+        });
+        for (number, killed) in (100..).zip([0, 1, 0]) {
+            gang.pods.kill(killed);
+            let since = Instant::now();
+            gang.pods.start_again(killed);
+            let left: Vec<u32> = all.iter().copied().filter(|rank| *rank != 1).collect();
+            each(&gang.clients, |client| {
+                let group = client.open(number, &left, true, PATIENCE).unwrap();
+                assert_eq!(sum_in(client, group, 3), [14.0; 3]);
+            });
+            // REC-7.
+            limits::keep(
+                "a sidecar restarts where a process has left: the others go on",
+                RESTARTED,
+                since,
+            );
+        }
+        for (client, (of_world, in_group)) in gang.clients.iter().zip(tickets) {
+            whole(&client.wait(of_world, PATIENCE).unwrap(), 5000);
+            is_all(client, in_group, 10, 15.0);
+        }
+        gang.check(Vec::new(), 0);
+        // What would need it ends the attempt, and is not waited for.
+        submit(&gang.clients[0], 1);
+        wait_until(|| {
+            let view = gang.leader.view.lock().unwrap().clone().unwrap();
+            matches!(view.broken, Some(Break::Fruitless { .. }))
+        });
+        assert!(
+            gang.pods
+                .log(0)
+                .contains("rank 1 on node 0 left while operation 2")
+        );
     });
 }

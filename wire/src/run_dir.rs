@@ -24,7 +24,8 @@ pub const STORE: &str = "store.sock";
 pub const LAUNCHER: &str = "launcher";
 /// The gang's addresses, written by the sidecar once everybody joined.
 pub const ROSTER: &str = "roster.json";
-/// A folder with a file for each local rank that a sidecar has welcomed, made by it for the one in its place.
+/// A folder with a file for each local rank that is attached to a sidecar, or has called and left, written by it for the
+/// one in its place.
 pub const WELCOMED: &str = "welcomed";
 /// What the sidecar's engine did last, written by it when something has failed.
 pub const FLIGHT: &str = "hfreduce-flight.json";
@@ -200,7 +201,8 @@ impl Roster {
     }
 }
 
-fn read_if_any<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<Option<T>, Error> {
+/// Reads a file that another process may have put there, if there is any.
+pub fn read_if_any<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<Option<T>, Error> {
     let failed = |source| Error::Read {
         path: path.to_owned(),
         source,
@@ -228,7 +230,8 @@ fn read_if_any<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<Option<T>
         })
 }
 
-fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+/// Replaces a file.
+pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let failed = |source| Error::Write {
         path: path.to_owned(),
         source,

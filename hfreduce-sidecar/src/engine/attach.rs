@@ -140,7 +140,7 @@ impl Engine {
             rank: self.standing.rank + rank as u32,
             ..self.standing
         };
-        let noted = self.welcomed.as_ref().map(|list| list.note(rank));
+        let noted = self.welcomed.as_ref().map(|record| record.note(rank));
         if let Some(Err(error)) = noted {
             // The next sidecar would not wait for it, and might contradict what it was told.
             let reason = format!("failed to note it in the run directory: {error}");
@@ -197,21 +197,8 @@ impl Engine {
                 self.hurries = true;
                 self.take_entries(rank);
                 self.hurries = false;
-                let called_any = self.sessions.get(&rank).is_some_and(Session::has_called);
                 info!(local_rank = rank, "process detached");
-                if let Some(session) = self.sessions.get(&rank) {
-                    self.kept_bytes[rank] += session.lent_bytes();
-                }
-                self.close_session(rank);
-                // A process that never called anything may come again.
-                self.seats[rank] = if called_any { Seat::Left } else { Seat::Free };
-                if called_any {
-                    self.handle(Input::RankLeft { rank });
-                } else if let Some(Err(error)) =
-                    self.welcomed.as_ref().map(|list| list.strike(rank))
-                {
-                    warn!(%error, local_rank = rank, "the next sidecar will wait for a process that left");
-                }
+                self.depart(rank);
             }
             Err(error) => self.lose_session(rank, &error),
         }
@@ -247,10 +234,8 @@ impl Engine {
         }
     }
 
-    fn close_session(&mut self, rank: usize) {
-        let Some(session) = self.sessions.remove(&rank) else {
-            return;
-        };
+    pub(super) fn close_session(&mut self, rank: usize) -> Option<Session> {
+        let session = self.sessions.remove(&rank)?;
         // Dropping does not remove them: the client holds the same open files.
         epoll::delete(self.park.poll(), session.channel()).ok();
         epoll::delete(self.park.poll(), &session.bell).ok();
@@ -259,5 +244,6 @@ impl Engine {
             self.let_go(op);
         }
         self.metrics.clients.set(self.sessions.len() as i64);
+        Some(session)
     }
 }

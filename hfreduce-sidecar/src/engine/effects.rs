@@ -394,6 +394,7 @@ impl Engine {
             self.told[rank] = self.told[rank].max(op + 1);
         }
         let Some(session) = self.sessions.get_mut(&rank) else {
+            self.ended_for_departed((group, op), rank, outcome.is_ok());
             return;
         };
         let Some(called) = session.ended(group, op) else {

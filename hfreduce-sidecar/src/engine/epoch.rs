@@ -3,7 +3,7 @@
 
 use collective::machine::{Config, GroupId, Input, Machine, RELAY, Start, WORLD};
 use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume, told_each};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use wire::attach::Members;
@@ -148,8 +148,10 @@ impl Engine {
 
     /// What a node without memory reports: what its processes were told.
     fn recollection(&self) -> Report {
-        let groups: BTreeSet<GroupId> = self.sessions.values().flat_map(Session::groups).collect();
-        let others = groups.into_iter().filter(|group| *group != WORLD);
+        let others = self
+            .known_groups()
+            .into_iter()
+            .filter(|group| *group != WORLD);
         let others = others.map(|group| (group, told_each(&self.known(group))));
         std::iter::once((WORLD, self.told.clone()))
             .chain(others)
@@ -256,6 +258,7 @@ impl Engine {
             self.call_again(WORLD, rank);
         }
         self.open_again();
+        self.go_on_for_departed();
         self.handle(Input::Tick);
         Ok(())
     }
@@ -280,7 +283,7 @@ impl Engine {
 
     /// A process's calls in a group whose end it was not told, in their order.
     pub(super) fn call_again(&mut self, group: GroupId, rank: usize) {
-        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
+        let Some(lane) = self.lane(group, rank) else {
             return;
         };
         let first = match group {
@@ -290,10 +293,7 @@ impl Engine {
         let calls: Vec<_> = lane.in_flight_from(first).collect();
         for (op, called) in calls {
             let call = crate::codec::call_from_wire(&called.call);
-            let splits = self
-                .sessions
-                .get(&rank)
-                .and_then(|one| one.splits(group, op));
+            let splits = self.lane(group, rank).and_then(|lane| lane.splits(op));
             self.handle(match called.refused {
                 Some(reason) => Input::Refuse {
                     group,

@@ -1,5 +1,6 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use collective::machine::{
@@ -10,6 +11,7 @@ use tracing::{debug, error, info};
 use wire::entry::FailureKind;
 
 use super::{Engine, LINK, epoch};
+use crate::session::{Departed, Session};
 
 /// Lost ranks that an error names.
 const MOST_NAMED: usize = 8;
@@ -21,7 +23,7 @@ impl Engine {
             self.fail_open(group, rank, FailureKind::Broken, &over);
             return;
         }
-        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
+        let Some(lane) = self.lane(group, rank) else {
             return;
         };
         let (ranks, replicated) = (lane.ranks.clone(), lane.replicated);
@@ -54,6 +56,7 @@ impl Engine {
             Ok(()) => {
                 let epoch = self.config.fence.epoch;
                 let Some(session) = self.sessions.get_mut(&rank) else {
+                    self.opened_for_departed(group, rank, Ok(()));
                     return;
                 };
                 match session.opened(group, epoch) {
@@ -87,6 +90,9 @@ impl Engine {
         {
             self.lose_session(rank, &error);
         }
+        if !self.sessions.contains_key(&rank) {
+            self.opened_for_departed(group, rank, Err(text.to_owned()));
+        }
     }
 
     /// A group needs its slots.
@@ -107,13 +113,25 @@ impl Engine {
         for session in self.sessions.values_mut() {
             session.forget_group(group);
         }
+        for departed in self.departed.values_mut() {
+            departed.forget_group(group);
+        }
+    }
+
+    /// The groups of its processes, of those who left too, the world first.
+    pub(super) fn known_groups(&self) -> BTreeSet<GroupId> {
+        let sessions = self.sessions.values().flat_map(Session::groups);
+        let departed = self.departed.values().flat_map(Departed::groups);
+        sessions.chain(departed).collect()
     }
 
     /// Groups whose end all were told: the machines of this epoch never hear of them.
     pub(super) fn forget_groups_that_are_over(&mut self, resume: &Resume) {
-        let groups = self.sessions.values().flat_map(|session| session.groups());
-        let groups: std::collections::BTreeSet<GroupId> = groups.collect();
-        for group in groups.into_iter().filter(|group| *group != WORLD) {
+        for group in self
+            .known_groups()
+            .into_iter()
+            .filter(|group| *group != WORLD)
+        {
             let base = resume.iter().find(|one| one.group == group);
             if is_over(&self.known(group), base.and_then(GroupResume::needed_from)) {
                 self.drop_results(group);
@@ -124,7 +142,8 @@ impl Engine {
 
     /// What each of a group's ranks here knows of it; nothing if none does.
     pub(super) fn known(&self, group: GroupId) -> Vec<Option<Told>> {
-        let lanes = self.sessions.values().filter_map(|one| one.lane(group));
+        let ranks = 0..self.seats.len();
+        let lanes = ranks.filter_map(|rank| self.lane(group, rank));
         // What a process says that opens a group is not checked yet.
         let Some(lane) = lanes.min_by_key(|lane| lane.is_opening()) else {
             return Vec::new();
@@ -135,7 +154,7 @@ impl Engine {
         };
         let here = lane.ranks.iter().filter_map(local);
         here.filter(|local| *local < self.seats.len())
-            .map(|local| Some(self.sessions.get(&local)?.lane(group)?.knows()))
+            .map(|local| Some(self.lane(group, local)?.knows()))
             .collect()
     }
 

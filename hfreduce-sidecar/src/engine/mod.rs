@@ -5,6 +5,7 @@
 mod answers;
 mod attach;
 mod calls;
+mod departed;
 mod effects;
 mod epoch;
 mod exchange;
@@ -44,9 +45,9 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::numa::Places;
 use crate::rendezvous::Reporter;
-use crate::session::Session;
+use crate::session::{Departed, Session};
 use crate::stop::Stop;
-use crate::welcomed::Welcomed;
+use crate::welcomed::{Found, Welcomed};
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
@@ -99,11 +100,11 @@ pub struct Setup {
     pub places: Places,
     /// What is done before memory is made.
     pub before_memory: Before,
-    /// Where it notes whom it has welcomed, if operations wait for a sidecar that takes its place.
+    /// Where it notes who is attached and who has left, if operations wait for a sidecar that takes its place.
     pub welcomed: Option<Welcomed>,
-    /// In place of a sidecar that has ended: the local ranks that one has welcomed. The epoch is then the one that has
-    /// to end, and nobody is linked.
-    pub awaited: Option<BTreeSet<usize>>,
+    /// In place of a sidecar that has ended: what that one has noted. The epoch is then the one that has to end, and nobody
+    /// is linked.
+    pub found: Option<Found>,
     /// What it is told; the bell of `stop` wakes it for that.
     pub commands: Receiver<Command>,
     /// What it has to tell.
@@ -165,6 +166,8 @@ pub struct Engine {
     next_visitor: u64,
     sessions: BTreeMap<usize, Session>,
     seats: Vec<Seat>,
+    /// Those who have called and left.
+    departed: BTreeMap<usize, Departed>,
     /// What was lent to processes that left each of them free, and may have kept it.
     kept_bytes: Vec<usize>,
     uses: BTreeMap<(GroupId, OpId), Use>,
@@ -210,7 +213,7 @@ impl Engine {
             places,
             before_memory,
             welcomed,
-            awaited,
+            found,
             commands,
             notices,
             snapshots,
@@ -242,6 +245,10 @@ impl Engine {
             rank: config.layout.ranks(config.node).start,
             world: config.layout.world(),
         };
+        let (awaited, left) = match found {
+            Some(found) => (Some(found.awaited), found.left),
+            None => (None, BTreeMap::new()),
+        };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
         let mut engine = Self {
             machine,
@@ -268,6 +275,7 @@ impl Engine {
             next_visitor: 0,
             sessions: BTreeMap::new(),
             seats: vec![Seat::Free; local],
+            departed: BTreeMap::new(),
             kept_bytes: vec![0; local],
             uses: BTreeMap::new(),
             next_post: FIRST_POST,
@@ -291,6 +299,7 @@ impl Engine {
             waits: Waits::default(),
             config,
         };
+        engine.take_departed(&left);
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
         if engine.awaited.is_none() {

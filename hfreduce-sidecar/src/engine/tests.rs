@@ -51,7 +51,7 @@ fn setup() -> (Setup, TcpStream) {
         limit_bytes: 0,
         places: Places::default(),
         welcomed: None,
-        awaited: None,
+        found: None,
         commands: channel().1,
         notices: channel().0,
         snapshots: Inspector::new().1,

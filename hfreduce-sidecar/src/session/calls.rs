@@ -176,20 +176,9 @@ impl Session {
         Some(waiting)
     }
 
-    /// How an operation that is not over is divided.
-    pub fn splits(&self, group: GroupId, op: OpId) -> Option<Splits> {
-        self.lanes.get(&group)?.splits.get(&op).cloned()
-    }
-
     /// An operation is over: what was called.
     pub fn ended(&mut self, group: GroupId, op: OpId) -> Option<Called> {
-        let lane = self.lanes.get_mut(&group)?;
-        // Where a group has failed, ends say nothing of how far the others are.
-        if op < FIRST_POST && lane.dead.is_none() {
-            lane.told = lane.told.max(op + 1);
-        }
-        lane.splits.remove(&op);
-        lane.in_flight.remove(&op)
+        self.lanes.get_mut(&group)?.ended(op)
     }
 
     /// Tells the process that an operation has succeeded, which the members of `epoch` took part in. The result, if it

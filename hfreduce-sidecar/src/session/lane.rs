@@ -83,6 +83,21 @@ impl Lane {
         self.waiting.front()
     }
 
+    /// An operation is over: what was called.
+    pub(super) fn ended(&mut self, op: OpId) -> Option<Called> {
+        // Where a group has failed, ends say nothing of how far the others are.
+        if op < FIRST_POST && self.dead.is_none() {
+            self.told = self.told.max(op + 1);
+        }
+        self.splits.remove(&op);
+        self.in_flight.remove(&op)
+    }
+
+    /// How an operation that is not over is divided.
+    pub fn splits(&self, op: OpId) -> Option<Splits> {
+        self.splits.get(&op).cloned()
+    }
+
     /// The calls from this operation on that are not over, in their order. Messages end with their epoch.
     pub fn in_flight_from(&self, first: OpId) -> impl Iterator<Item = (OpId, Called)> {
         self.in_flight

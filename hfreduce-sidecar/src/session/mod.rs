@@ -3,6 +3,7 @@
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
 mod calls;
+mod departed;
 mod input;
 mod lane;
 mod lent;
@@ -27,6 +28,7 @@ use wire::segment;
 
 use crate::background::Background;
 pub use calls::{Called, Taken, Waiting};
+pub use departed::Departed;
 pub use lane::Lane;
 pub use lent::Room;
 

@@ -55,34 +55,12 @@ impl Session {
     pub(super) fn note_group(&mut self, said: &Told) -> Result<(), String> {
         let ranks = std::mem::take(&mut self.telling.ranks);
         let group = said.group;
-        let own = self.standing.rank;
-        let Ok(rank) = ranks.binary_search(&own) else {
-            return Err(format!(
-                "group {group:x} was told of without its rank {own}"
-            ));
-        };
         if group == WORLD || self.lanes.contains_key(&group) {
             return Err(format!(
                 "group {group:x} was told of twice, or is that of all ranks"
             ));
         }
-        if said.told >= OPERATION_LIMIT || said.closed && (said.told == 0 || said.failed) {
-            return Err(format!(
-                "group {group:x} cannot have {} operations that are over and be closed: {}",
-                said.told, said.closed
-            ));
-        }
-        let (size, first): (u32, OpId) = (ranks.len() as u32, said.told);
-        let failed = || "the group could not be opened again in an epoch before".to_owned();
-        let lane = Lane {
-            replicated: said.replicated,
-            priority: said.priority,
-            told: first,
-            next_op: first,
-            closed: said.closed.then(|| first - 1),
-            dead: said.failed.then(failed),
-            ..Lane::new(ranks, rank as u32, size)
-        };
+        let lane = Lane::of_told(ranks, self.standing.rank, said)?;
         self.lanes.insert(group, lane);
         self.telling.left -= 1;
         Ok(())
@@ -95,5 +73,34 @@ impl Session {
             self.say(&ToClient::Over { groups }, &[])?;
         }
         Ok(())
+    }
+}
+
+impl Lane {
+    /// A group of these ranks as one of them tells of it.
+    pub(super) fn of_told(ranks: Vec<u32>, own: u32, said: &Told) -> Result<Self, String> {
+        let group = said.group;
+        let Ok(rank) = ranks.binary_search(&own) else {
+            return Err(format!(
+                "group {group:x} was told of without its rank {own}"
+            ));
+        };
+        if said.told >= OPERATION_LIMIT || said.closed && (said.told == 0 || said.failed) {
+            return Err(format!(
+                "group {group:x} cannot have {} operations that are over and be closed: {}",
+                said.told, said.closed
+            ));
+        }
+        let (size, first): (u32, OpId) = (ranks.len() as u32, said.told);
+        let failed = || "the group could not be opened again in an epoch before".to_owned();
+        Ok(Self {
+            replicated: said.replicated,
+            priority: said.priority,
+            told: first,
+            next_op: first,
+            closed: said.closed.then(|| first - 1),
+            dead: said.failed.then(failed),
+            ..Self::new(ranks, rank as u32, size)
+        })
     }
 }

@@ -172,6 +172,10 @@ fn check_run(rng: &mut Rng, cells: &mut Cells) {
         When::World(_) | When::Group(_) | When::Life(_) => 1 + rng.below(3),
     };
     add_groups(rng, &mut world, groups);
+    if rng.chance(1, 3) {
+        let ranks = 0..world.setup.layout.world();
+        world.leavers = ranks.filter(|_| rng.chance(1, 2)).collect();
+    }
     if rng.chance(1, 16) {
         add_mismatch(rng, &mut world);
     }

@@ -125,6 +125,37 @@ fn when_a_sidecar_restarts_the_operation_ends_with_everybody_three_seconds_later
     });
 }
 
+// REC-7: nobody waits for ranks that have left.
+#[test]
+fn a_sidecar_restarts_where_ranks_have_left_without_waiting_for_them() {
+    for_each_seed(6, |rng| {
+        let nodes = 2 + rng.below(4);
+        let mut world = gang(rng, nodes, 2);
+        let victim = rng.below(nodes);
+        // One of two, or both.
+        let leavers = world.setup.layout.ranks(victim).skip(rng.below(2));
+        world.leavers = leavers.collect();
+        let have_left = |world: &World| {
+            let mut leavers = world.leavers.iter();
+            leavers.all(|&rank| world.clients[rank as usize].left)
+        };
+        let limit = world.now() + 60_000 * MS;
+        assert!(world.run_while(limit, |world| !have_left(world)));
+        world.kill_sidecar(victim);
+        let restart = world.now() + 200 * MS;
+        world.queue.after(200 * MS, Event::Restart { node: victim });
+        let goes_on = |world: &World| {
+            let leader = world.leader.as_ref();
+            let phase = leader.map(|leader| leader.membership.view().phase);
+            world.store.len() > 1 && phase == Some(Leading::Running)
+        };
+        assert!(world.run_while(restart + 3000 * MS, |world| !goes_on(world)));
+        assert_eq!(world.members().len(), nodes);
+        let all: Vec<usize> = (0..nodes).collect();
+        world.ends_within(1000 * MS, &all);
+    });
+}
+
 // REC-8: who is silent is named within two seconds, waited for, and out after ten.
 #[test]
 fn a_silent_node_is_named_at_once_and_given_up_after_its_time() {

@@ -114,10 +114,8 @@ impl World {
             Broken::NodeLost { node: peer, .. } => self.suspect(node, peer, Reason::Dead),
             Broken::NodeSilent { node: peer, .. } => self.suspect(node, peer, Reason::Silent),
             Broken::Protocol { .. } => panic!("node {node}: {broken}"),
-            Broken::NodeLeft { .. }
-            | Broken::RankLost { .. }
-            | Broken::RankLeft { .. }
-            | Broken::Revoked => {}
+            Broken::RankLeft { .. } => panic!("node {node}: {broken}, which had called everything"),
+            Broken::NodeLeft { .. } | Broken::RankLost { .. } | Broken::Revoked => {}
         }
     }
 

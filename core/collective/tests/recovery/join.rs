@@ -128,6 +128,7 @@ impl World {
         sidecar.started = false;
         sidecar.said = None;
         sidecar.incoming.clear();
+        sidecar.departed.clear();
         sidecar.tick = None;
         self.take_seats(node);
         self.add_slots(node, WORLD);

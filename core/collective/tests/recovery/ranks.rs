@@ -3,6 +3,7 @@
 
 use collective::machine::{GroupId, Input, OpId};
 
+use crate::lanes::Member;
 use crate::world::{Event, MS, World};
 
 impl World {
@@ -35,6 +36,32 @@ impl World {
         }
         let node = self.setup.layout.node_of(rank);
         self.pump(node, rank);
+        self.leave(node, rank);
+    }
+
+    /// A rank that has nothing more to call leaves. The machine of a later epoch learns it when the rank's groups stand again.
+    fn leave(&mut self, node: usize, rank: u32) {
+        let local = (rank - self.setup.layout.ranks(node).start) as usize;
+        let sidecar = &self.sidecars[node];
+        let of = self.groups_of(rank);
+        let mut mine = of.iter().filter_map(|&group| self.member(group, rank));
+        let is_attached = sidecar.alive && sidecar.attached == self.setup.layout.local(node);
+        if self.leavers.contains(&rank) && is_attached && mine.all(Member::has_ended) {
+            self.clients[rank as usize].left = true;
+        }
+        let settled = |group: &GroupId| {
+            let seat = self.sidecars[node].seats.get(&(*group, local));
+            let is_dead = self.member(*group, rank).is_some_and(Member::is_dead);
+            is_dead || seat.is_none_or(|seat| seat.stands)
+        };
+        let is_left = self.clients[rank as usize].left;
+        if is_left
+            && self.takes_calls(node)
+            && of.iter().all(settled)
+            && self.sidecars[node].departed.insert(local)
+        {
+            self.handle(node, Input::RankLeft { rank: local });
+        }
     }
 
     pub(crate) fn pump_all(&mut self, node: usize) {

@@ -71,6 +71,8 @@ pub(crate) struct Sidecar {
     pub(crate) damaged: BTreeSet<(usize, u64)>,
     /// By group and local rank.
     pub(crate) seats: BTreeMap<(GroupId, usize), Seat>,
+    /// Local ranks of which the machine knows that they left.
+    pub(crate) departed: BTreeSet<usize>,
     /// Groups that are over, which a process was not told yet.
     pub(crate) over: Vec<(usize, GroupId)>,
     pub(crate) attached: usize,
@@ -106,8 +108,11 @@ impl World {
             life,
             ..Sidecar::new(self.setup.layout.local(node))
         };
-        for _ in self.setup.layout.ranks(node) {
+        for rank in self.setup.layout.ranks(node) {
             let delay = self.a_while(MS, 50 * MS);
+            // Who left is not waited for.
+            let left = self.clients[rank as usize].left;
+            let delay = if left { Duration::ZERO } else { delay };
             self.queue.after(delay, Event::Attach { node, life });
         }
         self.dial_soon(node);
@@ -147,6 +152,9 @@ impl World {
 
     pub(crate) fn kill_rank(&mut self, rank: u32) {
         let node = self.setup.layout.node_of(rank);
+        if self.clients[rank as usize].left {
+            return;
+        }
         self.clients[rank as usize].alive = false;
         let local = (rank - self.setup.layout.ranks(node).start) as usize;
         if self.sidecars[node].alive && !self.sidecars[node].frozen {

@@ -27,6 +27,8 @@ pub(crate) struct Client {
     pub(crate) alive: bool,
     /// It was told that the others go on without it.
     pub(crate) out: bool,
+    /// It has nothing more to call and has left, as its node has noted for the next sidecar.
+    pub(crate) left: bool,
 }
 
 #[derive(Debug)]
@@ -150,6 +152,8 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) lanes: BTreeMap<GroupId, Lane>,
     pub(crate) inputs_seed: u64,
+    /// Ranks that leave as soon as they have nothing more to call.
+    pub(crate) leavers: BTreeSet<u32>,
     pub(crate) leader: Option<Leader>,
     pub(crate) leaders: u64,
     pub(crate) connections: u64,
@@ -185,6 +189,7 @@ impl World {
         let client = |_| Client {
             alive: true,
             out: false,
+            left: false,
         };
         let local = |node| setup.layout.local(node);
         let mut world = Self {
@@ -196,6 +201,7 @@ impl World {
             clients: (0..ranks).map(client).collect(),
             lanes: BTreeMap::new(),
             inputs_seed: rng.next_u64(),
+            leavers: BTreeSet::new(),
             leader: None,
             leaders: 0,
             connections: 0,
