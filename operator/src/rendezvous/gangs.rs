@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss};
-use scheduler::{Gone, JobKey, Timestamp};
+use scheduler::{Gone, JobKey, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use topology::NodeName;
@@ -31,6 +31,8 @@ const SUSPICION: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(250);
 /// Before another try to learn what was committed.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// So many times in a row what was committed is found damaged before it counts as lost: another leader may be replacing it.
+const DAMAGED: u32 = 10;
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -59,6 +61,8 @@ pub(super) enum Input {
     },
     /// What became of a commit.
     Kept { key: Key, event: Event },
+    /// What the store held of a gang is damaged: nobody knows who takes part.
+    Damaged { key: Key, message: String },
     /// What the store holds of a gang that may go on without lost nodes.
     Learned {
         gang: Arc<Gang>,
@@ -100,11 +104,20 @@ impl Handle {
     fn learn(&self, store: &Arc<dyn Store>, gang: Arc<Gang>) {
         let (handle, store) = (self.clone(), Arc::clone(store));
         tokio::spawn(async move {
+            let mut damaged: u32 = 0;
             while !handle.inputs.is_closed() {
                 match store.last(Arc::clone(&gang)).await {
                     Ok(last) => return handle.send(Input::Learned { gang, last }).await,
                     Err(error) => {
                         warn!(job = %gang.job, %error, "who takes part is not known yet");
+                        damaged = match error.is_damage() {
+                            true => damaged.saturating_add(1),
+                            false => 0,
+                        };
+                        if damaged == DAMAGED {
+                            let (key, message) = (key_of(&gang), error.to_string());
+                            handle.send(Input::Damaged { key, message }).await;
+                        }
                         tokio::time::sleep(ASK_AGAIN).await;
                     }
                 }
@@ -230,6 +243,7 @@ impl Gangs {
                 }
             }
             Input::Kept { key, event } => self.handle(&key, event),
+            Input::Damaged { key, message } => self.damaged(key, message),
             Input::Learned { gang, last } => self.learned(gang, last),
         }
     }
@@ -289,14 +303,33 @@ impl Gangs {
 
     /// What the store holds is known: what was said meanwhile is heard.
     fn learned(&mut self, gang: Arc<Gang>, last: Option<Commit>) {
-        let Some(held) = self.learning.remove(&key_of(&gang)) else {
+        let key = key_of(&gang);
+        let Some(held) = self.learning.remove(&key) else {
             return; // For a leader that we were before.
         };
+        self.publish(|known| known.stuck.remove(&key).is_some());
         self.begin(gang, last);
         for input in held {
             self.take(input);
         }
         self.tell_gone();
+    }
+
+    /// A gang that nobody can lead on has to begin again.
+    fn damaged(&mut self, key: Key, message: String) {
+        if !self.learning.contains_key(&key) {
+            return; // For a leader that we were before.
+        }
+        let stuck = Stuck {
+            job: key.0.clone(),
+            attempt: key.1,
+            since: clock::now(),
+            message,
+        };
+        self.publish(|known| {
+            known.stuck.insert(key, stuck);
+            true
+        });
     }
 
     /// Tells gangs who of them is gone: they need not wait for it.

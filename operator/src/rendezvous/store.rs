@@ -30,6 +30,13 @@ pub trait Store: Send + Sync + 'static {
 #[error(transparent)]
 pub struct Unknown(#[from] commit::Unknown);
 
+impl Unknown {
+    /// Whether what was kept is not what it was: asking again may not help.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.0, commit::Unknown::Damaged { .. })
+    }
+}
+
 /// The statuses of jobs.
 #[derive(Clone, Debug)]
 pub struct InStatus(pub Arc<Applier>);

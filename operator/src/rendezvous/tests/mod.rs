@@ -1,5 +1,6 @@
 //! The rendezvous service over loopback, with clients that speak as sidecars do.
 
+mod damaged;
 mod limits;
 mod shrink;
 

@@ -154,7 +154,7 @@ impl Applier {
             Some(name) => Some(
                 self.record_text(job, (attempt, shown.epoch), name)
                     .await?
-                    .ok_or_else(|| damaged(name))?,
+                    .ok_or_else(|| damaged(&format!("ConfigMap {name}")))?,
             ),
             None => None,
         };
@@ -191,7 +191,7 @@ impl Applier {
                     Some(_) => Ok(()),
                     None => Err(Unknown::Damaged {
                         attempt,
-                        what: name.to_string(),
+                        what: format!("ConfigMap {name}"),
                     }),
                 }
             }
