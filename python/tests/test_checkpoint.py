@@ -107,6 +107,21 @@ class CheckpointTest(Case):
             checkpoint.save(999)
         self.assertEqual(checkpoint.save(2).name, "attempt-1/step-2")
 
+    def test_a_run_that_is_past_its_end_saves_nothing_under_an_earlier_step(self):
+        checkpoint = self.checkpoint(box=Box(1), interval_seconds=0)
+        for step in range(9):
+            checkpoint.step(step)
+        # The job goes on with a smaller total, in a loop of its own: it has nothing to train.
+        checkpoint = self.checkpoint(attempt=2, box=Box())
+        self.assertEqual(checkpoint.resume(), 9)
+        with self.assertLogs("fireflyer", "WARNING") as logs:
+            self.assertEqual(checkpoint.save(4).name, "attempt-1/step-8")
+        self.assertIn("step 4 is not saved: the run is past it, at step 8", logs.output[0])
+        checkpoint.step(9)
+        with self.assertRaisesRegex(ValueError, "failed to save step 4: the run is past it, at step 9"):
+            checkpoint.save(4)
+        self.assertEqual(self.saved(), [f"attempt-1/step-{step}" for step in (6, 7, 8)])
+
     def test_the_steps_of_a_run_end_with_its_result_saved(self):
         box = Box(0)
         for attempt, wanted in ((1, [0, 1, 2]), (2, [3, 4]), (3, [])):

@@ -16,7 +16,7 @@ class ResumeTest(Case):
         box = Box(1)
         self.checkpoint(attempt=3, box=box).save(50)
         later = self.checkpoint(attempt=1, box=box)  # The job was made anew over the old directory.
-        later.resume()
+        later.resume(fresh=True)
         box.value = 2
         later.save(10)
         self.assertEqual(self.checkpoint(attempt=2, box=box).resume(), 11)

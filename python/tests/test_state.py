@@ -9,10 +9,12 @@ from unittest import mock
 
 import numpy
 import torch
+import torch.distributed as dist
 from checkpoints import Box, Case
 from fireflyer import Checkpoint, CheckpointError, StateError
 from fireflyer.checkpoint import manifest, state
 from fireflyer.environment import Environment
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Versioned(torch.nn.Module):
@@ -169,23 +171,38 @@ class StateTest(Case):
         def build():
             return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
 
-        def partly(model):
-            model[0] = torch.compile(model[0])
-            return model
+        def in_part(wrapper):
+            def wrap(model):
+                model[0] = wrapper(model[0])
+                return model
 
-        ways = {"plain": lambda model: model, "compiled": torch.compile, "partly": partly}
+            return wrap
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        ways = {
+            "plain": lambda model: model,
+            "compiled": torch.compile,
+            "compiled in part": in_part(torch.compile),
+            "distributed": DistributedDataParallel,
+            "distributed in part": in_part(DistributedDataParallel),
+            "compiled and distributed": lambda model: DistributedDataParallel(torch.compile(model)),
+            "distributed and compiled": lambda model: torch.compile(DistributedDataParallel(model)),
+        }
         for saved, wrap in ways.items():
+            self.root = Path(self.root.parent, saved)
+            model = build()
+            torch.nn.init.constant_(model[0].weight, 3.0)
+            self.checkpoint(model=wrap(model)).save(0)
+            content = json.loads((self.root / "attempt-1/step-0/manifest.json").read_text())
+            self.assertIn("model.0.weight", content["tensors"])
+            self.assertNotRegex(json.dumps(content), r"_orig_mod|\bmodule\.|\.module\b")
             for loaded, wrap_again in ways.items():
-                self.root = Path(self.root.parent, f"{saved}-{loaded}")
                 model = build()
-                torch.nn.init.constant_(model[0].weight, 3.0)
-                self.checkpoint(model=wrap(model)).save(0)
-                content = json.loads((self.root / "attempt-1/step-0/manifest.json").read_text())
-                self.assertNotIn("_orig_mod", json.dumps(content))
-                model = build()
+                layer = model[0]
                 self.checkpoint(attempt=2, model=wrap_again(model)).resume()
                 with self.subTest(saved=saved, loaded=loaded):
-                    self.assertEqual(model[0].weight.tolist(), [[3.0, 3.0]] * 2)
+                    self.assertEqual(layer.weight.tolist(), [[3.0, 3.0]] * 2)
 
     def test_the_manifest_says_where_each_tensor_lies(self):
         weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)

@@ -203,9 +203,10 @@ class Checkpoint:
     def save(self, step: int) -> CheckpointRef:
         """Saves the state after step `step` (0 or more), durably, and returns what identifies it.
 
-        For moments of your own; `step` calls it when it is time, and `steps` at the end. After a stop it saves nothing and
-        returns what the stop has saved. A `CheckpointError`, the same on all ranks, says what failed (also when there is no
-        directory, see `enabled`); earlier checkpoints are untouched then. A `ValueError`: the step was not trained.
+        For moments of your own; `step` calls it when it is time, and `steps` at the end. After a stop, or where the run has
+        resumed past that step, it saves nothing and returns what is saved. A `CheckpointError`, the same on all ranks, says
+        what failed (also when there is no directory, see `enabled`); earlier checkpoints are untouched then. A `ValueError`:
+        the step was not trained, or later ones are.
         """
         step = _checked(step)
         if self._stopped and self._root is not None:
@@ -213,6 +214,13 @@ class Checkpoint:
             if self._last is None:
                 raise CheckpointError(refusal)
             _log.warning("%s, and what it trained is %s", refusal, self._last.name)
+            return self._last
+        at = step if self._next is None else self._next - 1
+        if step < at:
+            refusal = f"the run is past it, at step {at}"
+            if self._last is None or self._last.step != at:
+                raise ValueError(f"failed to save step {step}: {refusal}")
+            _log.warning("step %d is not saved: %s, which is %s", step, refusal, self._last.name)
             return self._last
         if self._done is not None and step > self._done + 1:
             raise ValueError(

@@ -5,59 +5,73 @@ Owns the wrappers of DistributedDataParallel and of ``torch.compile``, also arou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-
-#: What ``torch.compile`` puts into the names of a wrapped module's parameters.
-_COMPILED = "_orig_mod."
+from torch.nn.parallel import DistributedDataParallel
 
 
 def unwrap(part: Any) -> Any:
     """The model itself; anything else as it is."""
     while True:
-        inner = None
-        if isinstance(part, torch.nn.parallel.DistributedDataParallel):
-            inner = part.module
-        elif isinstance(part, torch.nn.Module):
-            inner = part._modules.get("_orig_mod")
-        if not isinstance(inner, torch.nn.Module):
+        name = _wrapped(part)
+        if name is None:
             return part
-        part = inner
+        part = part._modules[name]
 
 
 def state_of(part: Any) -> Any:
-    """The state of a part; that of a model without the marks of compiled modules in it."""
+    """The state of a part; that of a model without the marks of wrapped modules in it."""
     state = part.state_dict()
-    if not isinstance(part, torch.nn.Module) or not any(_COMPILED in name for name in state):
-        return state
-    plain = type(state)((name.replace(_COMPILED, ""), value) for name, value in state.items())
-    versions = getattr(state, "_metadata", None)
-    if versions is not None:
-        plain._metadata = type(versions)(
-            (f"{name}.".replace(_COMPILED, "").removesuffix("."), value)
-            for name, value in versions.items()
-        )
-    return plain
+    marks = _marks(part)
+    return _renamed(state, lambda name: _plain(name, marks)) if marks else state
 
 
 def load_into(part: Any, state: Any) -> None:
-    """Puts a part into a state, also where other modules of the model are compiled than were at saving."""
-    if isinstance(part, torch.nn.Module) and isinstance(state, Mapping):
+    """Puts a part into a state, also where other modules of the model are wrapped than were at saving."""
+    marks = _marks(part)
+    if isinstance(state, Mapping) and marks:
         own = part.state_dict()
-        names = {name.replace(_COMPILED, ""): name for name in own}
-        if any(plain != name for plain, name in names.items()):
-            renamed = type(state)(
-                (names.get(name, name), value) for name, value in state.items()
-            )
-            if hasattr(own, "_metadata") and hasattr(state, "_metadata"):
-                versions = {
-                    f"{name}.".replace(_COMPILED, "").removesuffix("."): name
-                    for name in own._metadata
-                }
-                renamed._metadata = type(state._metadata)(
-                    (versions.get(name, name), value) for name, value in state._metadata.items()
-                )
-            state = renamed
+        names = {_plain(name, marks): name for name in (*own, *getattr(own, "_metadata", ()))}
+        state = _renamed(state, lambda name: names.get(name, name))
     part.load_state_dict(state)
+
+
+def _wrapped(part: Any) -> str | None:
+    """What a wrapper calls the module in it; none if `part` is no wrapper."""
+    if isinstance(part, DistributedDataParallel):
+        return "module"
+    is_compiled = isinstance(part, torch.nn.Module) and "_orig_mod" in part._modules
+    return "_orig_mod" if is_compiled else None
+
+
+def _marks(part: Any) -> list[tuple[str, str]]:
+    """Where the names of wrapped modules begin, with the wrapper's mark and without it; the innermost first."""
+    if not isinstance(part, torch.nn.Module):
+        return []
+    modules = part.named_modules(remove_duplicate=False)
+    wrappers = [(path, _wrapped(module)) for path, module in modules]
+    # Within what was unwrapped: the outermost module is no wrapper.
+    return [(f"{path}.{name}.", f"{path}.") for path, name in reversed(wrappers) if name is not None]
+
+
+def _plain(name: str, marks: list[tuple[str, str]]) -> str:
+    """A name of a tensor or a module without the marks of wrappers."""
+    # A module's own name ends where those of its parts go on with a dot.
+    dotted = f"{name}."
+    for marked, plain in marks:
+        if dotted.startswith(marked):
+            dotted = plain + dotted.removeprefix(marked)
+    return dotted.removesuffix(".")
+
+
+def _renamed(state: Any, rename: Callable[[str], str]) -> Any:
+    """A state under other names, with the versions of its modules."""
+    renamed = type(state)((rename(name), value) for name, value in state.items())
+    versions = getattr(state, "_metadata", None)
+    if versions is not None:
+        renamed._metadata = type(versions)(
+            (rename(name), value) for name, value in versions.items()
+        )
+    return renamed
