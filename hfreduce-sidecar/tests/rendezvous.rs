@@ -7,7 +7,10 @@ mod gang;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use gang::pods::{Caller, Pods, Streams, sum};
 use gang::processes::get;
 use gang::{PATIENCE, f32s, failure, filled, wait_until};
@@ -379,4 +382,30 @@ fn a_node_of_a_void_attempt_fails_what_is_called_and_has_its_ranks_ended() {
     let told = std::fs::read_to_string(pods.run_dir(1).join(run_dir::VOID)).unwrap();
     assert_eq!(told, reason);
     assert!(!pods.run_dir(0).join(run_dir::VOID).exists());
+}
+
+#[test]
+fn a_sidecar_says_which_assignments_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("assignment.json.gz");
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    // All that a release of the future says in the same way as this one, as far as this one knows.
+    packed.write_all(br#"{"version": 99}"#).unwrap();
+    std::fs::write(&file, packed.finish().unwrap()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
+        .env("POD_IP", "127.0.0.1")
+        .env("FIREFLYER_RENDEZVOUS", "127.0.0.1:1")
+        .env("FIREFLYER_NODE_RANK", "0")
+        .args(["--port", "0", "--metrics-listen", "127.0.0.1:0"])
+        .arg("--run-dir")
+        .arg(dir.path())
+        .arg("--assignment")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(!output.status.success(), "{text}");
+    let expected = "made by a newer release: version 99, this release reads";
+    assert!(text.contains(expected), "{text}");
 }

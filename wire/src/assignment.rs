@@ -3,7 +3,9 @@
 //! pair are not in it: `core/collective` derives them from the zones, by the algorithm's version.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -14,8 +16,12 @@ use crate::run_dir::CheckpointRef;
 
 /// The layout that is written today.
 pub const VERSION: u32 = 1;
-/// How trees are derived from the zones today.
+/// The layouts that are read: also those that attempts under way were written in before an upgrade.
+pub const VERSIONS: RangeInclusive<u32> = 1..=VERSION;
+/// How trees are derived from the zones in attempts that begin today.
 pub const ALGORITHM: u32 = 1;
+/// The algorithms by which trees can be derived.
+pub const ALGORITHMS: RangeInclusive<u32> = 1..=ALGORITHM;
 /// Most nodes of a job: the 10,000 we plan for, rounded up.
 pub const MAX_NODES: usize = 16_384;
 /// Most processes on a node.
@@ -39,12 +45,71 @@ pub enum Error {
     /// It is not the JSON we write.
     #[error("failed to parse the assignment")]
     Parse(#[source] serde_json::Error),
+    /// Another release wrote it, and this one does not read it.
+    #[error(
+        "failed to read the assignment: made by {age} release: {what} {found}, this release reads {reads}",
+        age = if found < reads.start() { "an older" } else { "a newer" },
+        reads = Span(reads),
+    )]
+    Release {
+        /// What this release does not know.
+        what: Found,
+        /// Which one it is.
+        found: u32,
+        /// Those that this release knows.
+        reads: RangeInclusive<u32>,
+    },
     /// It says something that cannot be.
     #[error("failed to accept the assignment: {0}")]
     Invalid(String),
     /// It could not be packed.
     #[error("failed to pack the assignment")]
     Pack(#[source] io::Error),
+}
+
+/// What of an assignment has versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its layout.
+    Layout,
+    /// How trees are derived.
+    Algorithm,
+}
+
+impl Found {
+    /// Refuses what is not within the versions that are read.
+    fn within(self, found: u32, reads: &RangeInclusive<u32>) -> Result<(), Error> {
+        match reads.contains(&found) {
+            true => Ok(()),
+            false => Err(Error::Release {
+                what: self,
+                found,
+                reads: reads.clone(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Layout => "version",
+            Self::Algorithm => "algorithm",
+        })
+    }
+}
+
+/// A range in words.
+struct Span<'a>(&'a RangeInclusive<u32>);
+
+impl fmt::Display for Span<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (oldest, newest) = (self.0.start(), self.0.end());
+        match oldest == newest {
+            true => write!(f, "{newest}"),
+            false => write!(f, "{oldest} to {newest}"),
+        }
+    }
 }
 
 /// Which nodes run an attempt.
@@ -150,6 +215,12 @@ pub struct CheckpointPlace {
     pub path: String,
 }
 
+/// The member that says how the others are to be read.
+#[derive(Deserialize)]
+struct Layout {
+    version: u32,
+}
+
 /// What every version of an assignment says. No version may write these members in another way.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -174,18 +245,8 @@ impl Assignment {
     /// Checks everything that readers rely on.
     pub fn validate(&self) -> Result<(), Error> {
         let refuse = |why: String| Err(Error::Invalid(why));
-        if self.version != VERSION {
-            return refuse(format!(
-                "version {} was written by a newer operator, this reader knows {VERSION}",
-                self.version
-            ));
-        }
-        if self.algorithm != ALGORITHM {
-            return refuse(format!(
-                "algorithm {} is unknown, this reader knows {ALGORITHM}",
-                self.algorithm
-            ));
-        }
+        Found::Layout.within(self.version, &VERSIONS)?;
+        Found::Algorithm.within(self.algorithm, &ALGORITHMS)?;
         if self.attempt == 0 {
             return refuse("attempts are counted from 1".to_owned());
         }
@@ -245,6 +306,9 @@ impl Assignment {
     /// Reads a file's content, of at most `limit` bytes when unpacked.
     pub fn from_gz(packed: &[u8], limit: u64) -> Result<Self, Error> {
         let json = unpack(packed, limit)?;
+        // What another release wrote in its own way is no damage.
+        let layout: Layout = serde_json::from_slice(&json).map_err(Error::Parse)?;
+        Found::Layout.within(layout.version, &VERSIONS)?;
         let assignment: Self = serde_json::from_slice(&json).map_err(Error::Parse)?;
         assignment.validate()?;
         Ok(assignment)
@@ -310,6 +374,12 @@ mod tests {
         }
     }
 
+    fn pack(json: &serde_json::Value) -> Vec<u8> {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(json.to_string().as_bytes()).unwrap();
+        packer.finish().unwrap()
+    }
+
     fn refused(change: impl FnOnce(&mut Assignment)) -> String {
         let mut changed = assignment(2);
         change(&mut changed);
@@ -326,7 +396,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_its_reason() {
-        assert!(refused(|a| a.version = 2).contains("newer operator"));
         assert!(refused(|a| a.nodes.clear()).contains("0 nodes"));
         assert!(refused(|a| a.procs_per_node = 65).contains("65 processes"));
         assert!(refused(|a| a.nodes[1].name = "node-0".to_owned()).contains("twice"));
@@ -335,13 +404,71 @@ mod tests {
     }
 
     #[test]
+    fn of_another_release_is_said_which_versions_this_one_reads() {
+        let said = |found| {
+            Found::Layout
+                .within(found, &(2..=3))
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            said(1),
+            "failed to read the assignment: made by an older release: version 1, this release reads 2 to 3"
+        );
+        assert_eq!(
+            said(4),
+            "failed to read the assignment: made by a newer release: version 4, this release reads 2 to 3"
+        );
+        for inside in 2..=3 {
+            assert!(Found::Layout.within(inside, &(2..=3)).is_ok());
+        }
+        let newer = Found::Algorithm
+            .within(2, &(1..=1))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            newer.ends_with("a newer release: algorithm 2, this release reads 1"),
+            "{newer}"
+        );
+    }
+
+    #[test]
+    fn every_version_that_this_release_reads_is_accepted_and_no_other() {
+        assert!(VERSIONS.contains(&VERSION) && ALGORITHMS.contains(&ALGORITHM));
+        let read = |version: u32, algorithm: u32| {
+            let changed = Assignment {
+                version,
+                algorithm,
+                ..assignment(2)
+            };
+            Assignment::from_gz(&pack(&serde_json::to_value(changed).unwrap()), LIMIT_BYTES)
+        };
+        for version in VERSIONS {
+            assert_eq!(read(version, ALGORITHM).unwrap().version, version);
+        }
+        for algorithm in ALGORITHMS {
+            assert_eq!(read(VERSION, algorithm).unwrap().algorithm, algorithm);
+        }
+        for (version, algorithm, release) in [
+            (VERSIONS.start() - 1, ALGORITHM, "an older"),
+            (VERSIONS.end() + 1, ALGORITHM, "a newer"),
+            (VERSION, ALGORITHMS.start() - 1, "an older"),
+            (VERSION, ALGORITHMS.end() + 1, "a newer"),
+        ] {
+            let error = read(version, algorithm).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("made by {release} release")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn what_an_older_operator_does_not_say_is_as_it_was_then() {
         let mut json = serde_json::to_value(assignment(2)).unwrap();
         let members = json.as_object_mut().unwrap();
         assert_eq!(members.remove("relaxedOrdering"), Some(true.into()));
-        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
-        packer.write_all(json.to_string().as_bytes()).unwrap();
-        let read = Assignment::from_gz(&packer.finish().unwrap(), LIMIT_BYTES).unwrap();
+        let read = Assignment::from_gz(&pack(&json), LIMIT_BYTES).unwrap();
         assert_eq!(read, assignment(2));
     }
 
@@ -351,10 +478,10 @@ mod tests {
         json["version"] = 99.into();
         json["algorithm"] = "of the future".into();
         json["nodes"][0]["rack"] = 7.into();
-        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
-        packer.write_all(json.to_string().as_bytes()).unwrap();
-        let packed = packer.finish().unwrap();
-        assert!(Assignment::from_gz(&packed, LIMIT_BYTES).is_err());
+        let packed = pack(&json);
+        let error = Assignment::from_gz(&packed, LIMIT_BYTES).unwrap_err();
+        let newer = "made by a newer release: version 99";
+        assert!(error.to_string().contains(newer), "{error}");
         let read = Assignment::outline(&packed, LIMIT_BYTES).unwrap();
         let names: Vec<_> = read.nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!((read.attempt, read.crossing), (1, true));

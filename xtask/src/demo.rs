@@ -242,7 +242,7 @@ impl Job {
         Ok(Self {
             phase,
             attempt: attempt.parse().unwrap_or(0),
-            zone,
+            zone: zone.replace(' ', "+"),
         })
     }
 

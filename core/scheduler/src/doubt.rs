@@ -9,8 +9,8 @@ use crate::snapshot::{Doubt, PodState};
 use crate::status::ConditionKind::{AssignmentUnproved, Running};
 
 /// What a job says whose attempt this version cannot read.
-const UNREADABLE: &str = "A newer release of the operator wrote the attempt's assignment: its pods are left \
-     alone until that release runs again, or the job is suspended";
+const UNREADABLE: &str = "Another release of the operator wrote the attempt's assignment, in a version that this one \
+     does not read: its pods are left alone until that release runs again, or the job is suspended";
 /// What a job says whose attempt is not proved.
 const UNPROVED: &str = "No valid proof says that the operator wrote the attempt's ConfigMap: its pods are left alone, and the \
      next attempt is proved. Nothing has to be done after an upgrade from a release without proofs; after a loss of the Secret \

@@ -394,13 +394,21 @@ fn an_attempt_stays_proved_while_its_key_is_replaced() {
 }
 
 #[test]
-fn an_attempt_of_a_newer_release_keeps_its_nodes() {
+fn an_attempt_of_another_release_keeps_its_nodes() {
     let masters = Masters::new([7; 32], None);
-    let read = read_attempt(&config_map(&masters, 99), &masters).unwrap();
-    let Standing::Unreadable(Signer::Current, why) = &read.standing else {
-        panic!("{:?}", read.standing)
-    };
-    assert!(why.contains("99"), "{why}");
-    let nodes: Vec<_> = read.attempt.nodes.iter().map(NodeName::as_str).collect();
-    assert_eq!((nodes, read.attempt.crossing), (vec!["n7", "n8"], true));
+    let reads = wire::assignment::VERSIONS;
+    for version in reads.clone() {
+        let read = read_attempt(&config_map(&masters, version.into()), &masters).unwrap();
+        assert_eq!(read.standing, Standing::Proved(Signer::Current));
+    }
+    for (version, release) in [(reads.start() - 1, "an older"), (99, "a newer")] {
+        let read = read_attempt(&config_map(&masters, version.into()), &masters).unwrap();
+        let Standing::Unreadable(Signer::Current, why) = &read.standing else {
+            panic!("{:?}", read.standing)
+        };
+        let expected = format!("made by {release} release: version {version}, this release reads");
+        assert!(why.contains(&expected), "{why}");
+        let nodes: Vec<_> = read.attempt.nodes.iter().map(NodeName::as_str).collect();
+        assert_eq!((nodes, read.attempt.crossing), (vec!["n7", "n8"], true));
+    }
 }
