@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use gang::Gang;
 use gang::grouped::{across, close, sum_in};
 use gang::restarted::Restarted;
+use gang::{Gang, f32s, run, sum};
 
 /// What is counted is the process's: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -51,6 +51,26 @@ fn restarts_leave_nothing_behind(restarts: u32) {
     }
     for counts in [trainer, neighbour] {
         nothing_stays(&counts, 1);
+    }
+}
+
+// Their pages cannot be given back while somebody has them: results are sealed.
+#[test]
+fn results_that_a_sidecar_has_given_up_do_not_add_up_in_its_processes() {
+    let _alone = ALONE.lock();
+    let gang = Gang::start(1, 1);
+    let client = gang.client(0);
+    // Of the sidecar and of the client, which are both in this process.
+    let maps = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.matches("memfd:fireflyer-result").count()
+    };
+    for round in 0..4 {
+        // More at once than a sidecar keeps when nobody reads them any more.
+        let results: Vec<_> = (0..100)
+            .map(|_| run(&client, sum(10), &f32s(&[1.0; 10])).unwrap())
+            .collect();
+        assert_eq!(maps(), 2 * results.len(), "round {round}");
     }
 }
 

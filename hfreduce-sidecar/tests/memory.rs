@@ -4,8 +4,9 @@
 
 mod gang;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -209,6 +210,24 @@ fn a_call_that_waits_for_memory_counts_though_its_process_leaves() {
     drop(leaves);
     let output = run(&stays, sum(1), &f32s(&[2.0])).unwrap();
     assert_eq!(output.result[..], f32s(&[3.0]));
+}
+
+#[test]
+fn what_a_process_was_lent_is_unmapped_beside_the_engine_when_it_leaves() {
+    let pieces = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&pieces);
+    let before = Before::call(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let gang = Gang::with(1, 1, |options| Options {
+        before_memory: before.clone(),
+        ..options
+    });
+    let leaves = gang.client(0);
+    drop(filled(&leaves, &f32s(&[1.0])));
+    assert_eq!(pieces.load(Ordering::Relaxed), 1, "its memory is made");
+    drop(leaves);
+    wait_until(|| pieces.load(Ordering::Relaxed) == 2);
 }
 
 #[test]

@@ -8,9 +8,12 @@ mod gang;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gang::{Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum};
+use collective::machine::Timing;
+use gang::{
+    Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum, to_f32s, wait_until,
+};
 use hfreduce_sidecar::meet::{Preference, Rdma};
 use hfreduce_sidecar::member::Options;
 use wire::client::Client;
@@ -19,6 +22,7 @@ use wire::{Call, DType, OpKind};
 
 const REGISTER_REFUSED: u32 = 2;
 const STATUS: u32 = 4;
+const REGISTER_WAITS: u32 = 10;
 /// Of a registration: IBV_ACCESS_RELAXED_ORDERING.
 const RELAXED_ORDERING: u32 = 1 << 20;
 
@@ -87,6 +91,19 @@ impl Fake {
         };
         let all = (0..).map_while(flags);
         all.filter(|flags| flags & RELAXED_ORDERING != 0).count()
+    }
+
+    /// Bytes of the largest piece of memory that is registered, among those of 16 MiB and more.
+    #[expect(unsafe_code, reason = "the stand-in's own function")]
+    fn largest(&self) -> u64 {
+        let bytes = |place| {
+            let mut bytes = 0;
+            // SAFETY: the variable is ours.
+            let flags = unsafe { (self.registered)(place, &mut bytes) };
+            (flags != 0).then_some(bytes)
+        };
+        let all = (0..).map_while(bytes);
+        all.filter(|bytes| *bytes >= 16 << 20).max().unwrap_or(0)
     }
 
     fn options(&self, options: Options) -> Options {
@@ -227,6 +244,51 @@ fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
         all_over(&gang, "verbs");
         assert_eq!(fake.path_options(), expected);
     }
+}
+
+#[test]
+fn registering_memory_for_longer_than_a_lost_node_delays_no_heartbeat_and_no_sum() {
+    // A tenth of what is usual.
+    let timing = Timing {
+        heartbeat: Duration::from_millis(25),
+        suspect: Duration::from_millis(500),
+        lost: Duration::from_secs(1),
+        ..Timing::default()
+    };
+    let fake = Fake::new();
+    let gang = Gang::with(2, 1, |options| Options {
+        timing,
+        chunk_bytes: 256 << 10,
+        ..fake.options(options)
+    });
+    all_over(&gang, "verbs");
+    let clients = [0, 1].map(|rank| gang.client(rank));
+    let elements = 17 << 18;
+    fake.inject(REGISTER_WAITS, 16 << 20);
+    let start = Instant::now();
+    let sum_at = |client: &Client| {
+        let output = run(client, sum(elements), &f32s(&vec![1.0; elements as usize]));
+        let sums = to_f32s(&output.unwrap().result);
+        assert!(sums.iter().all(|sum| *sum == 2.0));
+    };
+    let sum_up = || {
+        thread::scope(|scope| {
+            scope.spawn(|| sum_at(&clients[0]));
+            sum_at(&clients[1]);
+        });
+    };
+    thread::scope(|scope| {
+        scope.spawn(sum_up);
+        wait_until(|| {
+            let suspects = gang.counted("fireflyer_hfreduce_suspects_total ");
+            assert_eq!(suspects, 0, "a node that registers memory is a suspect");
+            start.elapsed() > timing.lost + timing.suspect
+        });
+    });
+    assert_eq!(fake.largest(), 0, "nothing large was registered");
+    fake.inject(REGISTER_WAITS, 0);
+    wait_until(|| fake.largest() >= 4 * elements);
+    sum_up();
 }
 
 // COLL-2: a write that fails names the node that it was meant for, or the one that it came from, on every rank.

@@ -235,7 +235,9 @@ impl Engine {
     }
 
     pub(super) fn close_session(&mut self, rank: usize) -> Option<Session> {
-        let session = self.sessions.remove(&rank)?;
+        let mut session = self.sessions.remove(&rank)?;
+        // A model's worth of it takes long to unmap.
+        self.inputs.drop_there(session.take_inputs());
         // Dropping does not remove them: the client holds the same open files.
         epoll::delete(self.park.poll(), session.channel()).ok();
         epoll::delete(self.park.poll(), &session.bell).ok();

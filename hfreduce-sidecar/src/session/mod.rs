@@ -255,6 +255,11 @@ impl Session {
         Ok(Heard::Nothing)
     }
 
+    /// The memory that it was lent. An operation in flight keeps its own by itself.
+    pub fn take_inputs(&mut self) -> impl Send + use<> {
+        std::mem::take(&mut self.inputs)
+    }
+
     /// Tells the members of an epoch.
     pub fn tell_members(&self, members: Members) -> Result<(), Error> {
         self.say(&ToClient::Members(members), &[])

@@ -140,6 +140,11 @@ impl Region {
         }))
     }
 
+    /// Its size.
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.place().1
+    }
+
     /// What a peer has to know to write here: the whole region, or a part of it.
     pub fn remote(&self, offset: u64, bytes: u64) -> Result<Remote, Error> {
         Ok(Remote {

@@ -38,6 +38,8 @@ pub(super) enum Fault {
     InfiniBand(u64),
     /// The next port that is asked for its state does not answer.
     PortMute,
+    /// Registering so many bytes or more takes until this is 0.
+    RegisterWaits(u64),
 }
 
 impl Fault {
@@ -53,6 +55,7 @@ impl Fault {
             7 => Self::PortDown(value),
             8 => Self::InfiniBand(value),
             9 => Self::PortMute,
+            10 => Self::RegisterWaits(value),
             _ => return None,
         })
     }
@@ -124,6 +127,8 @@ pub(super) struct State {
     pub(super) no_device: bool,
     pub(super) down: Vec<usize>,
     pub(super) infiniband: Option<u64>,
+    /// From so many bytes on memory is not registered; 0: all is.
+    pub(super) register_waits: u64,
     pub(super) memory: BTreeMap<u32, Memory>,
     /// Timeout and retries of the pair that was last allowed to send.
     pub(super) path: (u8, u8),
@@ -162,6 +167,7 @@ impl State {
             Fault::Shuffle(seed) => self.shuffle = Some(seed | 1),
             Fault::PortDown(device) => self.down.push(device as usize),
             Fault::InfiniBand(by_gid) => self.infiniband = Some(by_gid),
+            Fault::RegisterWaits(bytes) => self.register_waits = bytes,
             Fault::OpenRefused
             | Fault::RegisterRefused
             | Fault::InlineRefused

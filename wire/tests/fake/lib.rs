@@ -277,6 +277,10 @@ pub extern "C" fn ibv_reg_mr_iova2(
         iova, addr as u64,
         "our regions are named by their addresses"
     );
+    let waits = || (1..=length as u64).contains(&state().register_waits);
+    while waits() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let mut state = state();
     if state
         .take(|fault| matches!(fault, Fault::RegisterRefused))

@@ -1,12 +1,16 @@
 //! The device that a node's links use, and what is registered with it to be sent: whole blocks, at their first use,
-//! for as long as they are there. Registering pins memory and takes milliseconds, so it is done once.
+//! for as long as they are there. Registering pins memory at some gigabytes a second, so it is done once, and for large blocks
+//! on a thread of its own: until then what lies in them is copied. That thread lets go of them too.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 
 use crate::block::Block;
 use crate::home::Home;
+use crate::segment::Mapping;
 use crate::verbs::{
     Access, Context, Domain, Error, Gid, GidChoice, Library, LinkLayer, PathOptions, Port, Region,
     Source, find,
@@ -14,6 +18,8 @@ use crate::verbs::{
 
 /// Blocks that may be registered: results and inputs in use, and as many idle ones.
 const BLOCKS_LIMIT: usize = 4096;
+/// A block of at least this size is registered on the thread: smaller ones take a few milliseconds.
+const LARGE_BYTES: usize = 16 << 20;
 
 /// Which device is to be used, and how packets travel.
 #[derive(Clone, Debug)]
@@ -48,8 +54,23 @@ impl Default for Wanted {
 /// Is told when memory could not be registered. What lies in it is copied before it is sent.
 pub type Trouble = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// By the blocks' numbers; no region for one that could not be registered.
+/// By the blocks' numbers; no region for one that could not be registered, or is not yet.
 type Registered = BTreeMap<u64, (Weak<Block>, Option<Arc<Region>>)>;
+
+/// Work of the thread.
+enum Work {
+    /// Registers the memory of the block with this number.
+    Register(u64, Arc<Mapping>),
+    /// Lets go of memory.
+    Forget(Arc<Region>),
+}
+
+/// What the thread needs too.
+struct Blocks {
+    domain: Arc<Domain>,
+    registered: Mutex<Registered>,
+    trouble: Trouble,
+}
 
 /// An open device and what belongs to it.
 pub struct Adapter {
@@ -60,8 +81,9 @@ pub struct Adapter {
     pub(super) path: PathOptions,
     pub(super) relaxed_ordering: bool,
     pub(super) home: Home,
-    blocks: Mutex<Registered>,
-    trouble: Trouble,
+    blocks: Arc<Blocks>,
+    /// To the thread, which is started with the first large block and ends with this.
+    work: Mutex<Option<SyncSender<Work>>>,
 }
 
 impl Adapter {
@@ -73,16 +95,22 @@ impl Adapter {
     ) -> Result<Arc<Self>, Error> {
         let name = wanted.device.as_deref();
         let (context, port, gid) = find(library, name, wanted.port, wanted.gid)?;
+        let domain = Domain::new(&context)?;
+        let blocks = Arc::new(Blocks {
+            domain: Arc::clone(&domain),
+            registered: Mutex::default(),
+            trouble,
+        });
         Ok(Arc::new(Self {
-            domain: Domain::new(&context)?,
+            domain,
             context,
             port,
             gid,
             path: wanted.path,
             relaxed_ordering: wanted.relaxed_ordering,
             home: wanted.home.clone(),
-            blocks: Mutex::default(),
-            trouble,
+            blocks,
+            work: Mutex::default(),
         }))
     }
 
@@ -91,24 +119,35 @@ impl Adapter {
         self.port.link
     }
 
-    /// Bytes that lie in a block, as something to send; none if the block cannot be registered.
+    /// Bytes that lie in a block, as something to send; none if the block is not registered, now or ever.
     pub(super) fn source(
         &self,
         block: &Arc<Block>,
         start: usize,
         bytes: u32,
     ) -> Result<Option<Source>, Error> {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let region = match blocks.get(&block.number()) {
-            Some((_, region)) => region.clone(),
-            None if blocks.len() >= BLOCKS_LIMIT => None,
+        let number = block.number();
+        let known = self
+            .blocks
+            .lock()
+            .get(&number)
+            .map(|(_, region)| region.clone());
+        let region = match known {
+            Some(region) => region,
+            None if self.blocks.lock().len() >= BLOCKS_LIMIT => None,
             None => {
-                let region = self.register(block);
-                blocks.insert(block.number(), (Arc::downgrade(block), region.clone()));
+                let is_large = block.len() >= LARGE_BYTES;
+                let mapping = block.mapping();
+                let region = (!is_large).then(|| self.blocks.register(mapping.clone()));
+                let entry = (Arc::downgrade(block), region.flatten());
+                let region = entry.1.clone();
+                self.blocks.lock().insert(number, entry);
+                if is_large {
+                    self.ask(Work::Register(number, mapping));
+                }
                 region
             }
         };
-        drop(blocks);
         region
             .map(|region| region.source(start as u64, bytes))
             .transpose()
@@ -117,13 +156,65 @@ impl Adapter {
     /// Lets go of blocks that are gone: until then the device keeps their memory. To be called now and then, also while
     /// nobody has a link over this device.
     pub fn forget_gone(&self) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.retain(|_, (block, _)| block.strong_count() > 0);
+        let mut gone = Vec::new();
+        self.blocks.lock().retain(|_, (block, region)| {
+            let is_there = block.strong_count() > 0;
+            gone.extend(region.take_if(|_| !is_there));
+            is_there
+        });
+        for region in gone {
+            if region.len() >= LARGE_BYTES {
+                self.ask(Work::Forget(region));
+            }
+        }
     }
 
-    fn register(&self, block: &Block) -> Option<Arc<Region>> {
+    /// Has the thread do something. If it cannot be started, or has more to do than there may be blocks, what lies in the block
+    /// is copied for good, and memory is let go of here.
+    fn ask(&self, work: Work) {
+        let mut sender = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if sender.is_none() {
+            let (ask, asked) = sync_channel(BLOCKS_LIMIT);
+            let blocks = Arc::clone(&self.blocks);
+            let thread = thread::Builder::new().name("register".to_owned());
+            if thread.spawn(move || blocks.work_off(&asked)).is_ok() {
+                *sender = Some(ask);
+            }
+        }
+        if let Some(sender) = &*sender {
+            sender.try_send(work).ok();
+        }
+    }
+}
+
+impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Registered> {
+        let registered = self.registered.lock();
+        registered.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work_off(&self, asked: &Receiver<Work>) {
+        for work in asked {
+            match work {
+                Work::Forget(region) => drop(region),
+                Work::Register(number, mapping) => {
+                    let is_there = |(block, _): &(Weak<Block>, _)| block.strong_count() > 0;
+                    if !self.lock().get(&number).is_some_and(is_there) {
+                        continue;
+                    }
+                    // Dropped here if the block has gone meanwhile.
+                    let mut region = self.register(mapping);
+                    if let Some((_, place)) = self.lock().get_mut(&number) {
+                        *place = region.take();
+                    }
+                }
+            }
+        }
+    }
+
+    fn register(&self, mapping: Arc<Mapping>) -> Option<Arc<Region>> {
         // Read by this device only.
-        Region::register_mapping(&self.domain, block.mapping(), Access::default())
+        Region::register_mapping(&self.domain, mapping, Access::default())
             .inspect_err(|error| (self.trouble)(error))
             .ok()
     }
