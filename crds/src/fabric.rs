@@ -29,7 +29,7 @@ const LABEL_KEY: &str =
     printcolumn(name = "Crossing", type_ = "integer", json_path = ".spec.maxCrossZoneJobs", description = "Jobs that may cross zones at once"),
     printcolumn(name = "Classes", type_ = "string", json_path = ".spec.classes[*].name", description = "Node classes that jobs may ask for"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Nodes with a class"),
-    printcolumn(name = "Free", type_ = "integer", json_path = ".status.free", description = "Those that a job could get now"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.free", description = "Usable ones that no job holds; some may be promised or avoided"),
     printcolumn(name = "Unusable", type_ = "integer", json_path = ".status.unusable", description = "Those that no job could get if all were free"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'default'")
@@ -195,7 +195,7 @@ pub struct FabricStatus {
     /// Nodes with a class.
     #[serde(default)]
     pub nodes: u32,
-    /// Those that a job could get now.
+    /// Usable ones that no attempt holds and no pod is on. Some may be promised to a job that restarts, or avoided by jobs.
     #[serde(default)]
     pub free: u32,
     /// Those that no job could get if all were free.
@@ -216,7 +216,7 @@ pub struct CapacityStatus {
     pub zone: String,
     /// All of them.
     pub nodes: u32,
-    /// Those that a job could get now.
+    /// Usable ones that no attempt holds and no pod is on. Some may be promised to a job that restarts, or avoided by jobs.
     pub free: u32,
     /// Those that no job could get if all were free.
     pub unusable: u32,

@@ -27,6 +27,8 @@ pub struct Metrics {
     pub nodes: IntGaugeVec,
     /// How long ago each mirror was known to be complete.
     pub watch_age: GaugeVec,
+    /// Nodes that all jobs avoid.
+    pub avoided: IntGaugeVec,
     /// Nodes that are not Ready, where many stopped being so at once.
     pub storms: IntGaugeVec,
     /// Writes to the API server.
@@ -88,6 +90,11 @@ impl Metrics {
                 "fireflyer_watch_age_seconds",
                 "How long ago the copy of a kind was known to be complete. Above 60 this replica leaves the lead to another.",
                 &["kind"],
+            )?,
+            avoided: registry.gauges(
+                "fireflyer_nodes_avoided",
+                "Nodes that all jobs keep away from, because attempts of two namespaces ended there. At most 5 % of a class, and one.",
+                &["class"],
             )?,
             storms: registry.gauges(
                 "fireflyer_node_storm",

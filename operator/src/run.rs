@@ -236,6 +236,8 @@ pub(crate) async fn lead(
         // They say what the leader sees; a replica that does not plan would show it for ever.
         metrics.jobs.reset();
         metrics.nodes.reset();
+        metrics.avoided.reset();
+        metrics.storms.reset();
         metrics.leader.set(0);
     }
 }

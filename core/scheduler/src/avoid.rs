@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use topology::{Class, NodeName};
 
 use crate::policy::Policy;
-use crate::snapshot::{Job, Node};
+use crate::snapshot::{Job, Snapshot};
 use crate::status::Status;
 use crate::time::Timestamp;
 
@@ -170,13 +170,9 @@ pub(crate) fn avoided(job: &Job, now: Timestamp) -> Vec<&NodeName> {
 
 /// Nodes that are suspect for everybody, and until when: jobs of two namespaces met what no user can
 /// bring about. Never more than a few of a class, so that nobody's word takes the cluster away.
-pub(crate) fn suspects<'a>(
-    jobs: impl Iterator<Item = &'a Job>,
-    nodes: &BTreeMap<&'a NodeName, &'a Node>,
-    now: Timestamp,
-) -> BTreeMap<&'a NodeName, Timestamp> {
+pub(crate) fn suspects(snapshot: &Snapshot, now: Timestamp) -> BTreeMap<&NodeName, Timestamp> {
     let mut seen: BTreeMap<&NodeName, BTreeMap<&str, Timestamp>> = BTreeMap::new();
-    for job in jobs {
+    for job in &snapshot.jobs {
         for (name, avoided) in &job.status.avoided {
             if avoided.cause.blames_the_node() && avoided.until > now {
                 let by = seen.entry(name).or_default();
@@ -185,18 +181,24 @@ pub(crate) fn suspects<'a>(
             }
         }
     }
+    seen.retain(|_, by| by.len() >= NAMESPACES);
+    if seen.is_empty() {
+        return BTreeMap::new();
+    }
+    let nodes = snapshot.nodes.iter();
+    let nodes: BTreeMap<&NodeName, &Class> = nodes.map(|node| (&node.name, &node.class)).collect();
     let mut classes: BTreeMap<&Class, BTreeSet<_>> = BTreeMap::new();
     for (name, by) in seen {
         let mut untils: Vec<Timestamp> = by.into_values().collect();
         untils.sort_unstable_by(|a, b| b.cmp(a));
-        if let (Some(node), Some(until)) = (nodes.get(name), untils.get(NAMESPACES - 1)) {
+        if let (Some(class), Some(until)) = (nodes.get(name), untils.get(NAMESPACES - 1)) {
             let worst_first = (std::cmp::Reverse((untils.len(), *until)), name);
-            classes.entry(&node.class).or_default().insert(worst_first);
+            classes.entry(class).or_default().insert(worst_first);
         }
     }
     let mut all = BTreeMap::new();
     for (class, suspects) in classes {
-        let size = nodes.values().filter(|node| node.class == *class).count();
+        let size = nodes.values().filter(|of| **of == class).count();
         let most = (size * SUSPECT_PERCENT / 100).max(1);
         let worst = suspects.into_iter().take(most);
         all.extend(worst.map(|(std::cmp::Reverse((_, until)), name)| (name, until)));

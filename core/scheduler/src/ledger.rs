@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use topology::NodeName;
 
-use crate::avoid::suspects;
 use crate::gang::Wake;
 use crate::node::{Heard, State, States};
 use crate::plan::JobPlan;
@@ -57,7 +56,7 @@ impl<'a> JobView<'a> {
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     nodes: BTreeMap<&'a NodeName, &'a Node>,
-    states: States<'a>,
+    states: &'a States<'a>,
     views: BTreeMap<&'a JobKey, JobView<'a>>,
     /// Nodes owned by an attempt.
     owned: BTreeSet<&'a NodeName>,
@@ -73,8 +72,6 @@ pub(crate) struct Ledger<'a> {
     listens_from: Timestamp,
     unreadable: BTreeSet<&'a JobKey>,
     pods_as_of: Timestamp,
-    /// Nodes that are suspect because of what jobs of several namespaces met there.
-    suspects: BTreeMap<&'a NodeName, Timestamp>,
     /// Jobs with a gang that crosses zones, or is about to.
     crossing: BTreeSet<&'a JobKey>,
     now: Timestamp,
@@ -82,7 +79,12 @@ pub(crate) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, policy: &'a Policy, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        states: &'a States<'a>,
+        policy: &'a Policy,
+        now: Timestamp,
+    ) -> Self {
         let nodes: BTreeMap<_, _> = snapshot
             .nodes
             .iter()
@@ -134,11 +136,9 @@ impl<'a> Ledger<'a> {
                 occupied.insert(&pod.node);
             }
         }
-        let suspects = suspects(snapshot.jobs.iter(), &nodes, now);
         let mut ledger = Self {
             nodes,
-            states: States::new(snapshot, policy, now),
-            suspects,
+            states,
             views,
             owned: BTreeSet::new(),
             occupied,
@@ -297,8 +297,8 @@ impl<'a> Ledger<'a> {
         self.nodes.get(name).copied()
     }
 
-    pub(crate) fn states(&self) -> &States<'a> {
-        &self.states
+    pub(crate) fn states(&self) -> &'a States<'a> {
+        self.states
     }
 
     /// Whether what ran on the node is not there any more.
@@ -324,12 +324,12 @@ impl<'a> Ledger<'a> {
 
     /// Whether jobs keep away from the node for what others met there.
     pub(crate) fn is_distrusted(&self, node: &Node) -> bool {
-        self.suspects.contains_key(&node.name)
+        self.states.avoided_by_all().contains_key(&node.name)
     }
 
     /// When the first of these nodes is trusted again.
     pub(crate) fn trusted_at(&self) -> Option<Timestamp> {
-        self.suspects.values().min().copied()
+        self.states.avoided_by_all().values().min().copied()
     }
 
     /// Who holds which node, or has a pod there that has not ended, or gets one.

@@ -30,7 +30,7 @@ pub use avoid::{Avoided, EndCause};
 pub use check::{Violation, check, vet};
 pub use node::{Heard, Ready, State, States, Storm, Why, Wish};
 pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
-pub use planner::plan;
+pub use planner::{plan, plan_with};
 pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use topology::{Class, NodeName, Zone};
 
+use crate::avoid::suspects;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Node, Snapshot};
 use crate::time::Timestamp;
@@ -232,6 +233,8 @@ pub struct States<'a> {
     heard: BTreeSet<&'a NodeName>,
     /// Nodes that a read has not found.
     absent: BTreeSet<&'a NodeName>,
+    /// Until when all jobs keep away from a node for what some met there.
+    avoided: BTreeMap<&'a NodeName, Timestamp>,
     storms: Vec<Storm>,
     wake: Option<Timestamp>,
 }
@@ -292,6 +295,7 @@ impl<'a> States<'a> {
             known,
             heard,
             absent: absent.collect(),
+            avoided: suspects(snapshot, now),
             storms,
             wake,
         }
@@ -320,6 +324,11 @@ impl<'a> States<'a> {
     /// Whether new work may go to the node.
     pub fn is_usable(&self, node: &NodeName) -> bool {
         *self.of(node) == State::Usable
+    }
+
+    /// Nodes that all jobs keep away from, whatever their state, and until when.
+    pub fn avoided_by_all(&self) -> &BTreeMap<&'a NodeName, Timestamp> {
+        &self.avoided
     }
 
     /// Where many nodes stopped being Ready at once.

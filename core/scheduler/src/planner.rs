@@ -7,6 +7,7 @@ use crate::assign::assign;
 use crate::draft::Draft;
 use crate::gang::Wake;
 use crate::ledger::Ledger;
+use crate::node::States;
 use crate::plan::{Action, JobPlan, Plan};
 use crate::policy::Policy;
 use crate::release::orphans;
@@ -16,7 +17,17 @@ use crate::time::Timestamp;
 
 /// What to write now. The same arguments give the same plan, whatever the order of the lists.
 pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
-    let ledger = Ledger::new(snapshot, policy, now);
+    plan_with(snapshot, &States::new(snapshot, policy, now), policy, now)
+}
+
+/// The same, with the states of the snapshot's nodes at that moment, for those who show them as well.
+pub fn plan_with<'a>(
+    snapshot: &'a Snapshot,
+    states: &'a States<'a>,
+    policy: &'a Policy,
+    now: Timestamp,
+) -> Plan {
+    let ledger = Ledger::new(snapshot, states, policy, now);
     let mut wake = Wake::default();
     let mut jobs = Vec::new();
     let mut drafts = Vec::new();

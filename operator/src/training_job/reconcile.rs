@@ -211,13 +211,13 @@ impl Reconciler {
         let started = Instant::now();
         let policy = observe::policy(&observed.fabric);
         self.sights.fill_in(&mut observed.snapshot, &policy, now);
-        let plan = scheduler::plan(&observed.snapshot, &policy, now);
+        let states = States::new(&observed.snapshot, &policy, now);
+        let plan = scheduler::plan_with(&observed.snapshot, &states, &policy, now);
         let plan = self.vetted(&observed, &policy, plan, now);
         self.metrics
             .plan_seconds
             .with_label_values::<&str>(&[])
             .observe(started.elapsed().as_secs_f64());
-        let states = States::new(&observed.snapshot, &policy, now);
         gauges::show(&self.metrics, &observed.snapshot, self.sweep.ended, &states);
         self.seen
             .send_replace(Some(fabric::seen(&observed.snapshot, &states)));

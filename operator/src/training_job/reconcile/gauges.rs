@@ -75,10 +75,82 @@ pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states:
             .with_label_values(&[node.class.as_str(), states.of(&node.name).as_str()])
             .inc();
     }
+    metrics.avoided.reset();
+    let by_all = states.avoided_by_all();
+    let avoided = snapshot.nodes.iter().filter(classed);
+    for node in avoided.filter(|node| by_all.contains_key(&node.name)) {
+        let class = metrics.avoided.with_label_values(&[node.class.as_str()]);
+        class.inc();
+    }
     metrics.storms.reset();
     for storm in states.storms() {
         let labels = [storm.class.as_str(), storm.zone.as_str()];
         let nodes = i64::try_from(storm.not_ready).unwrap_or(i64::MAX);
         metrics.storms.with_label_values(&labels).set(nodes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daemon::Registry;
+    use scheduler::{Avoided, EndCause, JobKey, Policy, Ready, Timestamp};
+
+    use super::*;
+    use crate::training_job::kept::Over;
+
+    fn job(namespace: &str) -> Job {
+        let over = Over {
+            key: JobKey {
+                namespace: namespace.into(),
+                name: "digits".into(),
+                uid: namespace.into(),
+            },
+            version: "1".to_owned(),
+            created: Timestamp::default(),
+            succeeded: false,
+            attempt: 1,
+            finished_at: Timestamp::default(),
+            ttl: None,
+            seen: None,
+        };
+        let mut job = over.as_job();
+        let avoided = Avoided {
+            until: Timestamp::from_millis(1000),
+            cause: EndCause::NodeRefused,
+            count: 1,
+        };
+        job.status.avoided.insert("n1".into(), avoided);
+        job
+    }
+
+    #[test]
+    fn nodes_that_all_jobs_avoid_are_counted_by_class() {
+        let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+        let node = |name: &str| Node {
+            name: name.into(),
+            class: "a100".into(),
+            zone: "a".into(),
+            leaf: "".into(),
+            ready: Ready::True,
+            unready_since: Timestamp::default(),
+            taint: None,
+            wish: None,
+            wish_since: Timestamp::default(),
+            short: None,
+            suspect_until: None,
+        };
+        let mut snapshot = Snapshot {
+            nodes: vec![node("n1"), node("n2")],
+            jobs: vec![job("one"), job("two")],
+            ..Snapshot::default()
+        };
+        let mut avoided = |now, jobs: usize| {
+            snapshot.jobs.truncate(jobs);
+            let states = States::new(&snapshot, &Policy::default(), Timestamp::from_millis(now));
+            show(&metrics, &snapshot, Ended::default(), &states);
+            metrics.avoided.with_label_values(&["a100"]).get()
+        };
+        assert_eq!((avoided(1, 2), avoided(1000, 2)), (1, 0));
+        assert_eq!(avoided(1, 1), 0, "of one namespace");
     }
 }
