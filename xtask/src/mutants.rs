@@ -13,6 +13,8 @@ use crate::child;
 struct Suspect {
     folder: &'static str,
     package: &'static str,
+    /// A program that computes for longer, in seconds, hangs, which is noticed too.
+    limit: u32,
     /// What is run until one fails: first what fails soonest.
     suites: &'static [&'static [&'static str]],
 }
@@ -21,6 +23,7 @@ const SUSPECTS: &[Suspect] = &[
     Suspect {
         folder: "core/collective",
         package: "collective",
+        limit: 200,
         suites: &[
             &["--test", "recovery", "--", "anything"],
             &["--lib", "--", "membership", "recovery", "machine", "layout"],
@@ -32,13 +35,12 @@ const SUSPECTS: &[Suspect] = &[
     Suspect {
         folder: "core/scheduler",
         package: "scheduler",
+        limit: 60,
         suites: &[&["--lib"], &["--test", "planner"]],
     },
 ];
 /// Where the copy and its build are.
 const PLACE: &str = "target/mutants";
-/// A program that computes for longer, in seconds, hangs, which is noticed too: each suite needs some ten.
-const LIMIT: &str = "200";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mutant {
@@ -125,7 +127,8 @@ impl Suspect {
         let profile = format!("profile.dev.package.{}.opt-level=1", self.package);
         let mut command = child::command("sh");
         command
-            .args(["-c", "ulimit -t $0 && exec \"$@\"", LIMIT])
+            .args(["-c", "ulimit -t $0 && exec \"$@\""])
+            .arg(self.limit.to_string())
             .args(["cargo", "test", "--quiet", "--package", self.package])
             .args(["--config", &profile])
             .args(what)
