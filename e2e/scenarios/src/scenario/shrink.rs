@@ -15,7 +15,7 @@ const FIRST_STEP: Duration = Duration::from_secs(200);
 /// The steps that are left after the loss.
 const TRAINING: Duration = Duration::from_secs(600);
 /// Some minutes, so that what follows the loss happens while it trains: peers shun a node that they lost for one.
-const LONG: u32 = 900;
+const LONG: u32 = 700;
 const SHORT: u32 = 300;
 
 /// A model under DistributedDataParallel whose ranks all tell each step. Nothing of it knows that nodes may be lost.
