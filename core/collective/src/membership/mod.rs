@@ -15,6 +15,7 @@ mod presence;
 mod recover;
 mod reports;
 mod survivors;
+mod suspicions;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,8 @@ use std::time::Duration;
 use presence::Summary;
 use recover::Recovery;
 pub use recover::{OnPeerLoss, Policy};
-pub use survivors::{Reach, probes, survivors};
+pub use survivors::{MOST_ASKED, Reach, probes, survivors};
+use suspicions::Suspicions;
 pub use types::{
     Break, Checkpoint, Commit, Connection, Effect, Endpoint, Event, Message, Phase, Progress,
     Reason, Refusal, Suspicion, View,
@@ -82,7 +84,7 @@ pub struct Membership {
     /// The rank behind each live connection.
     connections: BTreeMap<Connection, u32>,
     /// By (suspect, accuser), so at most nodes x nodes, in practice neighbours.
-    suspects: BTreeMap<(u32, u32), Reason>,
+    suspects: Suspicions,
     broken: Option<Break>,
     progress: Progress,
     recovery: Recovery,
@@ -119,7 +121,7 @@ impl Membership {
             quiet: BTreeSet::new(),
             changes: 0,
             connections: BTreeMap::new(),
-            suspects: BTreeMap::new(),
+            suspects: Suspicions::default(),
             broken: None,
             progress: Progress::default(),
             announced: Summary::default(),
@@ -216,8 +218,7 @@ impl Membership {
 
     /// Who suspects whom, ordered by suspect.
     pub fn suspects(&self) -> impl Iterator<Item = Suspicion> {
-        let suspects = self.suspects.iter();
-        suspects.map(|(&(rank, by), &reason)| Suspicion { rank, by, reason })
+        self.suspects.iter()
     }
 
     /// How far training is.
@@ -360,10 +361,7 @@ impl Membership {
         let earlier = self.insert(rank, member);
         self.connections.insert(connection, rank);
         // Whom it still finds frozen it says again; of a recovery in between it could not tell.
-        let stands = |by: u32, reason| by != rank || reason != Reason::Frozen;
-        let before = self.suspects.len();
-        self.suspects.retain(|&(_, by), reason| stands(by, *reason));
-        self.changes += u64::from(self.suspects.len() != before);
+        self.changes += u64::from(self.suspects.thaw_all(rank));
         if let Some(old) = earlier.and_then(|earlier| earlier.connection)
             && old != connection
         {
@@ -460,10 +458,7 @@ impl Membership {
         if epoch != self.epoch || rank >= self.nodes || rank == by {
             return;
         }
-        let before = self.suspects.get(&(rank, by)).copied();
-        let known = before.map_or(reason, |before| reason.min(before));
-        self.suspects.insert((rank, by), known);
-        self.changes += u64::from(before != Some(known));
+        self.changes += u64::from(self.suspects.note(rank, by, reason));
         match reason {
             Reason::Dead | Reason::Silent if !self.shrinks() => {
                 self.break_with(Break::Lost { rank, by });
@@ -478,9 +473,8 @@ impl Membership {
             return;
         };
         self.hear(connection);
-        if epoch == self.epoch && self.suspects.get(&(rank, by)) == Some(&Reason::Frozen) {
-            self.suspects.remove(&(rank, by));
-            self.changes += 1;
+        if epoch == self.epoch {
+            self.changes += u64::from(self.suspects.thaw(rank, by));
         }
     }
 

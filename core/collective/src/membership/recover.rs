@@ -304,7 +304,7 @@ impl Membership {
             return;
         };
         self.hear(connection);
-        let sound = report.iter().all(GroupReport::is_sound);
+        let sound = report.iter().all(GroupReport::is_sound) && reach.is_sound();
         if !self.shrinks() || epoch != self.epoch || self.recovery.committed.is_none() || !sound {
             return;
         }
@@ -356,10 +356,13 @@ impl Membership {
     fn is_troubled(&self) -> bool {
         let recovery = &self.recovery;
         let lost = |rank: &u32| self.is_member(*rank) && !self.has_left(*rank);
-        let given_up = self.suspects.values().any(|reason| match reason {
-            super::Reason::Dead | super::Reason::Silent => true,
-            super::Reason::Frozen => false,
-        });
+        let given_up = self
+            .suspects
+            .iter()
+            .any(|suspicion| match suspicion.reason {
+                super::Reason::Dead | super::Reason::Silent => true,
+                super::Reason::Frozen => false,
+            });
         recovery.out.iter().any(lost) || !recovery.forgetful.is_empty() || given_up
     }
 
@@ -441,10 +444,9 @@ impl Membership {
 
     /// Whether other members have lost it too.
     fn is_missed(&self, rank: u32) -> bool {
-        let given_up = self.suspects.range((rank, 0)..=(rank, u32::MAX));
-        let given_up = given_up.map(|(_, reason)| *reason);
-        let mut given_up = given_up.filter(|reason| *reason != super::Reason::Frozen);
-        given_up.next().is_some() || self.recovery.reports.nobody_reaches(rank)
+        let mut against = self.suspects.against(rank);
+        against.any(|reason| reason != super::Reason::Frozen)
+            || self.recovery.reports.nobody_reaches(rank)
     }
 
     fn has_reported(&self, rank: u32) -> bool {

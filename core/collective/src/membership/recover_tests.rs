@@ -380,3 +380,54 @@ fn a_sidecar_that_restarts_while_the_start_is_written_down_has_lost_its_memory()
         }
     );
 }
+
+#[test]
+fn who_says_that_it_asked_more_than_anybody_asks_has_not_reported() {
+    let mut gang = Gang::new(3);
+    gang.stopped(0, 1, &[]);
+    let many = |from: u32| (from..=from + MOST_ASKED).collect();
+    for (reached, unreached) in [
+        (many(0), many(0)),
+        (many(0), [].into()),
+        ([].into(), many(7)),
+    ] {
+        gang.handle(Event::Stopped {
+            connection: connection(1),
+            epoch: 1,
+            report: Vec::new(),
+            reach: Reach { reached, unreached },
+        });
+    }
+    assert_eq!(gang.membership.recovery.stopped(), 1);
+    gang.stopped(1, 1, &[]);
+    assert_eq!(gang.membership.recovery.stopped(), 2);
+}
+
+#[test]
+fn a_rank_suspects_no_more_others_than_it_can_have_links_to() {
+    let most = crate::machine::MAX_LINKS;
+    let mut gang = Gang::new(2 * most as u32);
+    let suspects = |gang: &Gang| gang.membership.view().suspects.len();
+    let suspect = |gang: &mut Gang, by: u32, rank: u32| {
+        gang.handle(Event::Suspect {
+            connection: connection(by),
+            epoch: 1,
+            rank,
+            reason: Reason::Frozen,
+        });
+    };
+    for rank in 0..gang.nodes {
+        suspect(&mut gang, 0, rank);
+    }
+    assert_eq!(suspects(&gang), most);
+    suspect(&mut gang, 1, 500);
+    assert_eq!(suspects(&gang), most + 1, "others have their own");
+    gang.handle(Event::Recovered {
+        connection: connection(0),
+        epoch: 1,
+        rank: 1,
+    });
+    assert_eq!(suspects(&gang), most);
+    suspect(&mut gang, 0, 501);
+    assert_eq!(suspects(&gang), most + 1, "whom it hears again makes room");
+}

@@ -12,9 +12,19 @@ pub struct Reach {
     pub unreached: BTreeSet<u32>,
 }
 
+impl Reach {
+    /// Whether a node can have asked so many.
+    pub(super) fn is_sound(&self) -> bool {
+        let most = MOST_ASKED as usize;
+        self.reached.len() <= most && self.unreached.len() <= most
+    }
+}
+
 /// So few members all ask each other, which is no more each than ten thousand ask: of larger rings two parts that are
 /// joined by lost members only are too rare to care.
 const ALL_ASK: usize = 29;
+/// Nobody asks more, however many members there are.
+pub const MOST_ASKED: u32 = 64;
 
 /// Whom a node asks whether it is reached: those at distance 1, 2, 4, ... in either direction in the ring of members.
 /// Everybody is asked by those it asks, each part of the members that is cut off notices, and ten thousand nodes ask
