@@ -84,7 +84,7 @@ impl<'a> Follower<'a> {
             {
                 break;
             }
-            self.listen();
+            self.listen()?;
             self.ask_whom_it_reaches();
             let earlier = self.heard.borrow_mut().pop_front();
             let order = match earlier {
@@ -283,15 +283,16 @@ impl<'a> Follower<'a> {
     }
 
     /// Hears what the engine has to tell.
-    fn listen(&mut self) {
+    fn listen(&mut self) -> Result<(), Error> {
         let Some((_, running)) = &self.engine else {
-            return;
+            return Ok(());
         };
         for notice in running.notices.try_iter() {
             match notice {
                 Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
                 Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
+                    rendezvous_codec::fits(&report)?;
                     self.waiting = Some(Waiting {
                         epoch: self.asked.max(epoch.into()),
                         report,
@@ -302,6 +303,7 @@ impl<'a> Follower<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Says how far this node is, with whom it reaches, and again when that changes.

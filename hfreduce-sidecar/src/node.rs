@@ -75,6 +75,11 @@ pub enum Error {
     /// There is no place to meet neighbours of the same machine.
     #[error("failed to prepare for neighbours of the same machine")]
     Meet(#[from] meet::Error),
+    /// What it had done is more than the operator hears. Without its memory it says less.
+    #[error(
+        "failed to say how far this node is: close groups that are not used any more, or wait for operations sooner"
+    )]
+    Report(#[from] wire::rendezvous::Error),
     /// The data path failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),

@@ -15,11 +15,12 @@ use gang::pods::{Caller, Pods, Streams, sum};
 use gang::processes::get;
 use gang::{PATIENCE, f32s, failure, filled, wait_until};
 use hfreduce_sidecar::node::not_ready;
+use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use wire::assignment::OnPeerLoss;
 use wire::client::Client;
 use wire::entry::FailureKind;
-use wire::rendezvous::{Peer, SuspectReason, ToOperator, ToSidecar, encode};
+use wire::rendezvous::{Peer, SuspectReason, ToSidecar, encode};
 use wire::run_dir::{self, CheckpointRef, Progress, Roster};
 use wire::{Call, DType, ReduceOp};
 

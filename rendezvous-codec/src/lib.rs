@@ -3,15 +3,19 @@
 //! compile until it has one here. Who may say what when is membership's to decide.
 
 use collective::membership::{
-    Checkpoint, Connection, Endpoint, Event, Message, Progress, Reach, Reason, Refusal,
+    Checkpoint, Connection, Endpoint, Event, MOST_ASKED, Message, Progress, Reach, Reason, Refusal,
 };
 use collective::recovery::{Report, Resume};
-use wire::rendezvous::{Error, Peer, SuspectReason, ToOperator, ToSidecar};
+use wire::rendezvous::{Error, Peer, SidecarMessage, SuspectReason, ToSidecar, encode};
 use wire::run_dir;
 
+/// What a sidecar says, with its report in the words of membership.
+pub type ToOperator = SidecarMessage<Report>;
+
 /// What a sidecar has said, for the membership of its gang. `rank`: the node rank that it has proved to be.
-pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Result<Event, Error> {
-    Ok(match message {
+#[must_use]
+pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
+    match message {
         ToOperator::Hello {
             version: _,
             address,
@@ -57,7 +61,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Result<E
         } => Event::Stopped {
             connection,
             epoch,
-            report: serde_json::from_value(report).map_err(Error::Parse)?,
+            report,
             reach: Reach {
                 reached: reached.into_iter().collect(),
                 unreached: unreached.into_iter().collect(),
@@ -65,7 +69,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Result<E
         },
         ToOperator::RankLost => Event::RankLost { connection },
         ToOperator::Bye => Event::Bye { connection },
-    })
+    }
 }
 
 fn progress(progress: run_dir::Progress) -> Progress {
@@ -119,13 +123,24 @@ pub fn to_sidecar(message: &Message) -> Result<ToSidecar, Error> {
 }
 
 /// How far a sidecar is that has stopped, and whom it reaches, as it travels.
-pub fn stopped(epoch: u64, report: &Report, reach: &Reach) -> Result<ToOperator, Error> {
-    Ok(ToOperator::Stopped {
+#[must_use]
+pub fn stopped(epoch: u64, report: Report, reach: &Reach) -> ToOperator {
+    ToOperator::Stopped {
         epoch,
-        report: serde_json::to_value(report).map_err(Error::Write)?,
+        report,
         reached: reach.reached.iter().copied().collect(),
         unreached: reach.unreached.iter().copied().collect(),
-    })
+    }
+}
+
+/// Whether a report can be sent, whomever its node reaches: one that is too long names its length.
+pub fn fits(report: &Report) -> Result<(), Error> {
+    let all = || (0..MOST_ASKED).map(|at| u32::MAX - at).collect();
+    let reach = Reach {
+        reached: all(),
+        unreached: all(),
+    };
+    encode(&stopped(u64::MAX, report.clone(), &reach)).map(drop)
 }
 
 /// What an epoch begins with, as [`ToSidecar::Next`] carries it.
@@ -137,6 +152,12 @@ pub fn resume(resume: serde_json::Value) -> Result<Resume, Error> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use collective::machine::{Claim, MAX_GROUPS, Mismatch, Verdict};
+    use collective::membership::probes;
+    use collective::recovery::{GroupReport, Held, MAX_HELD};
+    use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+    use wire::rendezvous::Decoder;
+
     use super::*;
 
     const CONNECTION: Connection = Connection(7);
@@ -147,8 +168,8 @@ mod tests {
             reached: BTreeSet::from([0, 2]),
             unreached: BTreeSet::from([1]),
         };
-        let said = stopped(4, &Report::new(), &reach).unwrap();
-        let heard = event(CONNECTION, 3, said).unwrap();
+        let said = stopped(4, Report::new(), &reach);
+        let heard = event(CONNECTION, 3, said);
         let expected = Event::Stopped {
             connection: CONNECTION,
             epoch: 4,
@@ -160,13 +181,15 @@ mod tests {
 
     #[test]
     fn a_report_that_is_none_is_an_error() {
-        let said = ToOperator::Stopped {
+        let said = SidecarMessage::Stopped {
             epoch: 1,
             report: serde_json::json!("nonsense"),
             reached: Vec::new(),
             unreached: Vec::new(),
         };
-        assert!(matches!(event(CONNECTION, 0, said), Err(Error::Parse(_))));
+        let mut decoder = Decoder::<ToOperator>::default();
+        decoder.push(&encode(&said).unwrap());
+        assert!(matches!(decoder.next(), Err(Error::Parse(_))));
         assert!(resume(serde_json::json!(5)).is_err());
     }
 
@@ -208,5 +231,54 @@ mod tests {
         let said = to_sidecar(&Message::Refused(refusal)).unwrap();
         let reason = refusal.to_string();
         assert_eq!(said, ToSidecar::Retry { reason });
+    }
+
+    /// A report of so many groups, each with as many operations as it may name, of which every field is as long as it gets.
+    fn longest(groups: usize) -> Report {
+        let call = Call {
+            kind: OpKind::Reduce {
+                op: ReduceOp::PremulSum(Factor::new(f32::MIN_POSITIVE)),
+                root: u32::MAX,
+            },
+            dtype: DType::Bf16,
+            count: u64::MAX,
+            tag: u64::MAX,
+            numerics: Numerics::Precise,
+        };
+        let rank = u32::MAX;
+        let held = |op| Held {
+            op,
+            epoch: u32::MAX,
+            call,
+            bytes: u64::MAX,
+            complete: false,
+            verdict: Some(Verdict::Mismatch(Mismatch {
+                one: Claim { rank, call },
+                other: Claim { rank, call },
+            })),
+        };
+        let group = |group| GroupReport {
+            group,
+            told_all: u64::MAX,
+            told_any: u64::MAX,
+            held: (u64::MAX - MAX_HELD..u64::MAX).map(held).collect(),
+            refused: None,
+        };
+        (0..groups as u64).map(|at| group(u64::MAX - at)).collect()
+    }
+
+    /// What the gang of the largest job may say.
+    #[test]
+    fn a_full_report_of_eight_groups_fits_whatever_they_called_and_what_does_not_fit_is_an_error() {
+        let ranks: Vec<u32> = (0..10_000).collect();
+        assert!(probes(&ranks, 4_096).len() <= MOST_ASKED as usize);
+        fits(&longest(8)).unwrap();
+        let longer = longest(16);
+        assert!(longer.iter().all(GroupReport::is_sound));
+        assert!(matches!(fits(&longer), Err(Error::TooLarge(_))));
+        // A node without memory says of any number of groups what its processes were told.
+        let recollected =
+            (0..=MAX_GROUPS as u64).map(|at| GroupReport::of_told(u64::MAX - at, &[u64::MAX]));
+        fits(&recollected.collect()).unwrap();
     }
 }

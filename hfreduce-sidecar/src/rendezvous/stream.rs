@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use rendezvous_codec::ToOperator;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
 use wire::bell::Bell;
 use wire::handshake::Party;
-use wire::rendezvous::{self, Decoder, Features, SuspectReason, ToOperator, ToSidecar};
+use wire::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
 use wire::run_dir::Progress;
 
 use super::{Order, Report, Setup, Standstill};
@@ -163,7 +164,7 @@ impl Stream {
                     });
                 }
                 Report::Stopped(stopped) => {
-                    messages.extend(standstill(&stopped));
+                    messages.push(standstill(&stopped));
                     self.stopped = Some(stopped);
                 }
                 Report::RankLost => {
@@ -261,7 +262,7 @@ impl Stream {
         suspects
             .map(|(node, (reason, detail))| self.suspicion(*node, *reason, detail))
             .chain(self.rank_lost.then_some(ToOperator::RankLost))
-            .chain(self.stopped.as_ref().and_then(standstill))
+            .chain(self.stopped.as_ref().map(standstill))
             .collect()
     }
 
@@ -307,13 +308,13 @@ impl Stream {
     }
 }
 
-fn standstill(stopped: &Standstill) -> Option<ToOperator> {
+fn standstill(stopped: &Standstill) -> ToOperator {
     let Standstill {
         epoch,
         report,
         reach,
     } = stopped;
-    rendezvous_codec::stopped(*epoch, report, reach).ok()
+    rendezvous_codec::stopped(*epoch, report.clone(), reach)
 }
 
 fn send(stream: &mut TcpStream, message: &ToOperator) -> Result<(), End> {

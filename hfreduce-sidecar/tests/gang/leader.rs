@@ -79,7 +79,7 @@ fn lead(
                 outboxes.remove(&connection);
             }
             events.push(match message {
-                Some(message) => rendezvous_codec::event(connection, caller.rank, message).unwrap(),
+                Some(message) => rendezvous_codec::event(connection, caller.rank, message),
                 None => Event::Disconnected { connection },
             });
         }

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use wire::assignment::{
     ALGORITHM, AssignedNode, Assignment, JobRef, OnPeerLoss, PEER_LOSS_SECONDS, VERSION,
 };
 use wire::client::Client;
 use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
-use wire::rendezvous::{Decoder, ToOperator};
+use wire::rendezvous::Decoder;
 use wire::{Call, DType, ReduceOp};
 
 use super::processes::{METRICS_PORT, Seat, device, loopback, signal_to};

@@ -18,6 +18,8 @@ use crate::clock;
 use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::directory::{Directory, Gang, Refusal};
+use crate::rendezvous::held::Held;
+use crate::rendezvous::large::Part;
 use crate::rendezvous::meeting::{Meeting, Outbox};
 use crate::rendezvous::store::Store;
 use crate::training_job::observe::Reports;
@@ -53,6 +55,8 @@ pub(super) enum Input {
     Event {
         connection: Connection,
         event: Event,
+        /// Where it came in a large frame.
+        large: Option<Part>,
     },
     /// How far training is, for people.
     Progress {
@@ -179,9 +183,8 @@ struct Gangs {
     gangs: BTreeMap<Key, Meeting>,
     /// Whose connection it is.
     connections: BTreeMap<Connection, Key>,
-    /// What was said by gangs of which the store is being asked, in order. What has to be said again on each
-    /// connection, and no heartbeats: so it is bounded by the connections that are made meanwhile.
-    learning: BTreeMap<Key, Vec<Input>>,
+    /// What was said by gangs of which the store is being asked, but for heartbeats.
+    learning: BTreeMap<Key, Held>,
     suspects: BTreeMap<NodeName, Timestamp>,
 }
 
@@ -233,7 +236,11 @@ impl Gangs {
                 outbox,
                 hello,
             } => self.connected(gang, connection, outbox, hello),
-            Input::Event { connection, event } => self.heard(connection, event),
+            Input::Event {
+                connection,
+                event,
+                large,
+            } => self.heard(connection, event, large),
             Input::Progress {
                 connection,
                 progress,
@@ -257,17 +264,19 @@ impl Gangs {
                 OnPeerLoss::Restart => self.begin(Arc::clone(&gang), None),
                 OnPeerLoss::Shrink => {
                     self.handle.learn(&self.store, Arc::clone(&gang));
-                    self.learning.insert(key.clone(), Vec::new());
+                    self.learning
+                        .insert(key.clone(), Held::new(gang.nodes.len()));
                 }
             }
         }
         if let Some(held) = self.learning.get_mut(&key) {
-            return held.push(Input::Connected {
+            let hello = Input::Connected {
                 gang,
                 connection,
                 outbox,
                 hello,
-            });
+            };
+            return held.connected(connection, hello);
         }
         if let Some(meeting) = self.gangs.get_mut(&key) {
             meeting.outboxes.insert(connection, outbox);
@@ -275,14 +284,19 @@ impl Gangs {
         self.handle(&key, hello);
     }
 
-    fn heard(&mut self, connection: Connection, event: Event) {
+    fn heard(&mut self, connection: Connection, event: Event, large: Option<Part>) {
         let is_end = matches!(event, Event::Disconnected { .. });
         let Some(key) = self.connections.get(&connection).cloned() else {
             return; // Of a time when we led before.
         };
         if let Some(held) = self.learning.get_mut(&key) {
             if !matches!(event, Event::Heartbeat { .. }) {
-                held.push(Input::Event { connection, event });
+                let input = Input::Event {
+                    connection,
+                    event,
+                    large,
+                };
+                held.said(connection, input);
             }
             return;
         }
@@ -309,7 +323,7 @@ impl Gangs {
         };
         self.publish(|known| known.stuck.remove(&key).is_some());
         self.begin(gang, last);
-        for input in held {
+        for input in held.into_inputs() {
             self.take(input);
         }
         self.tell_gone();

@@ -5,6 +5,8 @@
 
 mod directory;
 mod gangs;
+mod held;
+mod large;
 mod meeting;
 mod pending;
 mod session;
@@ -32,9 +34,6 @@ use crate::metrics::Metrics;
 const UNPROVED: usize = 256;
 /// Sidecars connected at once: 10,000 nodes, and each once more while it dials again.
 const CONNECTIONS: usize = 32_768;
-/// Bytes of large frames that may be on their way at once. A frame is large above
-/// [`wire::rendezvous::TO_OPERATOR_LIMIT_BYTES`].
-const LARGE_BYTES: usize = 64 << 20;
 
 /// Everything a connection needs.
 #[derive(Clone)]
@@ -45,8 +44,8 @@ pub(crate) struct Service {
     metrics: Metrics,
     /// One for each connection of a sidecar.
     room: Arc<Semaphore>,
-    /// One for each byte of a large frame.
-    large: Arc<Semaphore>,
+    /// Above [`wire::rendezvous::TO_OPERATOR_LIMIT_BYTES`].
+    large: large::LargeFrames,
     hellos: pending::Hellos,
 }
 
@@ -76,7 +75,7 @@ pub async fn serve(
         gangs,
         metrics,
         room: Arc::new(Semaphore::new(CONNECTIONS)),
-        large: Arc::new(Semaphore::new(LARGE_BYTES)),
+        large: large::LargeFrames::default(),
         hellos: pending::Hellos::default(),
     };
     let mut tasks = JoinSet::new();

@@ -7,23 +7,24 @@ use std::time::Duration;
 
 use collective::membership::{Connection, Event};
 use daemon::slots::Slot;
+use rendezvous_codec::ToOperator;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 use wire::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
 };
 use wire::rendezvous::{
-    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToOperator, ToSidecar,
-    encode, text,
+    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToSidecar, encode, text,
 };
 
 use crate::leader::Role;
 use crate::rendezvous::Service;
 use crate::rendezvous::directory::{Gang, Refusal};
 use crate::rendezvous::gangs::Input;
+use crate::rendezvous::large::{Part, Share};
 use crate::rendezvous::meeting::{Frame, Outbox};
 
 /// Before another try to accept, when there was no descriptor.
@@ -42,6 +43,8 @@ const WRITE: Duration = Duration::from_secs(10);
 const OUTBOX: usize = 16;
 /// Several heartbeats; part of every session's memory.
 const READ_BYTES: usize = 2 * 1024;
+/// Nodes that one line of the log names: a node asks some thirty whether they reach it.
+const NAMED: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -61,6 +64,8 @@ enum Error {
     OutOfTurn,
     #[error("failed to read a frame of {0} bytes: at most {TO_OPERATOR_LIMIT_BYTES} are allowed")]
     TooLarge(usize),
+    #[error("failed to read a large report: others took all room for {} s", .0.as_secs())]
+    NoRoom(Duration),
     #[error("failed to hear the sidecar: its rank has connected once more")]
     Replaced,
     #[error("failed to take one more sidecar: all connections are in use")]
@@ -72,6 +77,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
     let mut session = Session {
         stream,
         service,
+        share: None,
         large: None,
     };
     let proved = tokio::select! {
@@ -108,8 +114,10 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
 struct Session {
     stream: TcpStream,
     service: Service,
-    /// The part of all large frames that the one under way takes, and when that has to be there.
-    large: Option<(OwnedSemaphorePermit, Instant)>,
+    /// What its gang may have of large frames; none before its hello.
+    share: Option<Share>,
+    /// What the large frame under way takes, and when that has to be there.
+    large: Option<(Part, Instant)>,
 }
 
 impl Session {
@@ -193,7 +201,8 @@ impl Session {
         let features = Features::of(features);
         let (frames, mut messages) = mpsc::channel(OUTBOX);
         let connection = self.service.gangs.connection();
-        let hello = rendezvous_codec::event(connection, rank, hello)?;
+        let hello = rendezvous_codec::event(connection, rank, hello);
+        self.share = Some(self.service.large.of(identity));
         let gangs = self.service.gangs.clone();
         gangs
             .send(Input::Connected {
@@ -212,6 +221,7 @@ impl Session {
             .send(Input::Event {
                 connection,
                 event: Event::Disconnected { connection },
+                large: None,
             })
             .await;
         self.service.metrics.skipped.inc_by(decoder.skipped());
@@ -240,7 +250,8 @@ impl Session {
                     continue;
                 }
             };
-            for input in inputs(gang, connection, rank, message) {
+            let large = self.large.take().map(|(part, _)| part);
+            for input in inputs(gang, connection, rank, (message, large)) {
                 gangs.send(input).await;
             }
         }
@@ -256,7 +267,6 @@ impl Session {
         let mut buffer = [0; READ_BYTES];
         loop {
             if let Some(message) = decoder.next()? {
-                self.large = None;
                 return Ok(Some(message));
             }
             self.admit(decoder).await?;
@@ -287,11 +297,10 @@ impl Session {
             Some(true) if length <= FRAME_LIMIT_BYTES => {}
             Some(_) => return Err(Error::TooLarge(length)),
         }
-        let part = u32::try_from(length).map_err(|_long| Error::TooLarge(length))?;
-        let large = Arc::clone(&self.service.large);
-        let part = timeout(LARGE, large.acquire_many_owned(part)).await;
-        let part = part.map_err(|_elapsed| Error::Silent(LARGE))?;
-        let part = part.map_err(|_closed| Error::Full)?;
+        let share = self.share.as_ref().ok_or(Error::TooLarge(length))?;
+        let part = timeout(LARGE, share.admit(length)).await;
+        let part = part.map_err(|_elapsed| Error::NoRoom(LARGE))?;
+        let part = part.ok_or(Error::TooLarge(length))?;
         self.large = Some((part, Instant::now() + LARGE));
         Ok(())
     }
@@ -309,7 +318,12 @@ impl Session {
 }
 
 /// What a message means to its gang. A second hello on one connection says nothing new.
-fn inputs(gang: &Gang, connection: Connection, rank: u32, message: ToOperator) -> Vec<Input> {
+fn inputs(
+    gang: &Gang,
+    connection: Connection,
+    rank: u32,
+    (message, large): (ToOperator, Option<Part>),
+) -> Vec<Input> {
     let shown = match &message {
         ToOperator::Hello { .. } => return Vec::new(),
         ToOperator::Heartbeat { progress } => progress.clone(),
@@ -321,18 +335,16 @@ fn inputs(gang: &Gang, connection: Connection, rank: u32, message: ToOperator) -
         | ToOperator::Bye => None,
     };
     log(gang, &message);
-    let event = match rendezvous_codec::event(connection, rank, message) {
-        Ok(event) => event,
-        Err(error) => {
-            warn!(job = %gang.job, rank, %error, "what a node says makes no sense: it is not counted");
-            return Vec::new();
-        }
-    };
+    let event = rendezvous_codec::event(connection, rank, message);
     let shown = shown.map(|progress| Input::Progress {
         connection,
         progress,
     });
-    let event = Input::Event { connection, event };
+    let event = Input::Event {
+        connection,
+        event,
+        large,
+    };
     shown.into_iter().chain([event]).collect()
 }
 
@@ -354,7 +366,10 @@ fn log(gang: &Gang, message: &ToOperator) {
         }
         ToOperator::Stopped {
             epoch, unreached, ..
-        } => info!(%job, attempt, epoch, ?unreached, "a node has stopped"),
+        } => {
+            let unreached = unreached.get(..NAMED).unwrap_or(unreached);
+            info!(%job, attempt, epoch, ?unreached, "a node has stopped");
+        }
         ToOperator::RankLost => info!(%job, attempt, "a process of the trainer is gone"),
         ToOperator::Hello { .. }
         | ToOperator::Joined { .. }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use collective::membership::{Commit, OnPeerLoss};
 use tokio::net::TcpSocket;
 use wire::rendezvous::TO_OPERATOR_LIMIT_BYTES;
 
@@ -137,6 +138,76 @@ async fn a_message_of_a_later_release_ends_no_stream() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(running.metrics.skipped.get(), 1);
+}
+
+#[tokio::test]
+async fn before_its_hello_a_rank_sends_no_long_report() {
+    let running = start(Role::Leading, None).await;
+    let mut early = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
+    let began = Instant::now();
+    let length = u32::try_from(TO_OPERATOR_LIMIT_BYTES + 1).unwrap();
+    let mut frame = length.to_le_bytes().to_vec();
+    frame.extend(br#"{"kind":"stopped","epoch":1,"#);
+    early.stream.write_all(&frame).await.unwrap();
+    assert_eq!(early.hear().await, None);
+    // Not when its time to say hello is over.
+    assert!(began.elapsed() < Duration::from_secs(3));
+}
+
+/// A store that answers when it is told to.
+struct Late {
+    answers: tokio::sync::Semaphore,
+    store: InMemory,
+}
+
+/// It lives as long as its test.
+impl Store for &'static Late {
+    fn last(
+        &self,
+        gang: Arc<Gang>,
+    ) -> futures::future::BoxFuture<'static, Result<Option<Commit>, store::Unknown>> {
+        let late: &'static Late = self;
+        Box::pin(async move {
+            let _answered = late.answers.acquire().await;
+            late.store.last(gang).await
+        })
+    }
+
+    fn commit(
+        &self,
+        gang: Arc<Gang>,
+        commit: Commit,
+        after: Option<u64>,
+    ) -> futures::future::BoxFuture<'static, Result<(), Option<Commit>>> {
+        self.store.commit(gang, commit, after)
+    }
+}
+
+#[tokio::test]
+async fn while_the_store_does_not_answer_what_sidecars_say_is_bounded() {
+    let late: &'static Late = Box::leak(Box::new(Late {
+        answers: tokio::sync::Semaphore::new(0),
+        store: InMemory::default(),
+    }));
+    let mut one = gang(1, 2);
+    Arc::make_mut(&mut one.gang).policy.on_peer_loss = OnPeerLoss::Shrink;
+    let running = start_over(Arc::new(late), one, Role::Leading, None).await;
+    let mut honest = Sidecar::hello(running.address, 0, None).await;
+    let mut hostile = Sidecar::hello(running.address, 1, None).await;
+    let again = encode(&ToOperator::Joined { epoch: 7 }).unwrap();
+    for _ in 0..100 {
+        // It may be cut off already.
+        hostile.stream.write_all(&again.repeat(100)).await.ok();
+    }
+    assert_eq!(hostile.hear().await, None);
+    let mut second = Sidecar::hello(running.address, 1, None).await;
+    late.answers.add_permits(1);
+    for sidecar in [&mut honest, &mut second] {
+        assert!(matches!(
+            sidecar.hear().await,
+            Some(ToSidecar::Roster { .. })
+        ));
+    }
 }
 
 #[tokio::test]

@@ -78,6 +78,15 @@ async fn start(role: Role, address: Option<SocketAddr>) -> Running {
 }
 
 async fn start_with(gang: OneGang, role: Role, address: Option<SocketAddr>) -> Running {
+    start_over(Arc::new(InMemory::default()), gang, role, address).await
+}
+
+async fn start_over(
+    store: Arc<dyn Store>,
+    gang: OneGang,
+    role: Role,
+    address: Option<SocketAddr>,
+) -> Running {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listener = TcpListener::bind(address.unwrap_or(any)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -90,7 +99,7 @@ async fn start_with(gang: OneGang, role: Role, address: Option<SocketAddr>) -> R
     let task = tokio::spawn(serve(
         listener,
         Arc::clone(&directory) as Arc<dyn Directory>,
-        Arc::new(InMemory::default()),
+        store,
         role_receiver,
         Planner {
             reports: reports_sender,

@@ -11,7 +11,11 @@ use super::*;
 
 /// Three nodes of which two may go on.
 fn shrinking() -> OneGang {
-    let mut one = gang(1, 3);
+    shrinking_of(3)
+}
+
+fn shrinking_of(nodes: usize) -> OneGang {
+    let mut one = gang(1, nodes);
     Arc::make_mut(&mut one.gang).policy.on_peer_loss = OnPeerLoss::Shrink;
     one
 }
@@ -25,12 +29,13 @@ fn gone(ranks: &[u32]) -> Vec<Gone> {
 }
 
 async fn begun(running: &Running) -> Vec<Sidecar> {
-    begun_at(running.address).await
+    let nodes = running.directory.0.lock().unwrap().gang.nodes.len();
+    begun_at(running.address, nodes).await
 }
 
-async fn begun_at(address: SocketAddr) -> Vec<Sidecar> {
+async fn begun_at(address: SocketAddr, nodes: usize) -> Vec<Sidecar> {
     let mut sidecars = Vec::new();
-    for rank in 0..3 {
+    for rank in 0..nodes as u32 {
         sidecars.push(Sidecar::hello(address, rank, None).await);
     }
     for sidecar in &mut sidecars {
@@ -157,7 +162,7 @@ async fn without_a_cluster_all_are_told_that_nobody_has_a_result_any_more_also_w
     let shutdown = CancellationToken::new();
     let served = standalone::serve_one(listener, shrinking(), metrics, shutdown.clone());
     let task = tokio::spawn(served);
-    begun_at(address).await;
+    begun_at(address, 3).await;
     // All three sidecars are killed after one process was told an end, and have no memory when they come back.
     let mut sidecars = Vec::new();
     for (rank, told, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
@@ -234,5 +239,39 @@ async fn the_longest_report_is_heard() {
     }
     for sidecar in &mut sidecars {
         assert_eq!(sidecar.next().await, [0, 2]);
+    }
+}
+
+#[tokio::test]
+async fn more_large_reports_than_there_is_room_for_are_all_heard() {
+    let ranks = 1..=10u32; // Of 1 MiB each; a gang has room for eight.
+    let running = start_with(shrinking_of(11), Role::Leading, None).await;
+    let mut sidecars = begun(&running).await;
+    running.gone.send_replace(gone(&[0]));
+    sidecars.remove(0);
+    for sidecar in &mut sidecars {
+        sidecar.is_told_to_stop().await;
+    }
+    let all: Vec<u32> = ranks.collect();
+    let (head, tail) = (
+        r#"{"kind":"stopped","epoch":1,"report":["#,
+        format!(r#"],"reached":{all:?},"unreached":[]}}"#),
+    );
+    let padding = " ".repeat(FRAME_LIMIT_BYTES - head.len() - tail.len());
+    let mut frame = u32::try_from(FRAME_LIMIT_BYTES)
+        .unwrap()
+        .to_le_bytes()
+        .to_vec();
+    for part in [head, &padding, &tail] {
+        frame.extend(part.as_bytes());
+    }
+    let said = sidecars
+        .iter_mut()
+        .map(|sidecar| sidecar.stream.write_all(&frame));
+    for said in futures::future::join_all(said).await {
+        said.unwrap();
+    }
+    for sidecar in &mut sidecars {
+        assert_eq!(sidecar.next().await, all);
     }
 }

@@ -1,0 +1,43 @@
+//! What a report costs whoever reads it. Alone in its process, whose memory it measures.
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+use collective::membership::Connection;
+use rendezvous_codec::ToOperator;
+use wire::rendezvous::{Decoder, FRAME_LIMIT_BYTES};
+
+/// The most memory that this process has used, in bytes.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<usize>().unwrap() * 1024
+}
+
+/// A frame of the largest size whose report repeats a value.
+fn filled(value: &str) -> Vec<u8> {
+    let (head, tail) = (
+        r#"{"kind":"stopped","epoch":1,"report":["#,
+        r#"0],"reached":[],"unreached":[]}"#,
+    );
+    let room = FRAME_LIMIT_BYTES - head.len() - tail.len();
+    let body = format!("{head}{}{tail}", value.repeat(room / value.len()));
+    let mut frame = u32::try_from(body.len()).unwrap().to_le_bytes().to_vec();
+    frame.extend(body.into_bytes());
+    frame
+}
+
+#[test]
+fn a_hostile_report_takes_no_more_than_a_few_times_its_length() {
+    for value in [r#"{"":0},"#, "[],", "{},", r#""","#] {
+        let frame = filled(value);
+        let mut decoder = Decoder::<ToOperator>::default();
+        let before = peak();
+        decoder.push(&frame);
+        let heard = decoder
+            .next()
+            .map(|heard| heard.map(|message| rendezvous_codec::event(Connection(1), 0, message)));
+        assert!(heard.is_err(), "{value}: {heard:?}");
+        let growth = peak() - before;
+        assert!(growth <= 8 * FRAME_LIMIT_BYTES, "{value}: {growth} bytes");
+    }
+}
