@@ -4,14 +4,12 @@
 
 mod gang;
 
-use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use collective::membership::Break;
@@ -20,8 +18,6 @@ use gang::processes::{Sidecars, loopback};
 use gang::restarted::Restarted;
 use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
-use hfreduce_sidecar::meet::Preference;
-use hfreduce_sidecar::member::Options;
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create,
 };
@@ -53,82 +49,6 @@ fn strangers_on_the_sockets_change_nothing() {
         rustix::net::send(&socket, &[0x80; 1000], rustix::net::SendFlags::NOSIGNAL).unwrap();
     }
     gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
-}
-
-/// Connections that say nothing, renewed without pause, until it is dropped.
-struct Crowd {
-    over: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<usize>>,
-}
-
-impl Crowd {
-    /// Holds up to a thousand from so many addresses, none of them a member's.
-    fn against(ports: Vec<SocketAddr>, addresses: u8) -> Self {
-        const CONNECTIONS: usize = 1000;
-        let over = Arc::<AtomicBool>::default();
-        let ends = Arc::clone(&over);
-        let thread = thread::spawn(move || {
-            let mut held = VecDeque::with_capacity(CONNECTIONS);
-            let mut made = 0;
-            while !ends.load(Ordering::Relaxed) {
-                let from = Ipv4Addr::new(127, 0, 1, 1 + (made % usize::from(addresses)) as u8);
-                if let Ok(stream) = connect_from(from, ports[made % ports.len()]) {
-                    held.push_back(stream);
-                }
-                made += 1;
-                if held.len() >= CONNECTIONS {
-                    held.pop_front();
-                }
-            }
-            made
-        });
-        Self {
-            over,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let made = self.thread.take().map(thread::JoinHandle::join);
-        if !thread::panicking() {
-            assert!(made.unwrap().unwrap() > 64, "too few to keep anybody out");
-        }
-    }
-}
-
-fn connect_from(address: Ipv4Addr, to: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    bind(&socket, &SocketAddr::from((address, 0)))?;
-    match connect(&socket, &to) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
-        Err(error) => Err(error),
-    }
-}
-
-#[test]
-fn members_join_though_a_thousand_others_connect_without_pause() {
-    allow_descriptors(std::process::id(), 1 << 14);
-    for addresses in [1, 50] {
-        let mut crowd = None;
-        let tcp = |options, _| Options {
-            transport: Preference::Tcp,
-            ..options
-        };
-        // They are there before anybody joins.
-        let gang = Gang::over(3, 1, tcp, |peers| {
-            let ports = peers
-                .iter()
-                .map(|peer| SocketAddr::new(peer.address, peer.port));
-            crowd = Some(Crowd::against(ports.collect(), addresses));
-        });
-        gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
-        drop(crowd);
-    }
 }
 
 #[test]

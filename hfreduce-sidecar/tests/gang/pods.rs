@@ -215,15 +215,12 @@ impl Pods {
     }
 
     pub(crate) fn spawn(&self, rank: u32, rendezvous: SocketAddr) -> Child {
-        let (address, port) = match self.address {
-            Some(address) => (address, 0),
-            None => (Ipv4Addr::LOCALHOST.into(), self.first_port + rank as u16),
-        };
+        let data = self.data_address(rank);
         let mut log = File::options();
         let log = log.create(true).append(true).open(self.log_file(rank));
         Command::new(env!("CARGO_BIN_EXE_hfreduce-sidecar"))
             .current_dir(self.dir.path())
-            .env("POD_IP", address.to_string())
+            .env("POD_IP", data.ip().to_string())
             .env("FIREFLYER_RENDEZVOUS", rendezvous.to_string())
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .env("FIREFLYER_HFREDUCE_TRANSPORT", &self.transport)
@@ -236,13 +233,21 @@ impl Pods {
                 "--launcher",
                 "launcher",
             ])
-            .args(["--port", &port.to_string(), "--metrics-listen"])
+            .args(["--port", &data.port().to_string(), "--metrics-listen"])
             .arg(self.metrics_address(rank).to_string())
             .arg("--run-dir")
             .arg(self.run_dir(rank))
             .stderr(log.unwrap())
             .spawn()
             .unwrap()
+    }
+
+    /// Where peers reach a node; port 0 where the kernel chooses it.
+    pub(crate) fn data_address(&self, rank: u32) -> SocketAddr {
+        match self.address {
+            Some(address) => SocketAddr::new(address, 0),
+            None => SocketAddr::from((Ipv4Addr::LOCALHOST, self.first_port + rank as u16)),
+        }
     }
 
     pub(crate) fn metrics_address(&self, rank: u32) -> SocketAddr {

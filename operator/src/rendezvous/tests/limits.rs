@@ -42,7 +42,17 @@ async fn members_join_while_others_hold_a_thousand_idle_connections() {
             assert!(!renewing.is_finished());
             tokio::task::yield_now().await;
         }
-        going(address).await;
+        let [_first, second] = going(address).await;
+        // Its sidecar restarts meanwhile.
+        drop(second);
+        let mut heard = Some(ToSidecar::Retry {
+            reason: String::new(),
+        });
+        while let Some(ToSidecar::Retry { .. }) = heard {
+            heard = Sidecar::hello(address, 1, Some(1)).await.hear().await;
+        }
+        assert_eq!(heard, Some(ToSidecar::Go { epoch: 1 }));
+        assert!(!renewing.is_finished());
         renewing.abort();
     }
 }
