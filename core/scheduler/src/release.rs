@@ -8,7 +8,7 @@ use crate::gang::Wake;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
 use crate::policy::Policy;
-use crate::snapshot::Pod;
+use crate::snapshot::{DryRun, Pod};
 use crate::time::Timestamp;
 
 impl<'a> Draft<'a> {
@@ -86,7 +86,9 @@ impl<'a> Draft<'a> {
         if self.status.phase.holds_nodes() || !has_left(self.view, ledger) {
             return;
         }
-        if self.job.finalizer {
+        // It gets nodes as soon as the dry run of its first pod is answered.
+        let is_next = self.want.is_some() && self.job.dry_run == DryRun::Unknown;
+        if self.job.finalizer && !is_next {
             self.actions.push(Action::RemoveFinalizer);
         }
         let Some((finished, ttl)) = self.status.finished_at.zip(self.job.ttl) else {

@@ -119,3 +119,18 @@ fn a_gang_that_has_its_nodes_is_neither_asked_about_nor_ended() {
         assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
     }
 }
+
+/// Whoever leads next asks again. If it took the finalizer off meanwhile, operators that are killed after every
+/// write would put it on and take it off for ever.
+#[test]
+fn a_job_that_was_about_to_get_nodes_keeps_its_finalizer_while_its_pod_is_tried_again() {
+    let mut snapshot = queue("a:3", vec![job("train", 3)]);
+    snapshot.jobs[0].finalizer = true;
+    snapshot.jobs[0].dry_run = DryRun::Unknown;
+    let plan = decide(&snapshot, at(2));
+    assert!(plan.jobs.is_empty(), "{plan:?}");
+    // A refused one will hold nothing for long.
+    snapshot.jobs[0].dry_run = DryRun::Refused("quota is used up".to_owned());
+    step(&mut snapshot, at(2));
+    assert!(!snapshot.jobs[0].finalizer);
+}

@@ -12,7 +12,9 @@ mod regroup;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use scheduler::{Absent, Attempt, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp};
+use scheduler::{
+    Absent, Attempt, DryRun, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp,
+};
 use sim::{Queue, Rng};
 use topology::NodeName;
 
@@ -67,8 +69,9 @@ pub(crate) enum Event {
     Write,
     Wake,
     Haunt,
-    /// A read of the operator arrives.
+    /// A read of the operator arrives; the answer to a dry run.
     Read(Absent),
+    Tried(JobKey),
     /// Watches tell the leader what is due; one says nothing for a while.
     Tell,
     Hang(Kind, Duration),
@@ -282,6 +285,11 @@ impl World {
             ..Snapshot::default()
         };
         self.as_copied(&mut snapshot);
+        for job in &mut snapshot.jobs {
+            if !self.operator.tried.contains(&job.key) {
+                job.dry_run = DryRun::Unknown;
+            }
+        }
         snapshot
     }
 
@@ -389,6 +397,7 @@ impl World {
             Event::Wake => self.changed(),
             Event::Haunt => self.haunt(),
             Event::Read(object) => self.read(object),
+            Event::Tried(job) => self.tried(job),
             Event::Tell => self.tell(),
             Event::Miss(name) => self.miss(&name),
             Event::Hang(kind, length) => self.hang(kind, length),

@@ -41,6 +41,9 @@ pub(crate) struct Operator {
     /// What it reads because its plan misses it, and what it did not find.
     pub(crate) reading: BTreeSet<Absent>,
     pub(crate) absent: BTreeSet<Absent>,
+    /// Jobs whose first pod it tries, and those whose pod the API server takes.
+    trying: BTreeSet<JobKey>,
+    pub(super) tried: BTreeSet<JobKey>,
     next_wake: Option<u64>,
     pub(super) sights: Sights,
     /// Until then no sidecar has dialled the new leader.
@@ -94,6 +97,12 @@ impl World {
             if !known && self.operator.reading.insert(one.clone()) {
                 let delay = self.delay(1, 20);
                 self.queue.after(delay, Event::Read(one));
+            }
+        }
+        for job in plan.dry_runs {
+            if self.operator.trying.insert(job.clone()) {
+                let delay = self.delay(1, 50);
+                self.queue.after(delay, Event::Tried(job));
             }
         }
         for plan in plan.jobs {
@@ -208,6 +217,14 @@ impl World {
         self.changed();
     }
 
+    /// The answer to a dry run arrives, unless whoever asked is dead.
+    pub(crate) fn tried(&mut self, job: JobKey) {
+        if self.operator.trying.remove(&job) {
+            self.operator.tried.insert(job);
+            self.changed();
+        }
+    }
+
     /// The operator is killed (or paused); another leads after a while.
     fn crash(&mut self) {
         let left = std::mem::take(&mut self.operator.left);
@@ -216,6 +233,8 @@ impl World {
         self.operator.next_wake = None;
         self.operator.reading.clear();
         self.operator.absent.clear();
+        self.operator.trying.clear();
+        self.operator.tried.clear();
         self.operator.awake = true;
         let vacancy = self.operator.crash.vacancy;
         self.queue.after(vacancy, Event::Plan);
