@@ -107,6 +107,10 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Everything,
+        survival::idle_connections_cost_neither_lease_nor_members
+    ),
+    scenario!(
+        Needs::Everything,
         survival::cordoned_and_deleted_nodes_are_left_once_by_the_contract
     ),
     scenario!(

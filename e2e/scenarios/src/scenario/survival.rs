@@ -1,16 +1,31 @@
 //! What must not end a healthy gang: a runtime that restarts, a node that is called not ready, a
-//! leader that was stopped in mid-write. And how a gang leaves nodes that somebody empties.
+//! leader that was stopped in mid-write, idle connections. And how a gang leaves nodes that somebody empties.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use crate::context::{Context, leader, leader_node};
-use crate::jobs::{Job, RUNS_UNTIL_ASKED};
+use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
 use crate::scenario::{NODE_LOSS, START};
+
+/// Where the operator listens: the rendezvous, and metrics with probes.
+const PORTS: [u16; 2] = [9443, 9400];
+const IDLE: usize = 1_000;
+/// Connections made on each port before it counts as crowded: all were renewed once.
+const CROWDED: usize = 2 * IDLE;
 
 /// Keeps a Node object after its deletion, as node provisioners do while they drain it.
 const HOLD: &str = "example.com/hold";
@@ -113,6 +128,75 @@ async fn follows(context: &Context, stopped: &str) -> Result<Vec<String>> {
         .start(&Job::shell("renewed", 1, RUNS_UNTIL_ASKED))
         .await?;
     context.pod_uids("renewed").await
+}
+
+/// Whoever can reach the leader holds a thousand connections to each of its ports that say nothing, and makes new ones
+/// without pause.
+pub async fn idle_connections_cost_neither_lease_nor_members(context: Context) -> Result<()> {
+    let (holder, address) = leader(&context.client).await?;
+    let address: IpAddr = address.parse().context("the leader has no IP address")?;
+    let crowds = PORTS.map(|port| {
+        let made = Arc::new(AtomicUsize::new(0));
+        let crowd = crowd(SocketAddr::new(address, port), Arc::clone(&made));
+        (tokio::spawn(crowd), made)
+    });
+    let suffers = async {
+        let is_crowded = |made: &Arc<AtomicUsize>| made.load(Ordering::Relaxed) >= CROWDED;
+        context
+            .eventually("the ports are crowded", START, || async {
+                let all = crowds.iter().all(|(_, made)| is_crowded(made));
+                Ok(all.then_some(()))
+            })
+            .await?;
+        let leases: Api<Lease> =
+            Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+        let renewed = async || -> Result<_> {
+            let lease = leases.get("fireflyer-operator").await?;
+            Ok(lease.spec.and_then(|spec| spec.renew_time))
+        };
+        let before = renewed().await?;
+        context.start(&Job::shell("crowded", 2, ENDS_WELL)).await?;
+        context.reaches("crowded", Phase::Succeeded, START).await?;
+        context
+            .eventually("the leader renews its Lease", START, || async {
+                Ok((renewed().await? > before).then_some(()))
+            })
+            .await?;
+        // Probes came from its node meanwhile.
+        let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
+        let status = pods.get(&holder).await?.status.unwrap_or_default();
+        let mut containers = status.container_statuses.into_iter().flatten();
+        ensure!(
+            containers.all(|container| container.ready),
+            "the leader is not ready"
+        );
+        let (now, _) = leader(&context.client).await?;
+        ensure!(now == holder, "{holder} lost its Lease to {now}");
+        Ok(())
+    };
+    let suffers = suffers.await;
+    for (crowd, _) in &crowds {
+        ensure!(!crowd.is_finished(), "the crowd was over too soon");
+        crowd.abort();
+    }
+    suffers
+}
+
+/// Holds connections that say nothing, and replaces the oldest for ever.
+async fn crowd(address: SocketAddr, made: Arc<AtomicUsize>) {
+    let mut held = VecDeque::new();
+    loop {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                made.fetch_add(1, Ordering::Relaxed);
+                held.push_back(stream);
+            }
+            Err(_full) => sleep(Duration::from_millis(1)).await,
+        }
+        if held.len() > IDLE {
+            held.pop_front();
+        }
+    }
 }
 
 /// One node of the gang is cordoned and the Node of the other is deleted, with a finalizer of somebody's.
