@@ -35,7 +35,7 @@ const SUSPECTS: &[Suspect] = &[
     Suspect {
         folder: "core/scheduler",
         package: "scheduler",
-        limit: 60,
+        limit: 200,
         suites: &[&["--lib"], &["--test", "planner"]],
     },
 ];
