@@ -198,7 +198,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Whether all who take part are heard: they train, or are about to.
-    pub(crate) fn is_heard_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
+    fn is_heard_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
         let gang = self.heard.get(&(attempt.job.clone(), attempt.number));
         gang.is_some_and(|gang| {
             let mut places = view.places(attempt);

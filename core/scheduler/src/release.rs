@@ -8,7 +8,7 @@ use crate::gang::Wake;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
 use crate::policy::Policy;
-use crate::snapshot::{DryRun, Pod, PodState};
+use crate::snapshot::{DryRun, Pod};
 use crate::time::Timestamp;
 
 impl<'a> Draft<'a> {
@@ -117,10 +117,8 @@ impl<'a> Draft<'a> {
 
     /// The job is being deleted: its pods may still save, then everything goes.
     pub(crate) fn tear_down(&mut self, ledger: &Ledger<'a>) {
-        let grace = match self.may_train(ledger) {
-            true => self.job.grace,
-            false => ledger.policy().survivor_grace,
-        };
+        // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
+        let grace = self.job.grace;
         for pod in self.view.pods.values() {
             let Pod { attempt, rank, .. } = **pod;
             if pod.delete_by.is_none() && !pod.terminal {
@@ -135,16 +133,6 @@ impl<'a> Draft<'a> {
         if self.job.finalizer && has_left(self.view, ledger) {
             self.actions.push(Action::RemoveFinalizer);
         }
-    }
-
-    /// Whether something may have to be saved. A gang may train that is not seen to: then all its sidecars are heard,
-    /// once they have had the time to dial.
-    fn may_train(&self, ledger: &Ledger<'a>) -> bool {
-        let mut pods = self.view.pods.values();
-        let attempt = self.view.attempts.get(&self.status.attempt);
-        ledger.listens_in()
-            || pods.any(|pod| pod.state == PodState::Running)
-            || attempt.is_none_or(|attempt| ledger.is_heard_whole(self.view, attempt))
     }
 }
 

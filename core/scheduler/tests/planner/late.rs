@@ -1,10 +1,8 @@
 //! Pods that speak or still train when their job is over, has gone on or is being deleted.
 
-use std::sync::Arc;
+use scheduler::{Action, Checkpoint, Exit, Phase, PodState, Snapshot};
 
-use scheduler::{Action, Checkpoint, Exit, Heard, Phase, PodState, Policy, Snapshot};
-
-use crate::build::{GRACE, acknowledge, at, key};
+use crate::build::{GRACE, acknowledge, at};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, running};
 
@@ -87,22 +85,6 @@ fn a_gang_of_a_deleted_job_has_its_whole_grace_though_it_is_not_seen_to_train() 
     for pod in &mut snapshot.pods {
         pod.state = PodState::Starting;
     }
-    let grace = |snapshot: &Snapshot| deletions(&decide(snapshot, at(9)))[0].1;
-    let short = Policy::default().survivor_grace;
-    assert_eq!(
-        grace(&snapshot),
-        short,
-        "nobody waits for what does not train"
-    );
-    // All its sidecars are heard.
-    let heard = Heard {
-        heard: snapshot.attempts[0].nodes.iter().cloned().collect(),
-        ..Heard::default()
-    };
-    snapshot.heard = [((key("train"), 1), Arc::new(heard))].into();
-    assert_eq!(grace(&snapshot), GRACE);
-    // Or may still have to dial a new leader.
-    snapshot.heard.clear();
-    snapshot.listens_from = at(10);
-    assert_eq!(grace(&snapshot), GRACE);
+    let plan = decide(&snapshot, at(9));
+    assert_eq!(deletions(&plan), [(0, GRACE), (1, GRACE)]);
 }

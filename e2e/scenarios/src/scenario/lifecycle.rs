@@ -111,9 +111,13 @@ pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
 }
 
 pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Result<()> {
-    // It never comes to train, so it is still starting however late this looks.
-    let starting =
-        |name: &str| Job::shell(name, 2, RUNS_UNTIL_ASKED).init("while :; do sleep 1; done");
+    // It never comes to train, so it is still starting however late this looks. A shell that is its container's first
+    // process ignores SIGTERM: it takes all the time that the job has to save.
+    let starting = |name: &str| {
+        Job::shell(name, 2, RUNS_UNTIL_ASKED)
+            .init("while :; do sleep 1; done")
+            .with("interruption", json!({"ackSeconds": 1, "saveSeconds": 1}))
+    };
     context.submit(&starting("early")).await?;
     context
         .eventually("a pod of the job exists", START, || async {
