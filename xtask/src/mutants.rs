@@ -13,8 +13,6 @@ use crate::child;
 struct Suspect {
     folder: &'static str,
     package: &'static str,
-    /// A program that computes for longer, in seconds, hangs, which is noticed too.
-    limit: u32,
     /// What is run until one fails: first what fails soonest.
     suites: &'static [&'static [&'static str]],
 }
@@ -23,7 +21,6 @@ const SUSPECTS: &[Suspect] = &[
     Suspect {
         folder: "core/collective",
         package: "collective",
-        limit: 200,
         suites: &[
             &["--test", "recovery", "--", "anything"],
             &["--lib", "--", "membership", "recovery", "machine", "layout"],
@@ -35,12 +32,13 @@ const SUSPECTS: &[Suspect] = &[
     Suspect {
         folder: "core/scheduler",
         package: "scheduler",
-        limit: 200,
         suites: &[&["--lib"], &["--test", "planner"]],
     },
 ];
 /// Where the copy and its build are.
 const PLACE: &str = "target/mutants";
+/// A program that computes for longer, in seconds, hangs, which is noticed too.
+const LIMIT: &str = "200";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mutant {
@@ -128,7 +126,7 @@ impl Suspect {
         let mut command = child::command("sh");
         command
             .args(["-c", "ulimit -t $0 && exec \"$@\""])
-            .arg(self.limit.to_string())
+            .arg(LIMIT)
             .args(["cargo", "test", "--quiet", "--package", self.package])
             .args(["--config", &profile])
             .args(what)
