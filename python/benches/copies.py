@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 
 def steps(how: str) -> tuple[float, float, float]:
     """Seconds of a step, and bytes copied in and out for each byte of gradients."""
-    model, client = Model(), dist.group.WORLD.sidecar
+    model, client = Model(), dist.group.WORLD.communicator.client
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     arena = ddp = None
     if how.startswith("Arena"):

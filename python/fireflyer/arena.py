@@ -20,11 +20,14 @@ import torch.distributed as dist
 
 from . import average, naming, process
 from .buckets import Bucket, Slot, layout, plan
+from .call import Call
 from .errors import HFReduceError
 from .shared import Memory, of_result
+from .tensors import DTYPES
 
 if TYPE_CHECKING:
-    from ._native import Client, Ticket
+    from ._native import Ticket
+    from .communicator import Communicator
 
 _log = logging.getLogger(__name__)
 
@@ -70,18 +73,19 @@ class Arena:
         buckets = plan(module.parameters(), bucket_bytes)
         name = layout(buckets)
         _make_alike(module, self._group)
-        client: Client | None = getattr(self._group, "sidecar", None)
-        self._client = client
+        comm: Communicator | None = getattr(self._group, "communicator", None)
+        self._client = client = comm and comm.client
         self._written = client.results_written if client is not None else 0
+        shared = [comm is not None and comm.averages(one.dtype, one.device) for one in buckets]
         memory, offset = None, 0
-        if client is not None:
-            nbytes = sum(bucket.nbytes for bucket in buckets if self._group.adds(bucket))
-            memory = Memory(client, nbytes, self._group.timeout_seconds)
+        if comm is not None and client is not None:
+            nbytes = sum(bucket.nbytes for bucket, is_shared in zip(buckets, shared) if is_shared)
+            memory = Memory(client, nbytes, comm.timeout)
         self._lanes: list[_Lane] = []
         for index, bucket in enumerate(buckets):
-            if memory is not None and self._group.adds(bucket):
+            if comm is not None and memory is not None and shared[index]:
                 tag = naming.of_bucket(index, name)
-                self._lanes.append(_SidecarLane(bucket, self._group, memory, offset, tag))
+                self._lanes.append(_SidecarLane(bucket, comm, memory, offset, tag))
                 offset += bucket.nbytes
             else:
                 self._lanes.append(_GroupLane(bucket, self._group))
@@ -221,9 +225,8 @@ class _Ready:
 class _Lane:
     """A bucket, the memory where its gradients are made, and the way it is reduced."""
 
-    def __init__(self, bucket: Bucket, group: Any, flat: torch.Tensor) -> None:
+    def __init__(self, bucket: Bucket, flat: torch.Tensor) -> None:
         self.bucket = bucket
-        self.group = group
         self.flat = flat.zero_()
         self.gradients = [slot.of(flat) for slot in bucket.slots]
         self.copied_out = 0
@@ -256,25 +259,26 @@ class _Lane:
 class _SidecarLane(_Lane):
     """Over the node's sidecar."""
 
-    def __init__(self, bucket: Bucket, group: Any, memory: Memory, offset: int, tag: int) -> None:
-        super().__init__(bucket, group, memory.tensor(offset, bucket.count, bucket.dtype))
-        self._arena, self._offset, self._tag = memory.arena, offset, tag
+    def __init__(
+        self, bucket: Bucket, comm: Communicator, memory: Memory, offset: int, tag: int
+    ) -> None:
+        super().__init__(bucket, memory.tensor(offset, bucket.count, bucket.dtype))
+        self._comm, self._arena, self._offset = comm, memory.arena, offset
+        dtype, numerics = DTYPES[bucket.dtype], comm.numerics
+        self._call = Call("allreduce", dtype, bucket.count, "avg", tag=tag, numerics=numerics)
         self._ticket: Ticket | None = None
 
     def start(self) -> None:
-        group, bucket = self.group, self.bucket
-        self._ticket = group.call_at(
-            "avg", bucket.dtype, bucket.count, self._arena, self._offset, self._tag
-        )
+        self._ticket = self._comm.submit(self._call, self._arena, self._offset)
 
     def finish(self, views: bool) -> torch.Tensor:
         ticket, self._ticket = self._ticket, None
+        client, timeout = self._comm.client, self._comm.timeout
         try:
             if views:
-                result = self.group.sidecar.take(ticket, timeout=self.group.timeout_seconds)
-                return of_result(result, self.bucket.dtype)
+                return of_result(client.take(ticket, timeout=timeout), self.bucket.dtype)
             target = self.flat.view(torch.uint8).numpy()
-            self.group.sidecar.wait(ticket, target, timeout=self.group.timeout_seconds)
+            client.wait(ticket, target, timeout=timeout)
         except HFReduceError as error:
             raise HFReduceError(naming.explain(str(error))) from None
         self.copied_out += self.bucket.nbytes
@@ -286,12 +290,13 @@ class _GroupLane(_Lane):
 
     def __init__(self, bucket: Bucket, group: Any) -> None:
         flat = torch.empty(bucket.count, dtype=bucket.dtype, device=bucket.device)
-        super().__init__(bucket, group, flat)
+        super().__init__(bucket, flat)
+        self._group = group
         self._work: dist.Work | None = None
         self._op, self._divisor = average.operation(group, flat)
 
     def start(self) -> None:
-        self._work = dist.all_reduce(self.flat, self._op, group=self.group, async_op=True)
+        self._work = dist.all_reduce(self.flat, self._op, group=self._group, async_op=True)
 
     def finish(self, views: bool) -> torch.Tensor:
         work, self._work = self._work, None

@@ -1,7 +1,7 @@
 """What each rank gets for itself: gather, scatter, all-to-all, and messages between two ranks.
 
-Owns the translation of these calls of c10d for the process group, whose other half is in `group`. Messages are not
-waited for in the order of the calls, as collectives are: who waits for one completes it.
+Owns the translation of these calls of c10d, for a group's communicator. Messages are not waited for in the
+order of the calls, as collectives are: who waits for one completes it.
 """
 
 from __future__ import annotations
@@ -16,209 +16,204 @@ import torch.distributed as dist
 import torch.futures
 
 from . import naming
+from .call import Call
+from .communicator import Communicator
 from .errors import HFReduceError
 from .options import given, root_of
-from .tensors import as_bytes, fill, flat, moved, receive
+from .tensors import DTYPES, as_bytes, fill, fits, flat, moved, receive
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Client, Ticket
 
+#: c10d's methods.
+__all__ = [
+    "all_to_all_single", "alltoall", "alltoall_base", "gather", "gather_into_tensor",
+    "gather_single", "recv", "recv_anysource", "scatter", "send",
+]  # fmt: skip
+
 #: Tags are not negative for c10d; the sidecar takes 64 bits.
 _TAG_BITS = (1 << 64) - 1
 
 
-class Exchange:
-    """These calls of a process group."""
+def gather(
+    comm: Communicator,
+    output_tensors: Sequence[Sequence[torch.Tensor]],
+    input_tensors: Any,
+    opts: Any = None,
+    *,
+    root: int | None = None,
+) -> dist.Work:
+    """Copies the tensors of all ranks to the root, in rank order."""
+    inputs = flat(input_tensors)
+    target = root_of(opts, root)
+    here = target == comm.rank
+    outputs = flat(output_tensors) if here else []
+    whole = len(inputs) == 1 and (not here or len(outputs) == comm.size)
+    whole = whole and fits(inputs[0], outputs, 1)
+    if not whole or not comm.takes([*inputs, *outputs]):
+        if opts is None:
+            opts = dist.GatherOptions()
+            opts.rootRank = target
+        return comm.over_gloo("gather", [list(one) for one in output_tensors], inputs, opts)
+    gathered = None
+    if here:
+        gathered = torch.empty((comm.size, inputs[0].numel()), dtype=inputs[0].dtype)
 
-    #: Messages that nobody has waited for yet: the sidecar takes no more than some dozens at a time.
-    _posted: list[MessageWork]
+    def spread() -> None:
+        for part, output in zip(gathered if here else (), outputs):
+            fill(output, part)
 
-    def gather(
-        self,
-        output_tensors: Sequence[Sequence[torch.Tensor]],
-        input_tensors: Any,
-        opts: Any = None,
-        *,
-        root: int | None = None,
-    ) -> dist.Work:
-        """Copies the tensors of all ranks to the root, in rank order."""
-        inputs = flat(input_tensors)
-        target = root_of(opts, root)
-        here = target == self.rank()
-        outputs = flat(output_tensors) if here else []
-        fits = len(inputs) == 1 and (not here or len(outputs) == self.size())
-        alike = all((one.dtype, one.numel()) == _shape(inputs[0]) for one in outputs)
-        if not fits or not alike or not self._ready([*inputs, *outputs]):
-            if opts is None:
-                opts = dist.GatherOptions()
-                opts.rootRank = target
-            return self._over_gloo("gather", [list(one) for one in output_tensors], inputs, opts)
-        gathered = None
-        if here:
-            gathered = torch.empty((self.size(), inputs[0].numel()), dtype=inputs[0].dtype)
+    call = moved("gather", inputs[0], target)
+    return comm.call([call], inputs, [gathered], outputs or inputs, spread)
 
-        def spread() -> None:
-            for part, output in zip(gathered if here else (), outputs):
-                fill(output, part)
 
-        call = (moved(inputs[0]), "sum", target)
-        return self._each("gather", inputs, [call], [gathered], outputs or inputs, spread)
+def scatter(
+    comm: Communicator,
+    output_tensors: Any,
+    input_tensors: Sequence[Sequence[torch.Tensor]],
+    opts: Any = None,
+    *,
+    root: int | None = None,
+) -> dist.Work:
+    """Copies each of the root's tensors to one rank, in rank order."""
+    outputs = flat(output_tensors)
+    target = root_of(opts, root)
+    here = target == comm.rank
+    inputs = flat(input_tensors) if here else []
+    whole = len(outputs) == 1 and (not here or len(inputs) == comm.size)
+    whole = whole and fits(outputs[0], inputs, 1)
+    if not whole or not comm.takes([*inputs, *outputs]):
+        if opts is None:
+            opts = dist.ScatterOptions()
+            opts.rootRank = target
+        return comm.over_gloo("scatter", outputs, [list(one) for one in input_tensors], opts)
+    joined = torch.cat([one.detach().reshape(-1) for one in inputs]) if here else None
+    return comm.call([moved("scatter", outputs[0], target)], [joined], outputs)
 
-    def scatter(
-        self,
-        output_tensors: Any,
-        input_tensors: Sequence[Sequence[torch.Tensor]],
-        opts: Any = None,
-        *,
-        root: int | None = None,
-    ) -> dist.Work:
-        """Copies each of the root's tensors to one rank, in rank order."""
-        outputs = flat(output_tensors)
-        target = root_of(opts, root)
-        here = target == self.rank()
-        inputs = flat(input_tensors) if here else []
-        fits = len(outputs) == 1 and (not here or len(inputs) == self.size())
-        alike = all((one.dtype, one.numel()) == _shape(outputs[0]) for one in inputs)
-        if not fits or not alike or not self._ready([*inputs, *outputs]):
-            if opts is None:
-                opts = dist.ScatterOptions()
-                opts.rootRank = target
-            return self._over_gloo("scatter", outputs, [list(one) for one in input_tensors], opts)
-        whole = torch.cat([one.detach().reshape(-1) for one in inputs]) if here else None
-        call = (moved(outputs[0]), "sum", target)
-        return self._each("scatter", [whole], [call], outputs)
 
-    def gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist.Work:
-        """Copies the tensors of all ranks into one tensor of the root, in rank order."""
-        here = root_of(opts, None) == self.rank()
-        if here and output.numel() != input.numel() * self.size():
-            raise ValueError(
-                f"failed to gather: the output has {output.numel()} elements, {self.size()} ranks bring "
-                f"{input.numel()} each"
-            )
-        outputs = list(output.view(-1).split(max(input.numel(), 1))) if here else []
-        return self.gather([outputs] if here else [], [input.reshape(-1)], opts)
-
-    gather_into_tensor = gather_single
-
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: Sequence[int],
-        input_split_sizes: Sequence[int],
-        opts: Any = None,
-    ) -> dist.Work:
-        """What newer versions of PyTorch call `alltoall_base`."""
-        return self.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
-
-    def alltoall_base(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: Sequence[int],
-        input_split_sizes: Sequence[int],
-        opts: Any = None,
-    ) -> dist.Work:
-        """Divides `input` along its first dimension and copies a part to each rank; theirs come into `output`."""
-        world = self.size()
-        sizes = (_split(input, input_split_sizes, world), _split(output, output_split_sizes, world))
-        fits = output.dtype == input.dtype and all(len(one) == world for one in sizes)
-        if not fits or not self._ready([output, input]):
-            return self._over_gloo(
-                "alltoall_base",
-                output,
-                input,
-                list(output_split_sizes),
-                list(input_split_sizes),
-                *given(opts),
-            )
-        return self._exchange(input, output, *sizes, results=[output])
-
-    def alltoall(
-        self,
-        output_tensors: Sequence[torch.Tensor],
-        input_tensors: Sequence[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """Copies a tensor to each rank; theirs come into `output_tensors`."""
-        outputs, inputs = list(output_tensors), list(input_tensors)
-        fits = len(outputs) == len(inputs) == self.size()
-        alike = len({one.dtype for one in (*outputs, *inputs)}) == 1
-        if not fits or not alike or not self._ready([*outputs, *inputs]):
-            return self._over_gloo("alltoall", outputs, inputs, *given(opts))
-        whole = torch.cat([one.detach().reshape(-1) for one in inputs])
-        sizes = ([one.numel() for one in inputs], [one.numel() for one in outputs])
-        result = torch.empty(sum(sizes[1]), dtype=whole.dtype)
-
-        def spread() -> None:
-            for part, output in zip(result.split(sizes[1]), outputs):
-                fill(output, part)
-
-        return self._exchange(whole, result, *sizes, results=outputs, after=spread)
-
-    def _exchange(
-        self,
-        input: torch.Tensor,
-        output: torch.Tensor,
-        send: list[int],
-        receive: list[int],
-        results: list[torch.Tensor],
-        after: Callable[[], None] | None = None,
-    ) -> dist.Work:
-        dtype, count, name = moved(input)
-        # Unknown types are bytes.
-        each = count // input.numel() if input.numel() > 0 else moved(input.new_empty(1))[1]
-        name = name if name == 0 else naming.of_bytes(input.new_empty(0))
-        splits = ([one * each for one in send], [one * each for one in receive])
-        calls = [((dtype, 0, name), "sum", 0)]
-        return self._each("alltoall", [input], calls, [output], results, after, splits=splits)
-
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> dist.Work:
-        """Sends a tensor to a rank, which receives it under the same tag."""
-        tensors = flat(tensors)
-        if len(tensors) != 1 or not self._ready(tensors):
-            return self._gloo.send(tensors, dstRank, tag)
-        return self._post("send", tensors[0], dstRank, tag)
-
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> dist.Work:
-        """Receives what a rank sends under a tag: the first message that was not received yet."""
-        tensors = flat(tensors)
-        if len(tensors) != 1 or not self._ready(tensors):
-            return self._gloo.recv(tensors, srcRank, tag)
-        return self._post("recv", tensors[0], srcRank, tag)
-
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
-        """Is gloo's where there is no sidecar."""
-        if not self._ready(flat(tensors)):
-            return self._gloo.recv_anysource(flat(tensors), tag)
-        raise HFReduceError(
-            "failed to receive from any rank: hfreduce asks the rank that sends, as NCCL does. Say which one it is "
-            "(`src=`), or make a group for such messages: `new_group(backend=\"gloo\")`"
+def gather_single(
+    comm: Communicator, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+) -> dist.Work:
+    """Copies the tensors of all ranks into one tensor of the root, in rank order."""
+    here = root_of(opts, None) == comm.rank
+    if here and output.numel() != input.numel() * comm.size:
+        raise ValueError(
+            f"failed to gather: the output has {output.numel()} elements, {comm.size} ranks bring "
+            f"{input.numel()} each"
         )
+    outputs = list(output.view(-1).split(max(input.numel(), 1))) if here else []
+    return gather(comm, [outputs] if here else [], [input.reshape(-1)], opts)
 
-    def _post(self, kind: str, tensor: torch.Tensor, other: int, tag: int) -> dist.Work:
-        dtype, count, _ = moved(tensor)
-        sends = kind == "send"
-        data = as_bytes(tensor.contiguous()) if sends and count > 0 else None
-        self._posted[:] = [one for one in self._posted if not one.is_completed()]
-        with self._turn():
-            ticket = self._client.call(
-                kind,
-                dtype,
-                count,
-                data,
-                root=other,
-                tag=tag & _TAG_BITS,
-                group=self._lane,
-                timeout=self._timeout,
-            )
-        work = MessageWork(kind, tensor, self._client, ticket, None if sends else tensor, self._timeout)
-        self._posted.append(work)
-        return work
+
+gather_into_tensor = gather_single
+
+
+def alltoall_base(
+    comm: Communicator,
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int],
+    input_split_sizes: Sequence[int],
+    opts: Any = None,
+) -> dist.Work:
+    """Divides `input` along its first dimension and copies a part to each rank; theirs come into `output`."""
+    sizes = [
+        _split(tensor, split, comm.size)
+        for tensor, split in ((input, input_split_sizes), (output, output_split_sizes))
+    ]
+    whole = output.dtype == input.dtype and all(len(one) == comm.size for one in sizes)
+    if not whole or not comm.takes([output, input]):
+        splits = list(output_split_sizes), list(input_split_sizes)
+        return comm.over_gloo("alltoall_base", output, input, *splits, *given(opts))
+    return _exchange(comm, input, output, *sizes, results=[output])
+
+
+# What newer versions of PyTorch call it.
+all_to_all_single = alltoall_base
+
+
+def alltoall(
+    comm: Communicator,
+    output_tensors: Sequence[torch.Tensor],
+    input_tensors: Sequence[torch.Tensor],
+    opts: Any = None,
+) -> dist.Work:
+    """Copies a tensor to each rank; theirs come into `output_tensors`."""
+    outputs, inputs = list(output_tensors), list(input_tensors)
+    whole = len(outputs) == len(inputs) == comm.size
+    alike = len({one.dtype for one in (*outputs, *inputs)}) == 1
+    if not whole or not alike or not comm.takes([*outputs, *inputs]):
+        return comm.over_gloo("alltoall", outputs, inputs, *given(opts))
+    joined = torch.cat([one.detach().reshape(-1) for one in inputs])
+    sizes = ([one.numel() for one in inputs], [one.numel() for one in outputs])
+    result = torch.empty(sum(sizes[1]), dtype=joined.dtype)
+
+    def spread() -> None:
+        for part, output in zip(result.split(sizes[1]), outputs):
+            fill(output, part)
+
+    return _exchange(comm, joined, result, *sizes, results=outputs, after=spread)
+
+
+def _exchange(
+    comm: Communicator,
+    input: torch.Tensor,
+    output: torch.Tensor,
+    send: list[int],
+    receive: list[int],
+    results: list[torch.Tensor],
+    after: Callable[[], None] | None = None,
+) -> dist.Work:
+    # How many elements there are is said by the splits; of an unknown type they are bytes.
+    call = moved("alltoall", input.new_empty(0))
+    each = 1 if input.dtype in DTYPES else input.element_size()
+    splits = ([one * each for one in send], [one * each for one in receive])
+    return comm.call([call], [input], [output], results, after, splits=splits)
+
+
+def send(comm: Communicator, tensors: Any, dstRank: int, tag: int = 0) -> dist.Work:
+    """Sends a tensor to a rank, which receives it under the same tag."""
+    tensors = flat(tensors)
+    if len(tensors) != 1 or not comm.takes(tensors):
+        return comm.gloo.send(tensors, dstRank, tag)
+    call = moved("send", tensors[0], dstRank)
+    data = as_bytes(tensors[0].contiguous()) if call.count > 0 else None
+    return _post(comm, call, tag, tensors[0], data, None)
+
+
+def recv(comm: Communicator, tensors: Any, srcRank: int, tag: int = 0) -> dist.Work:
+    """Receives what a rank sends under a tag: the first message that was not received yet."""
+    tensors = flat(tensors)
+    if len(tensors) != 1 or not comm.takes(tensors):
+        return comm.gloo.recv(tensors, srcRank, tag)
+    return _post(comm, moved("recv", tensors[0], srcRank), tag, tensors[0], None, tensors[0])
+
+
+def recv_anysource(comm: Communicator, tensors: Any, tag: int = 0) -> dist.Work:
+    """Is gloo's where there is no sidecar."""
+    if not comm.takes(flat(tensors)):
+        return comm.gloo.recv_anysource(flat(tensors), tag)
+    raise HFReduceError(
+        "failed to receive from any rank: hfreduce asks the rank that sends, as NCCL does. Say which one "
+        'it is (`src=`), or make a group for such messages: `new_group(backend="gloo")`'
+    )
+
+
+def _post(
+    comm: Communicator,
+    call: Call,
+    tag: int,
+    tensor: torch.Tensor,
+    data: Any,
+    output: torch.Tensor | None,
+) -> dist.Work:
+    comm.messages[:] = [one for one in comm.messages if not one.is_completed()]
+    assert comm.client is not None
+    ticket = comm.issue(call._replace(tag=tag & _TAG_BITS), data)
+    work = MessageWork(call.kind, tensor, comm.client, ticket, output, comm.timeout)
+    comm.messages.append(work)
+    return work
 
 
 class MessageWork(HFReduceWork):
@@ -291,10 +286,6 @@ class MessageWork(HFReduceWork):
             with self._turn:
                 if not self._is_over:
                     self.complete(error)
-
-
-def _shape(tensor: torch.Tensor) -> tuple[torch.dtype, int]:
-    return tensor.dtype, tensor.numel()
 
 
 def _split(tensor: torch.Tensor, sizes: Sequence[int], world: int) -> list[int]:

@@ -3,7 +3,7 @@
 Owns the order of what happens to one. The producer's stream, a copy to the host, the call of the sidecar, its result, a
 copy back, the consumer's stream: each waits for the one before by an event, and only two threads of ours wait on the
 host. Large tensors go in parts, so that the copy of one part runs while the sidecars work on another; how a collective
-is cut into parts is here too. An allreduce of GPUs that share an NVLink takes another way, which is `nvlink`'s.
+is cut into parts is here too. With a policy for NVLinks an allreduce may take another way, which is `nvlink`'s.
 
 Tensors are held here until a thread of ours has seen the end of the copies that read or write them, whoever else drops
 them. So PyTorch's allocator cannot give their memory to another kernel, on whichever stream it was allocated, and
@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import naming, pairs
+from . import naming
+from .call import Call
 from .completer import Completer
 from .errors import HFReduceError
-from .nvlink import Bridge
-from .pairs import Policy
 from .shared import ALIGNMENT, Memory
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Client, Copy, Event, Gpu, Group, Ticket
+    from .nvlink import Bridge
+    from .pairs import Policy
 
 #: Bytes of a part: long enough that starting a copy is nothing beside it.
 PART_BYTES = 4 << 20
@@ -50,8 +51,7 @@ class Rank:
 class Step:
     """A part of a collective: what it reads, what it calls and where its result goes."""
 
-    #: Elements that each rank brings.
-    count: int
+    call: Call
     #: Addresses and bytes of what is read.
     sources: list[tuple[int, int]]
     #: Places in the result, addresses and bytes of what is written.
@@ -65,16 +65,16 @@ def rows_of(kind: str, size: int) -> int:
     return size if kind in ("allgather", "reduce_scatter") else 1
 
 
-def cut(
-    kind: str, own: Rank, itemsize: int, total: int, sources: list[int], targets: list[int]
-) -> list[Step]:
-    """A collective in steps, the same on all ranks. `sources` and `targets` are where tensors of `total` elements begin:
-    one for each rank on the side that has a part of each, one on the other, none where this rank reads or writes
+def cut(call: Call, own: Rank, sources: list[int], targets: list[int]) -> list[Step]:
+    """A collective in steps, the same on all ranks. `sources` and `targets` are where tensors begin: one for
+    each rank on the side that has a part of each, one on the other, none where this rank reads or writes
     nothing."""
-    rows = rows_of(kind, own.size)
+    itemsize, rows = call.item_bytes, rows_of(call.kind, own.size)
+    shares_out = call.kind == "reduce_scatter"
+    total = call.count // rows if shares_out else call.count
     most = max(PART_BYTES // rows // itemsize, 1)
     # Of what is shared out, this rank's part is of use to it.
-    first_row = own.number if kind == "reduce_scatter" else 0
+    first_row = own.number if shares_out else 0
     steps = []
     for first in range(0, total, most):
         count = min(most, total - first)
@@ -84,8 +84,8 @@ def cut(
             ((first_row + row) * nbytes, start + offset, nbytes)
             for row, start in enumerate(targets)
         ]
-        called = count * rows if kind == "reduce_scatter" else count
-        steps.append(Step(called, read, written, nbytes * rows))
+        part = call._replace(count=count * rows if shares_out else count)
+        steps.append(Step(part, read, written, nbytes * rows))
     return steps
 
 
@@ -111,12 +111,11 @@ class Courier:
         completer: Completer,
         timeout: float,
         driver: str | None = None,
-        numerics: str = "fast",
         policy: Policy | None = None,
         opened: list[Group] | None = None,
     ) -> None:
         self._client, self._lane, self._completer, self._timeout = client, lane, completer, timeout
-        self._driver, self._numerics = driver, numerics
+        self._driver = driver
         whole = client if lane is None else lane
         self._own = Rank(whole.rank, client.world_size if lane is None else lane.size)
         self._gpus: dict[int, Gpu] = {}
@@ -126,23 +125,21 @@ class Courier:
         self._delivered: deque[tuple[Copy | Event, list[torch.Tensor]]] = deque()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last: threading.Event | None = None
-        # What is rounded otherwise than on each level keeps its order of adding up.
-        self._policy = policy if numerics == "fast" else None
+        self._policy = policy
         self._bridge: tuple[int, Bridge] | None = None
         self._opened = [] if opened is None else opened
         threading.Thread(target=self._run, name="hfreduce-gpu", daemon=True).start()
 
     def carry(
         self,
-        kind: str,
-        words: tuple[str, int],
+        call: Call,
         sources: list[torch.Tensor],
         targets: list[torch.Tensor],
         results: list[torch.Tensor],
-        **said: object,
     ) -> HFReduceWork:
-        """A collective between tensors on a GPU, behind what the current stream was given; `words` are the element type
-        as the sidecar knows it, and its size. Where a side has a part for each rank it is one tensor or so many."""
+        """A collective between tensors on a GPU, behind what the current stream was given. Where a side has a part
+        for each rank it is one tensor or so many."""
+        kind = call.kind
         device = (sources or targets)[0].device
         for tensor in (*sources, *targets):
             if tensor.device != device:
@@ -153,25 +150,19 @@ class Courier:
                 raise HFReduceError(
                     f"failed to call {kind} with a tensor on {device} that is not contiguous: call .contiguous() on it"
                 )
-        dtype, itemsize = words
-        rows = rows_of(kind, self._own.size)
-        from_rows, to_rows = kind == "reduce_scatter", kind == "allgather"
+        size = self._own.size
         starts = [
-            _starts(side, rows if has_rows else 1)
-            for side, has_rows in ((sources, from_rows), (targets, to_rows))
+            _starts(sources, size if kind == "reduce_scatter" else 1),
+            _starts(targets, size if kind == "allgather" else 1),
         ]
-        given, has_rows = (sources, from_rows) if sources else (targets, to_rows)
-        parts = rows if has_rows and len(given) == 1 else 1
-        total = given[0].numel() * given[0].element_size() // itemsize // parts
         stream = torch.cuda.current_stream(device).cuda_stream
         work = HFReduceWork(kind, results)
-        bridge = self._crosses(kind, device.index, dtype, total * itemsize, total, **said)
+        bridge = self._crosses(call, device.index)
         if bridge is not None:
-            gates = self.run_over(work, bridge, (sources[0].data_ptr(), total), words, stream, **said)
-            work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
-            return work
-        steps = cut(kind, self._own, itemsize, total, *starts)
-        gates = self.run(work, device.index, kind, dtype, steps, stream, inputs=sources, **said)
+            gates = self.run_over(work, bridge, call, sources[0].data_ptr(), stream)
+        else:
+            steps = cut(call, self._own, *starts)
+            gates = self.run(work, device.index, steps, stream, inputs=sources)
         work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
         return work
 
@@ -179,12 +170,9 @@ class Courier:
         self,
         work: HFReduceWork,
         ordinal: int,
-        kind: str,
-        dtype: str,
         steps: Sequence[Step],
         stream: int,
         inputs: Sequence[torch.Tensor] = (),
-        **said: object,
     ) -> Callable[[int], None]:
         """Takes the steps of a collective; completes `work` when the copies back are begun. Returns what makes a stream
         wait for them, which may be called from then on. `inputs` own the memory that the steps read: they are kept until it
@@ -207,8 +195,8 @@ class Courier:
                 if part is parts[-1]:
                     held.clear()
                 part.ticket = self._client.submit(
-                    kind, dtype, part.step.count, memory.arena, part.offset,
-                    numerics=self._numerics, group=self._lane, timeout=self._timeout, **said,
+                    part.step.call, memory.arena, part.offset,
+                    group=self._lane, timeout=self._timeout,
                 )  # fmt: skip
             except HFReduceError as error:
                 part.error = error
@@ -247,16 +235,19 @@ class Courier:
 
         return gate
 
-    def _crosses(
-        self, kind: str, ordinal: int, dtype: str, nbytes: int, total: int, reduce: str = "sum", **_: object
-    ) -> Bridge | None:
+    def _crosses(self, call: Call, ordinal: int) -> Bridge | None:
         """The way over an NVLink, if this collective takes it: so says what all ranks know alike."""
         policy = self._policy
-        if policy is None or kind != "allreduce" or nbytes < policy.least_bytes or total < 2:
+        if policy is None or call.kind != "allreduce" or call.count < 2:
             return None
+        # What is rounded otherwise than on each level keeps its order of adding up.
+        if call.numerics != "fast" or call.count * call.item_bytes < policy.least_bytes:
+            return None
+        from . import pairs
         from ._native import pairs_add
+        from .nvlink import Bridge
 
-        if not pairs_add(dtype, reduce):
+        if not pairs_add(call):
             return None
         if self._bridge is None:
             self.drain()
@@ -279,17 +270,13 @@ class Courier:
         self,
         work: HFReduceWork,
         bridge: Bridge,
-        tensor: tuple[int, int],
-        words: tuple[str, int],
+        call: Call,
+        start: int,
         stream: int,
-        *,
-        reduce: str = "sum",
-        factor: float = 1.0,
     ) -> Callable[[int], None]:
-        """As `run`, over an NVLink: an allreduce of a tensor, which is where it begins and how many elements it has."""
-        (start, total), (dtype, itemsize) = tensor, words
+        """As `run`, over an NVLink: an allreduce of the tensor that begins at `start`."""
         after = bridge.after(stream)
-        parts = bridge.cut(start, total, itemsize)
+        parts = bridge.cut(start, call.count, call.item_bytes)
         memory, size = self._memory(parts[-1].offset + _aligned(parts[-1].own[1]))
         arrived: list[Event] = []
         results = work.result()
@@ -301,7 +288,7 @@ class Courier:
             self._keep(memory, size)
 
         self._last = parts[-1].called
-        self._calls.put(lambda: bridge.bring(parts, (dtype, reduce, factor), total, memory, after))
+        self._calls.put(lambda: bridge.bring(parts, call, memory, after))
         self._completer.add(work, finish)
         return lambda consumer: arrived[0].gate(consumer)
 

@@ -31,8 +31,10 @@ import torch.distributed as dist
 import torch.futures
 
 from . import naming
+from .call import Call
 from .errors import HFReduceError
 from .shared import Memory, of_result
+from .tensors import DTYPES
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
@@ -70,9 +72,9 @@ class State:
         if memory is None:
             if len(self._memories) >= _MEMORIES:
                 self._memories.clear()
-            client = self.group.sidecar
-            assert client is not None
-            memory = Memory(client, nbytes, self.group.timeout_seconds)
+            comm = self.group.communicator
+            assert comm.client is not None
+            memory = Memory(comm.client, nbytes, comm.timeout)
             self._memories[index, nbytes] = memory
         return memory
 
@@ -149,14 +151,18 @@ def _call(
     work: HFReduceWork,
 ) -> None:
     """Averages `buffer` as `dtype`, times `scale` on the way; completes `work` when it holds the result."""
-    group, count = state.group, buffer.numel()
-    client, timeout = group.sidecar, group.timeout_seconds
-    if client is None or not group.adds(torch.empty(0, dtype=dtype)):
+    comm, count = state.group.communicator, buffer.numel()
+    client, timeout = comm.client, comm.timeout
+    if client is None or not comm.averages(dtype, torch.device("cpu")):
         return _call_elsewhere(state, buffer, dtype, scale, work)
     memory = state.memory(index, count * dtype.itemsize)
     # The only pass over the gradients on their way out.
     _convert(buffer, memory.tensor(0, count, dtype), scale)
-    ticket = group.call_at("avg", dtype, count, memory.arena, 0, naming.of_bucket(index, 0))
+    call = Call(
+        "allreduce", DTYPES[dtype], count, "avg",
+        tag=naming.of_bucket(index, 0), numerics=comm.numerics,
+    )  # fmt: skip
+    ticket = comm.submit(call, memory.arena, 0)
 
     def finish() -> int:
         try:
@@ -166,7 +172,7 @@ def _call(
         _convert(of_result(result, dtype), buffer, 1.0 / scale)
         return result.ranks
 
-    group.complete(work, finish)
+    comm.complete(work, finish)
 
 
 def _call_elsewhere(
@@ -220,4 +226,4 @@ def _of_all_ranks() -> "HFReduceGroup":
 
 
 def _is_hfreduce(group: Any) -> bool:
-    return hasattr(group, "call_at")
+    return hasattr(group, "communicator")

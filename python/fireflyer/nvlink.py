@@ -18,6 +18,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from . import naming
+from .call import Call
 from .errors import HFReduceError
 from .link import Head, Link
 from .pairs import SLOTS, Joined
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: A premultiplied sum is a sum once the pairs have multiplied.
 _AFTERWARDS = {"premul_sum": "sum"}
-#: Bytes of an element.
-_SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "u8": 1}
 
 
 class _Part:
@@ -99,14 +98,13 @@ class Bridge:
     def bring(
         self,
         parts: list[_Part],
-        words: tuple[str, str, float],
-        count: int,
+        call: Call,
         memory: Memory,
         after: Event,
     ) -> None:
-        """Adds up each part and calls it; `words` are element type, reduction and factor of a tensor of `count` elements."""
-        name = hashlib.blake2b(f"{words} {count}".encode(), digest_size=8).digest()
-        call = int.from_bytes(name, "little")
+        """Adds up each part and calls it."""
+        digest = hashlib.blake2b(repr(call).encode(), digest_size=8).digest()
+        name = int.from_bytes(digest, "little")
         first, self._next_up = self._next_up, self._next_up + len(parts)
         for number, part in enumerate(parts, first):
             part.up = number
@@ -115,9 +113,9 @@ class Bridge:
                 if step < len(parts):
                     self._send(parts[step], after)
                 if 0 < step <= len(parts):
-                    self._fetch(parts, step - 1, call, words, memory)
+                    self._fetch(parts, step - 1, call, name, memory)
                 if step > 1:
-                    self._call(parts[step - 2], words, memory)
+                    self._call(parts[step - 2], call, memory)
         except Exception as raised:  # A bug of ours must not leave a rank waiting.
             error = HFReduceError(f"failed to add up two GPUs: {raised!r}")
             for part in parts:
@@ -139,8 +137,8 @@ class Bridge:
         self,
         parts: list[_Part],
         index: int,
-        call: int,
-        words: tuple[str, str, float],
+        call: Call,
+        name: int,
         memory: Memory,
     ) -> None:
         part = parts[index]
@@ -152,15 +150,13 @@ class Bridge:
         if part.is_alone:
             return
         try:
-            ours = Head(part.up, parts[-1].up + 1, call)
+            ours = Head(part.up, parts[-1].up + 1, name)
             theirs = self._meet(self._up, part, ours)
             if theirs != ours:
                 self._part_ways(parts, ours, theirs)
             elif part.error is None:
                 place = self._place(0, part.up)
-                part.fetched = self._pair.fetch(
-                    words, part.own, place, memory.arena, part.offset
-                )
+                part.fetched = self._pair.fetch(call, part.own, place, memory.arena, part.offset)
         except HFReduceError as error:
             part.fails(error)
 
@@ -176,20 +172,20 @@ class Bridge:
                 )
             )
 
-    def _call(self, part: _Part, words: tuple[str, str, float], memory: Memory) -> None:
-        dtype, reduction, _ = words
+    def _call(self, part: _Part, call: Call, memory: Memory) -> None:
         try:
             if part.fetched is not None:
                 part.fetched.wait()
-                count = part.own[1] // _SIZES[dtype]
+                reduction = _AFTERWARDS.get(call.reduction, call.reduction)
+                half = call._replace(count=part.own[1] // call.item_bytes, reduction=reduction)
                 part.ticket = self._client.submit(
-                    "allreduce", dtype, count, memory.arena, part.offset,
-                    reduce=_AFTERWARDS.get(reduction, reduction), group=self._lane, timeout=self._timeout,
-                )  # fmt: skip
+                    half, memory.arena, part.offset, group=self._lane, timeout=self._timeout
+                )
             elif not self._up.is_broken:
                 # In its place, so that all ranks get an error and the next call finds them in step.
+                barrier = Call("barrier", tag=naming.of_pair())
                 part.ticket = self._client.call(
-                    "barrier", "u8", 0, None, tag=naming.of_pair(), group=self._lane, timeout=self._timeout
+                    barrier, None, group=self._lane, timeout=self._timeout
                 )
         except HFReduceError as error:
             part.fails(error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import link
+from .call import Call
 from .errors import HFReduceError
 from .link import Link
 
@@ -107,7 +108,8 @@ def agree(
 
     def all_told(record: bytes) -> list[bytes]:
         told = bytearray(len(record) * size)
-        ticket = client.call("allgather", "u8", len(record), record, group=lane, timeout=timeout)
+        call = Call("allgather", "u8", len(record))
+        ticket = client.call(call, record, group=lane, timeout=timeout)
         client.wait(ticket, told, timeout=timeout)
         return [bytes(told[at : at + len(record)]) for at in range(0, len(told), len(record))]
 

@@ -9,6 +9,7 @@ import numpy
 import torch
 
 from . import naming
+from .call import Call
 
 if TYPE_CHECKING:
     from ._native import Client, Ticket
@@ -27,8 +28,6 @@ DTYPES = {
 #: Element types that NumPy knows too.
 _NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
-#: What a call is about: element type in the sidecar's words, count, and a name for what these do not say or 0.
-Words = tuple[str, int, int]
 
 
 def receive(
@@ -78,12 +77,13 @@ def fits(part: torch.Tensor, wholes: list[torch.Tensor], size: int) -> bool:
     return all(one.dtype == part.dtype and one.numel() == part.numel() * size for one in wholes)
 
 
-def moved(tensor: torch.Tensor) -> Words:
-    """The words of what is moved and not added up: unknown types are bytes, named after the type."""
+def moved(kind: str, tensor: torch.Tensor, root: int = 0) -> Call:
+    """The call of what is moved and not added up: unknown types are bytes, named after the type."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is not None:
-        return dtype, tensor.numel(), 0
-    return "u8", tensor.numel() * tensor.element_size(), naming.of_bytes(tensor)
+        return Call(kind, dtype, tensor.numel(), root=root)
+    nbytes = tensor.numel() * tensor.element_size()
+    return Call(kind, "u8", nbytes, root=root, tag=naming.of_bytes(tensor))
 
 
 def flat(tensors: Any) -> list[torch.Tensor]:

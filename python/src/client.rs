@@ -12,8 +12,9 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use wire::client::Error;
-use wire::{Call, DType, Numerics, OpKind, ReduceOp, parts};
+use wire::parts;
 
+use crate::call::Call;
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
 use crate::memory;
@@ -159,37 +160,18 @@ impl Client {
         .map_err(|error| raise(py, &error))
     }
 
-    /// Calls an operation with the bytes of `input`, which may change as soon as this returns. `count` is
-    /// the number of elements that each rank brings, `tag` a name for what the other words do not say, 0 for
-    /// none: ranks whose tags differ disagree. Only the reduction `premul_sum` has a `factor`. `numerics` says how a sum
-    /// is rounded: `fast`, `precise` or `bitwise`; ranks whose modes differ disagree. Of the world, unless a `group` is
-    /// given; `root` is a rank of that. `splits`, of an all-to-all: how many elements go to each rank, and how many come
-    /// from each.
-    #[pyo3(signature = (
-        kind, dtype, count, input, *, reduce = "sum", factor = 1.0, root = 0, tag = 0,
-        numerics = "fast", group = None, splits = None, timeout
-    ))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the words of a call, by keyword in Python"
-    )]
+    /// Calls an operation with the bytes of `input`, which may change as soon as this returns. Of the world, unless a
+    /// `group` is given. `splits`, of an all-to-all: how many elements go to each rank, and how many come from each.
+    #[pyo3(signature = (call, input, *, group = None, splits = None, timeout))]
     fn call(
         &self,
         py: Python<'_>,
-        kind: &str,
-        dtype: &str,
-        count: u64,
+        call: Call,
         input: Option<PyBuffer<u8>>,
-        reduce: &str,
-        factor: f32,
-        root: u32,
-        tag: u64,
-        numerics: &str,
         group: Option<&Bound<'_, Group>>,
         splits: Option<(Vec<u64>, Vec<u64>)>,
         timeout: f64,
     ) -> PyResult<Ticket> {
-        let call = call(kind, dtype, count, (reduce, factor), root, tag, numerics)?;
         let timeout = seconds(timeout)?;
         let lists = splits
             .as_ref()
@@ -213,7 +195,7 @@ impl Client {
             }
         };
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        self.at_once_or_detached(py, || self.inner.submit_in(group, call, lent, timeout))
+        self.at_once_or_detached(py, || self.inner.submit_in(group, call.0, lent, timeout))
             .map(Ticket)
     }
 
@@ -263,35 +245,21 @@ impl Client {
 
     /// As `call`, with the bytes that lie at `offset` of an arena, a multiple of 64. They must not change before the
     /// operation is over.
-    #[pyo3(signature = (
-        kind, dtype, count, arena, offset, *, reduce = "sum", factor = 1.0, root = 0, tag = 0,
-        numerics = "fast", group = None, timeout
-    ))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the words of a call, by keyword in Python"
-    )]
+    #[pyo3(signature = (call, arena, offset, *, group = None, timeout))]
     fn submit(
         &self,
         py: Python<'_>,
-        kind: &str,
-        dtype: &str,
-        count: u64,
+        call: Call,
         arena: &memory::Arena,
         offset: usize,
-        reduce: &str,
-        factor: f32,
-        root: u32,
-        tag: u64,
-        numerics: &str,
         group: Option<&Bound<'_, Group>>,
         timeout: f64,
     ) -> PyResult<Ticket> {
-        let call = call(kind, dtype, count, (reduce, factor), root, tag, numerics)?;
         let timeout = seconds(timeout)?;
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
         let ticket = self.at_once_or_detached(py, || {
-            self.inner.submit_at(group, call, &arena.0, offset, timeout)
+            self.inner
+                .submit_at(group, call.0, &arena.0, offset, timeout)
         })?;
         self.read().insert(ticket, Arc::clone(&arena.0));
         Ok(Ticket(ticket))
@@ -354,49 +322,6 @@ impl Client {
         py.detach(|| self.inner.close())
             .map_err(|error| raise(py, &error))
     }
-}
-
-/// A call from its words.
-fn call(
-    kind: &str,
-    dtype: &str,
-    count: u64,
-    (reduce, factor): (&str, f32),
-    root: u32,
-    tag: u64,
-    numerics: &str,
-) -> PyResult<Call> {
-    let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
-    let has_factor = reduce == ReduceOp::PremulSum;
-    let kind = named(OpKind::ALL, OpKind::name, "operation", kind)?;
-    let dtype = named(DType::ALL, DType::name, "element type", dtype)?;
-    let numerics = named(Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
-    Ok(Call {
-        reduce,
-        factor_bits: if has_factor { factor.to_bits() } else { 0 },
-        root,
-        tag,
-        // What is only moved is not rounded.
-        numerics: if kind.reduces() {
-            numerics
-        } else {
-            Numerics::Fast
-        },
-        ..Call::new(kind, dtype, count)
-    })
-}
-
-/// The one of `all` that is called `name`.
-pub(crate) fn named<T: Copy>(
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-    what: &str,
-    name: &str,
-) -> PyResult<T> {
-    all.iter()
-        .copied()
-        .find(|one| name_of(*one) == name)
-        .ok_or_else(|| PyValueError::new_err(format!("no {what} is called {name:?}")))
 }
 
 pub(crate) fn seconds(timeout: f64) -> PyResult<Duration> {

@@ -2,6 +2,7 @@
 //! and errors, and gives up the interpreter's lock while it waits. Leaves everything about tensors, groups
 //! and work objects to `fireflyer.backend`.
 
+mod call;
 mod client;
 mod error;
 mod gpu;

@@ -7,9 +7,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use wire::cuda::abi::IpcHandle;
 use wire::cuda::{self, DeviceMemory, Sum};
-use wire::{DType, ReduceOp};
 
-use crate::client::named;
+use crate::call::Call;
 use crate::error::raise;
 use crate::gpu::{Copy, Event, Gpu};
 use crate::memory;
@@ -83,20 +82,19 @@ impl Pair {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Begins to combine `own`, an address and so many bytes, with what lies at `offset` of the inbox, and to copy the outcome to
-    /// `place` of an arena. `words`: element type, reduction and factor.
+    /// Begins to combine `own`, an address and so many bytes, with what lies at `offset` of the inbox, and to copy the
+    /// outcome to `place` of an arena.
     fn fetch(
         &self,
         py: Python<'_>,
-        words: (String, String, f32),
+        call: Call,
         own: (u64, usize),
         offset: usize,
         arena: &memory::Arena,
         place: usize,
     ) -> PyResult<Copy> {
-        let (dtype, reduce, factor) = words;
-        let sum = sum(&dtype, &reduce, factor)?
-            .ok_or_else(|| PyValueError::new_err(format!("no kernel adds up {dtype}")))?;
+        let sum = sum(&call)
+            .ok_or_else(|| PyValueError::new_err(format!("no kernel adds up {}", call.0.dtype)))?;
         let own = DeviceMemory::of_owner(own.0, own.1);
         py.detach(|| self.0.fetch(sum, own, offset, &arena.0, place))
             .map(Copy::from)
@@ -114,14 +112,13 @@ impl Pair {
 
 /// Whether GPUs can combine elements of this type for this reduction.
 #[pyfunction]
-pub(crate) fn pairs_add(dtype: &str, reduce: &str) -> PyResult<bool> {
-    Ok(sum(dtype, reduce, 1.0)?.is_some())
+pub(crate) fn pairs_add(call: Call) -> bool {
+    sum(&call).is_some()
 }
 
-fn sum(dtype: &str, reduce: &str, factor: f32) -> PyResult<Option<Sum>> {
-    let dtype = named(DType::ALL, DType::name, "element type", dtype)?;
-    let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduce)?;
-    Ok(Sum::of(dtype, reduce, factor))
+fn sum(call: &Call) -> Option<Sum> {
+    let factor = f32::from_bits(call.0.factor_bits);
+    Sum::of(call.0.dtype, call.0.reduce, factor)
 }
 
 fn joined() -> PyErr {

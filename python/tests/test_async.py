@@ -12,6 +12,7 @@ import gang
 import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError
+from fireflyer.call import Call
 from sidecars import Sidecars, needed
 
 
@@ -121,7 +122,7 @@ def beside_workers():
     """Trains with the workers of a DataLoader, forked while an operation is in flight and a group lives."""
     layers = torch.nn.Linear(3, 2)
     arena = fireflyer.Arena(layers)
-    client = dist.group.WORLD.sidecar
+    client = dist.group.WORLD.communicator.client
     before = dist.all_reduce(torch.ones(5), async_op=True)
     samples = Samples(
         [
@@ -131,7 +132,7 @@ def beside_workers():
             before.wait,
             arena.wait,
             arena.zero_grad,
-            lambda: client.call("barrier", "u8", 0, None, timeout=1.0),
+            lambda: client.call(Call("barrier"), None, timeout=1.0),
             client.close,
         ]
     )

@@ -71,7 +71,7 @@ def lists(group, dtype, length):
 def compare():
     """Over the sidecars and over gloo."""
     reference = dist.new_group(backend="gloo")
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     for dtype in DTYPES + OTHERS:
         for length in (0, 1, 3, 1000):
             ours = collectives(dist.group.WORLD, dtype, length)
@@ -107,7 +107,7 @@ def messages(group, use):
 
 def compare_messages():
     reference = dist.new_group(backend="gloo")
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     for use in (0, 1, 2):
         ours = messages(dist.group.WORLD, use)
         theirs = messages(reference, use)
@@ -118,7 +118,7 @@ def compare_messages():
 def out_of_order():
     """A message is waited for before one that was called for earlier, across a collective."""
     rank = dist.get_rank()
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     late, early, total = torch.zeros(5), torch.zeros(5), torch.ones(1)
     if rank == 0:
         coming = dist.irecv(late, 1, tag=7)
@@ -137,7 +137,7 @@ def out_of_order():
 def many():
     """More messages than the sidecar takes at a time, one after the other."""
     rank = dist.get_rank()
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     other = rank ^ 1
     tensors = [torch.zeros(10) for _ in range(100)]
     for step, tensor in enumerate(tensors):
@@ -181,7 +181,7 @@ def in_groups():
         if rank not in ranks:
             continue
         assert group.uses_sidecar
-        group._gloo = Nobody()
+        group.communicator.gloo = Nobody()
         output = torch.zeros(len(ranks))
         dist.all_to_all_single(output, torch.full((len(ranks),), float(rank)), group=group)
         assert output.tolist() == [float(one) for one in ranks], output

@@ -12,6 +12,7 @@ import gang
 import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError, gpu
+from fireflyer.call import Call
 from fireflyer.work import HFReduceWork
 from sidecars import Sidecars, needed
 
@@ -40,10 +41,10 @@ def read(fake, pointer):
 
 
 def couriers(fake, seed):
-    group = dist.group.WORLD
+    comm = dist.group.WORLD.communicator
     fake.fake_seed(u64(seed), ctypes.c_int(seed % 2))
-    group._courier = gpu.Courier(group.sidecar, None, group._completer, 60.0, DRIVER)
-    return group._courier
+    comm._courier = gpu.Courier(comm.client, None, comm._completer, 60.0, DRIVER)
+    return comm._courier
 
 
 def reduce_on_gpu():
@@ -59,8 +60,9 @@ def reduce_on_gpu():
             for at, tensor in enumerate(tensors):
                 fake.fake_fill(u64(producer), u64(tensor), ctypes.c_size_t(COUNT), rank + at)
                 work = HFReduceWork("allreduce", [])
-                steps = gpu.cut("allreduce", gpu.Rank(rank, 4), 1, COUNT, [tensor], [tensor])
-                gate = courier.run(work, 0, "allreduce", "u8", steps, producer, reduce="sum")
+                call = Call("allreduce", "u8", COUNT)
+                steps = gpu.cut(call, gpu.Rank(rank, 4), [tensor], [tensor])
+                gate = courier.run(work, 0, steps, producer)
                 host = torch.full((10,), float(rank))
                 works.append((work, gate, dist.all_reduce(host, async_op=True), host))
             for at, (tensor, (work, gate, host_work, host)) in enumerate(zip(tensors, works)):
@@ -186,8 +188,9 @@ def refused_on_gpu():
 
     def reduce(count):
         work = HFReduceWork("allreduce", [])
-        steps = gpu.cut("allreduce", gpu.Rank(rank, 4), 1, count, [tensor], [tensor])
-        gate = courier.run(work, 0, "allreduce", "u8", steps, stream, reduce="max")
+        call = Call("allreduce", "u8", count, "max")
+        steps = gpu.cut(call, gpu.Rank(rank, 4), [tensor], [tensor])
+        gate = courier.run(work, 0, steps, stream)
         work.wait()
         gate(stream)
 

@@ -21,7 +21,7 @@ def open_groups():
     mine = [(group, ranks) for group, ranks in groups if rank in ranks]
     for group, _ in mine:
         assert group.uses_sidecar
-        group._gloo = Nobody()
+        group.communicator.gloo = Nobody()
     return mine
 
 
@@ -83,7 +83,7 @@ def train_across():
 def share_out():
     """Reductions of which each rank gets its part, without gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         for length in (1, 3, 1000):
             whole = torch.arange(size * length).to(dtype) % 5 + rank
@@ -131,12 +131,12 @@ def shard_fully():
     if not hasattr(torch.cpu.Stream, "record_event"):
         torch.cpu.Stream.record_event = lambda stream, event=None: event or torch.cpu.Event()
         torch.cpu.Stream.wait_event = lambda stream, event: None
-    dist.group.WORLD._gloo = Nobody()
+    dist.group.WORLD.communicator.gloo = Nobody()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     for name in mesh.mesh_dim_names:
         group = mesh.get_group(name)
         assert group.uses_sidecar, name
-        group._gloo = Nobody()
+        group.communicator.gloo = Nobody()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     fully_shard(model, mesh=mesh)
@@ -165,7 +165,7 @@ def differ():
     from fireflyer import backend
 
     rank = dist.get_rank()
-    client = dist.group.WORLD._client
+    client = dist.group.WORLD.communicator.client
     number = backend._number("of this test")
     ranks = [0, 1] if rank == 1 else [0, 1, 2, 3]
     try:

@@ -35,7 +35,7 @@ def without_gloo():
     """What the sidecar does itself must not need the inner group."""
     group = dist.group.WORLD
     rank, size = group.rank(), group.size()
-    group._gloo = Nobody()
+    group.communicator.gloo = Nobody()
     seen = []
     for dtype in (
         torch.float32,
@@ -275,7 +275,7 @@ def accelerator_tensor():
         device = torch.device("cuda:0")
         is_cpu = False
 
-    return dist.group.WORLD._ready([Elsewhere()])
+    return dist.group.WORLD.communicator.takes([Elsewhere()])
 
 
 def apart(ours, theirs):

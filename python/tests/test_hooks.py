@@ -116,10 +116,11 @@ def train(name, steps=STEPS, view=False):
         batch = torch.randn(32, 16, generator=data)
         loss = torch.nn.functional.cross_entropy(model(batch), batch[:, :4].argmax(1))
         optimizer.zero_grad()
-        copied = state.group.sidecar.copied_in if state and state.group.sidecar else 0
+        client = state.group.communicator.client if state else None
+        copied = client.copied_in if client else 0
         loss.backward()
-        if state and state.group.sidecar and not name.startswith("e"):
-            assert state.group.sidecar.copied_in == copied, "it is written where it is sent from"
+        if client and not name.startswith("e"):
+            assert client.copied_in == copied, "it is written where it is sent from"
         optimizer.step()
         with torch.no_grad():
             loss = loss.detach().clone()

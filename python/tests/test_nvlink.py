@@ -17,6 +17,7 @@ import test_gpu
 import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError, backend, gpu, nvlink
+from fireflyer.call import Call
 from fireflyer.pairs import Card, Policy, match
 from fireflyer.work import HFReduceWork
 from sidecars import Sidecars, needed
@@ -39,8 +40,9 @@ class Rank:
         self.fake.fake_links(u64(node), ctypes.c_int(8 if linked else 1))
         self.ordinal = self.local if linked else 0
         policy = Policy(least_bytes, list(range(self.size)), (71, 72), True)
+        self.comm = comm = self.group.communicator
         self.courier = gpu.Courier(
-            self.group.sidecar, None, self.group._completer, 60.0, DRIVER, policy=policy
+            comm.client, None, comm._completer, 60.0, DRIVER, policy=policy
         )
 
     def seed(self, seed):
@@ -54,18 +56,14 @@ class Rank:
         self.fake.fake_write(u64(stream), u64(start), place, ctypes.c_size_t(raw.size))
         return start
 
-    def begin(self, start, count, dtype, stream, reduce="sum", **said):
+    def begin(self, start, count, dtype, stream, **said):
         """An allreduce, as the courier takes it; none where it does not go over an NVLink."""
-        itemsize = numpy.dtype(TYPES[dtype]).itemsize
-        bridge = self.courier._crosses(
-            "allreduce", self.ordinal, dtype, count * itemsize, count, reduce=reduce, **said
-        )
+        call = Call("allreduce", dtype, count, **said)
+        bridge = self.courier._crosses(call, self.ordinal)
         if bridge is None:
             return None
         work = HFReduceWork("allreduce", [])
-        words = dtype, itemsize
-        gate = self.courier.run_over(work, bridge, (start, count), words, stream, reduce=reduce, **said)
-        return work, gate
+        return work, self.courier.run_over(work, bridge, call, start, stream)
 
     def end(self, begun, start, count, dtype):
         """What a kernel of another stream finds, that waits as PyTorch has it wait."""
@@ -120,10 +118,10 @@ def operators():
     one.seed(3)
     own = [content(rank, 1000, "f32", 5) for rank in range(one.size)]
     total = sum(own)
-    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduce="avg"), total / one.size)
-    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduce="max"), numpy.max(own, 0))
-    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduce="min"), numpy.min(own, 0))
-    scaled = one.reduce(own[one.rank], "f32", reduce="premul_sum", factor=0.25)
+    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduction="avg"), total / one.size)
+    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduction="max"), numpy.max(own, 0))
+    assert numpy.array_equal(one.reduce(own[one.rank], "f32", reduction="min"), numpy.min(own, 0))
+    scaled = one.reduce(own[one.rank], "f32", reduction="premul_sum", factor=0.25)
     assert numpy.array_equal(scaled, total * 0.25)
     return True
 
@@ -139,7 +137,7 @@ class OnGpu(test_gpu.OnGpu):
 def called_by_the_group():
     """As a script calls it, one after the other and below each other's least size."""
     one = Rank(least_bytes=1000)
-    one.group._courier = one.courier
+    one.comm._courier = one.courier
     current = types.SimpleNamespace(cuda_stream=0)
     torch.cuda.current_stream = lambda device: current
     for seed in range(SEEDS):
@@ -173,7 +171,7 @@ class Reused(OnGpu):
 def dropped_when_waited_for():
     """Whoever waits on another stream than a tensor was made on, and drops it. What is in its memory in the end."""
     one = Rank(least_bytes=1000)
-    one.group._courier = one.courier
+    one.comm._courier = one.courier
     current = types.SimpleNamespace(cuda_stream=0)
     torch.cuda.current_stream = lambda device: current
     sizes = (5000, 3001, 10)
@@ -208,12 +206,12 @@ def unlinked():
 def small():
     """Below the least size, and of a type without a kernel, nothing is agreed and the ordinary way is taken."""
     one = Rank(least_bytes=4096)
-    taken = [one.courier._crosses("allreduce", one.ordinal, dtype, size, size) for dtype, size in (("f32", 4095), ("e4m3", 9000))]
-    bitwise = gpu.Courier(
-        one.group.sidecar, None, one.group._completer, 60.0, DRIVER, numerics="bitwise",
-        policy=Policy(0, [0], (1, 2)),
-    )  # fmt: skip
-    return [*taken, bitwise._crosses("allreduce", 0, "f32", 1 << 20, 1 << 18)]
+    calls = [
+        Call("allreduce", "f32", 1023),
+        Call("allreduce", "e4m3", 9000),
+        Call("allreduce", "f32", 1 << 18, numerics="bitwise"),
+    ]
+    return [one.courier._crosses(call, one.ordinal) for call in calls]
 
 
 def disagree():
