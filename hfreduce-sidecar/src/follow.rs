@@ -17,7 +17,6 @@ use wire::rendezvous::Peer;
 use crate::engine::{self, Command, Engine, Notice};
 use crate::node::{Error, Joined, LOOK, Node, Running};
 use crate::rendezvous::{Order, Rendezvous, Report, Standstill};
-use crate::store::Store;
 
 /// How long a member may take to answer whether it is reached.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -29,9 +28,6 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 pub(crate) struct Follower<'a> {
     node: &'a Node,
     rendezvous: &'a Rendezvous,
-    store: Option<Store>,
-    /// Whether this sidecar was there before anybody was told to go.
-    from_start: bool,
     /// Orders heard while connecting.
     heard: RefCell<VecDeque<Order>>,
     joined: Option<Joined>,
@@ -57,12 +53,10 @@ struct Waiting {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(node: &'a Node, rendezvous: &'a Rendezvous, store: Option<Store>) -> Self {
+    pub(crate) fn new(node: &'a Node, rendezvous: &'a Rendezvous) -> Self {
         Self {
             node,
             rendezvous,
-            store,
-            from_start: false,
             heard: RefCell::default(),
             joined: None,
             epoch: None,
@@ -117,10 +111,7 @@ impl<'a> Follower<'a> {
             Order::Roster { epoch, nodes } if self.has_joined(epoch, &nodes) => {
                 self.rendezvous.reporter.send(Report::Joined { epoch });
             }
-            Order::Roster { epoch, nodes } => {
-                self.from_start = true;
-                self.connect(epoch, nodes, None)?;
-            }
+            Order::Roster { epoch, nodes } => self.connect(epoch, nodes, None)?,
             Order::Next { epoch, members, .. } if self.has_joined(epoch, &members) => {
                 self.rendezvous.reporter.send(Report::Joined { epoch });
             }
@@ -148,9 +139,6 @@ impl<'a> Follower<'a> {
 
     /// The others will not have this node, which matters to processes that wait for them.
     fn give_up(&mut self, reason: String) -> Result<(), Error> {
-        if let Some(store) = &self.store {
-            store.give_up(reason.clone());
-        }
         if self.engine.is_none() && self.node.has_welcomed() {
             self.forget(self.asked)?;
         }
@@ -247,9 +235,6 @@ impl<'a> Follower<'a> {
             return Ok(());
         };
         self.epoch = Some(epoch);
-        if let Some(store) = &self.store {
-            store.enter(epoch, &joined.peers, self.from_start);
-        }
         if self.engine.is_some() {
             self.waiting = None;
             if let Err(error) = self.node.announce(epoch, &joined.peers) {

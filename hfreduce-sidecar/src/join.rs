@@ -23,7 +23,6 @@ use crate::link::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
 use crate::stop::Stop;
-use crate::store::Guests;
 
 /// Connections that have not proved who they are: from addresses of members, and from others. A member has ten neighbours
 /// at most.
@@ -156,7 +155,7 @@ impl Door {
     pub(crate) fn open(
         listener: TcpListener,
         credentials: Credentials,
-        (meeting, guests): (Meeting, Guests),
+        meeting: Meeting,
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
@@ -195,7 +194,6 @@ impl Door {
                         credentials: credentials.clone(),
                         round: Arc::clone(&round),
                         meeting: Arc::clone(&meeting),
-                        guests: guests.clone(),
                         metrics: metrics.clone(),
                         pool: pool.clone(),
                         admitted,
@@ -315,19 +313,9 @@ struct Knock {
     credentials: Credentials,
     round: Current,
     meeting: Arc<Meeting>,
-    /// Whom the store expects.
-    guests: Guests,
     metrics: Metrics,
     pool: Pool,
     admitted: Admitted,
-}
-
-/// What a connection is for.
-enum Agreed {
-    /// Data of a neighbour, for who waits for it.
-    Link(u32, Arrivals),
-    /// The store, in the epoch of this word.
-    Store(u64, u32),
 }
 
 impl Knock {
@@ -336,9 +324,7 @@ impl Knock {
             Party::Operator => false,
             Party::Sidecar { rank } => {
                 let round = current(&self.round);
-                let links = round.as_ref().is_some_and(|of| of.ranks.contains(&rank));
-                drop(round);
-                links || self.guests.expects(rank)
+                round.as_ref().is_some_and(|of| of.ranks.contains(&rank))
             }
         };
         let proved = respond(&mut stream, &self.credentials, wanted);
@@ -347,16 +333,10 @@ impl Knock {
             .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
-        let taken = answered.and_then(|agreed| match agreed {
-            Agreed::Link(rank, arrivals) => {
-                let link = self.meeting.agree(stream, rank, Side::Answered)?;
-                arrivals.hand((rank as usize, link));
-                Ok(())
-            }
-            Agreed::Store(word, rank) => {
-                self.guests.hand(word, rank, stream);
-                Ok(())
-            }
+        let taken = answered.and_then(|(rank, arrivals)| {
+            let link = self.meeting.agree(stream, rank, Side::Answered)?;
+            arrivals.hand((rank as usize, link));
+            Ok(())
         });
         match taken {
             Ok(()) => {}
@@ -386,7 +366,7 @@ impl Knock {
     /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that
     /// comes while rosters change is taken into a round that is given up, and its dialler believes that
     /// it stands.
-    fn agree(&self, stream: &mut TcpStream, identity: Identity) -> Result<Agreed, Error> {
+    fn agree(&self, stream: &mut TcpStream, identity: Identity) -> Result<(u32, Arrivals), Error> {
         let Party::Sidecar { rank } = identity.party else {
             return Err(Error::Unwanted(identity));
         };
@@ -394,12 +374,11 @@ impl Knock {
         let mut epoch = [0; 8];
         receive(stream, &mut epoch)?;
         let theirs = u64::from_le_bytes(epoch);
-        let agreed = match (self.guests.expects_in(theirs, rank), &*current(&self.round)) {
-            (Some(true), _) => Agreed::Store(theirs, rank),
-            (None, Some(round)) if round.epoch == theirs && round.ranks.contains(&rank) => {
-                Agreed::Link(rank, round.arrivals.clone())
+        let arrivals = match &*current(&self.round) {
+            Some(round) if round.epoch == theirs && round.ranks.contains(&rank) => {
+                round.arrivals.clone()
             }
-            _ => {
+            Some(_) | None => {
                 return Err(Error::Epoch {
                     claim: identity,
                     theirs,
@@ -408,7 +387,7 @@ impl Knock {
         };
         stream.write_all(&AGREED)?;
         limit(stream, None)?;
-        Ok(agreed)
+        Ok((rank, arrivals))
     }
 }
 
@@ -442,7 +421,7 @@ mod tests {
             ..Options::new(PathBuf::new())
         };
         let meeting = Meeting::open(rank, &options).unwrap();
-        Door::open(listener, credentials, (meeting, Guests::default()), metrics).unwrap()
+        Door::open(listener, credentials, meeting, metrics).unwrap()
     }
 
     #[test]

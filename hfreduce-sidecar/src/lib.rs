@@ -25,5 +25,4 @@ pub mod rendezvous;
 pub mod serve;
 pub mod session;
 pub mod stop;
-mod store;
 pub mod welcomed;

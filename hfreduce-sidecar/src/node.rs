@@ -15,6 +15,7 @@ use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use daemon::{Gate, Readiness};
 use tracing::{info, warn};
+use wire::assignment;
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
@@ -29,7 +30,6 @@ use crate::member::{Member, Options, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
 use crate::stop::Stop;
-use crate::store::{Guests, Store};
 use crate::welcomed::{Found, Welcomed};
 
 /// An epoch whose links stand.
@@ -91,8 +91,6 @@ pub struct Node {
     pub(crate) member: Member,
     options: Options,
     door: Door,
-    /// Whom the store expects at the door.
-    guests: Guests,
     joined: Gate,
     /// Where operations wait for a sidecar that takes this one's place.
     welcomed: Option<Welcomed>,
@@ -139,10 +137,8 @@ impl Node {
         let (inspector, snapshots) = Inspector::new();
         let credentials = member.credentials();
         let meeting = Meeting::open(member.rank, &options)?;
-        let guests = Guests::default();
-        let behind = (meeting, guests.clone());
         let door =
-            Door::open(listener, credentials, behind, metrics.clone()).map_err(|source| {
+            Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
                 Error::System {
                     doing: "open the data port",
                     source,
@@ -152,7 +148,6 @@ impl Node {
             member,
             options,
             door,
-            guests,
             joined: readiness.gate("the gang"),
             welcomed,
             metrics,
@@ -197,8 +192,7 @@ impl Node {
                             source,
                         }
                     })?;
-                let store = self.store()?;
-                let served = Follower::new(&self, &rendezvous, store).follow();
+                let served = Follower::new(&self, &rendezvous).follow();
                 rendezvous.leave();
                 served
             }
@@ -279,25 +273,6 @@ impl Node {
                 resume,
             },
         }))
-    }
-
-    /// The gang's store, where the gang may go on without its first node.
-    fn store(&self) -> Result<Option<Store>, Error> {
-        if self.member.on_peer_loss == OnPeerLoss::Fail {
-            return Ok(None);
-        }
-        let own = (self.member.rank, self.member.credentials());
-        let store = Store::start(
-            &self.options.run_dir,
-            own,
-            self.guests.clone(),
-            self.stop.clone(),
-        );
-        let store = store.map_err(|source| Error::System {
-            doing: "open the store",
-            source,
-        })?;
-        Ok(Some(store))
     }
 
     /// The layout of all nodes of the attempt.
@@ -449,6 +424,10 @@ impl Node {
             epoch,
             nodes: peers.iter().map(node).collect(),
             master_port: self.member.master_port,
+            on_peer_loss: match self.member.on_peer_loss {
+                OnPeerLoss::Fail => assignment::OnPeerLoss::Restart,
+                OnPeerLoss::Hold => assignment::OnPeerLoss::Shrink,
+            },
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use wire::assignment::OnPeerLoss;
 use wire::run_dir::{Roster, RosterNode};
 
 /// Ranks a node can hold; the API allows no more.
@@ -78,6 +79,10 @@ impl Place {
         local_rank: usize,
     ) -> Result<Vec<(&'static str, String)>, Error> {
         let master = self.master(roster)?;
+        let on_peer_loss = match roster.on_peer_loss {
+            OnPeerLoss::Restart => "Restart",
+            OnPeerLoss::Shrink => "Shrink",
+        };
         let world = u64::from(self.nodes) * u64::from(self.procs_per_node);
         Ok(vec![
             ("RANK", self.rank(local_rank).to_string()),
@@ -88,6 +93,7 @@ impl Place {
             ("GROUP_RANK", self.node_rank.to_string()),
             ("MASTER_ADDR", master.address.to_string()),
             ("MASTER_PORT", roster.master_port.to_string()),
+            ("FIREFLYER_ON_PEER_LOSS", on_peer_loss.to_owned()),
             ("FIREFLYER_RUN_DIR", run_dir.display().to_string()),
         ])
     }
@@ -128,6 +134,7 @@ mod tests {
             epoch: 1,
             nodes: (0..nodes).map(node).collect(),
             master_port: 29_500,
+            on_peer_loss: OnPeerLoss::Shrink,
         }
     }
 
@@ -167,6 +174,7 @@ mod tests {
             ("10.0.0.1", "29500")
         );
         assert_eq!((value("NODE_RANK"), value("LOCAL_WORLD_SIZE")), ("1", "4"));
+        assert_eq!(value("FIREFLYER_ON_PEER_LOSS"), "Shrink");
     }
 
     #[test]

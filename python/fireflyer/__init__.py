@@ -25,7 +25,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from . import hooks, store
+    from . import hooks
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
     from .membership import Members, members
@@ -42,7 +42,6 @@ __all__ = [
     "hooks",
     "members",
     "should_stop",
-    "store",
 ]
 
 _HOMES = {
@@ -54,7 +53,7 @@ _HOMES = {
 }
 
 #: Modules that are imported when they are first used.
-_MODULES = ("hooks", "store")
+_MODULES = ("hooks",)
 
 
 def __getattr__(name: str) -> object:

@@ -23,6 +23,8 @@ KEEP_LAST = 3
 BACKENDS = ("HFReduce", "None")
 #: How sums of floats are rounded.
 NUMERICS = ("Fast", "Precise", "Bitwise")
+#: What becomes of the other nodes when one is lost.
+ON_PEER_LOSS = ("Restart", "Shrink")
 #: Whether GPUs that share an NVLink are added up before the host.
 NVLINK = ("Auto", "Off")
 #: The smallest tensor for which that should pay, in bytes, by estimate: two processes tell each other twice, some 100 us in
@@ -41,10 +43,13 @@ class Environment:
     namespace: str
     #: Number of the attempt, from 1.
     attempt: int
-    #: Rank of this process, on its node and in the gang, and the size of the gang.
+    #: Rank of this process, on its node and in the gang, the size of the gang, and this node's rank.
     local_rank: int
     rank: int
     world_size: int
+    node_rank: int
+    #: The job's ``spec.failurePolicy.onPeerLoss``, one of `ON_PEER_LOSS`.
+    on_peer_loss: str
     #: The job's ``spec.communication.backend``, one of `BACKENDS`.
     backend: str
     #: The job's ``spec.communication.numerics``, one of `NUMERICS`.
@@ -78,6 +83,8 @@ class Environment:
             local_rank=_integer(v, "LOCAL_RANK", 0),
             rank=_integer(v, "RANK", 0),
             world_size=_integer(v, "WORLD_SIZE", 1, least=1),
+            node_rank=_integer(v, "NODE_RANK", 0),
+            on_peer_loss=_one_of(v, "FIREFLYER_ON_PEER_LOSS", ON_PEER_LOSS),
             backend=_one_of(v, "FIREFLYER_BACKEND", BACKENDS),
             numerics=_one_of(v, "FIREFLYER_NUMERICS", NUMERICS),
             nvlink=_one_of(v, "FIREFLYER_NVLINK", NVLINK),

@@ -8,7 +8,6 @@ mod error;
 mod gpu;
 mod memory;
 mod pair;
-mod store;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +27,4 @@ mod _native {
     use crate::memory::{Arena, Result};
     #[pymodule_export]
     use crate::pair::{Inbox, Pair, pairs_add};
-    #[pymodule_export]
-    use crate::store::Store;
 }

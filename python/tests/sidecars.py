@@ -29,6 +29,9 @@ _READY_SECONDS = 30.0
 class Sidecars:
     """The sidecars of `nodes` nodes with `procs` ranks each, run with `flags`. A context manager."""
 
+    #: What the launcher tells the ranks.
+    on_peer_loss = "Restart"
+
     def __init__(self, nodes: int, procs: int, *flags: str) -> None:
         self.nodes = nodes
         self.flags = flags
@@ -91,7 +94,12 @@ class Sidecars:
     def variables(self) -> list[dict[str, str]]:
         """The environment of each rank."""
         return [
-            {"FIREFLYER_RUN_DIR": str(self.run_dir(node)), "LOCAL_RANK": str(local)}
+            {
+                "FIREFLYER_RUN_DIR": str(self.run_dir(node)),
+                "FIREFLYER_ON_PEER_LOSS": self.on_peer_loss,
+                "NODE_RANK": str(node),
+                "LOCAL_RANK": str(local),
+            }
             for node in range(self.nodes)
             for local in range(self.procs)
         ]

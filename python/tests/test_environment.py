@@ -12,6 +12,7 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 3))
         self.assertEqual((told.backend, told.numerics), ("HFReduce", "Fast"))
         self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 4 << 20))
+        self.assertEqual((told.node_rank, told.on_peer_loss), (0, "Restart"))
         self.assertIsNone(told.run_dir)
         self.assertIsNone(told.checkpoint_dir)
         self.assertEqual((told.resume, told.last_checkpoint), (None, None))
@@ -29,6 +30,8 @@ class EnvironmentTest(unittest.TestCase):
                 "FIREFLYER_CHECKPOINT_KEEP_LAST": "4",
                 "FIREFLYER_RESUME": "attempt-2/step-120",
                 "FIREFLYER_LAST_CHECKPOINT": "attempt-2/step-120",
+                "FIREFLYER_ON_PEER_LOSS": "Shrink",
+                "NODE_RANK": "2",
                 "RANK": "5",
                 "WORLD_SIZE": "8",
             }
@@ -36,6 +39,7 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual(told.checkpoint_dir, Path("/checkpoint/digits"))
         self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
         self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
+        self.assertEqual((told.node_rank, told.on_peer_loss), (2, "Shrink"))
         self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Off", 0))
         self.assertEqual((told.interval_seconds, told.keep_last), (2.5, 4))
         self.assertEqual((told.resume, told.last_checkpoint), ((2, 120), (2, 120)))
@@ -47,6 +51,7 @@ class EnvironmentTest(unittest.TestCase):
             "FIREFLYER_BACKEND": "gloo",
             "FIREFLYER_NUMERICS": "fast",
             "FIREFLYER_NVLINK": "On",
+            "FIREFLYER_ON_PEER_LOSS": "Go on",
             "FIREFLYER_NVLINK_LEAST_BYTES": "4M",
             "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",

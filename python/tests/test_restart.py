@@ -30,6 +30,7 @@ class Restarted(Sidecars):
     """Sidecars that are led by the operator and may be killed; nobody is given up within a minute."""
 
     peer_loss_seconds = 60
+    on_peer_loss = "Shrink"
 
     def __enter__(self):
         self._port = gang.free_port()
@@ -60,7 +61,7 @@ class Restarted(Sidecars):
             "nodes": [{"name": f"n{rank}", "zone": "a", "leaf": ""} for rank in range(self.nodes)],
             "crossing": False,
             "masterPort": 29500,
-            "onPeerLoss": "Shrink",
+            "onPeerLoss": self.on_peer_loss,
             "peerLossSeconds": self.peer_loss_seconds,
         }
         packed = gzip.compress(json.dumps(assignment).encode())

@@ -26,7 +26,6 @@ pub mod ring;
 pub mod run_dir;
 pub mod segment;
 pub mod spin;
-pub mod store;
 pub mod termination;
 pub mod transport;
 pub mod verbs;

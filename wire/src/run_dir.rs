@@ -12,14 +12,14 @@ use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::assignment::OnPeerLoss;
+
 /// The mode of a file that its writer alone may change.
 pub const READABLE: u32 = 0o644;
 /// Where the folder is mounted in both containers.
 pub const PATH: &str = "/run/fireflyer";
 /// The sidecar's unix socket for the trainer's processes.
 pub const SOCKET: &str = "hfreduce.sock";
-/// The sidecar's socket for the store, where it has one.
-pub const STORE: &str = "store.sock";
 /// The launcher, put there by the sidecar, so that any trainer image works.
 pub const LAUNCHER: &str = "launcher";
 /// The gang's addresses, written by the sidecar once everybody joined.
@@ -140,6 +140,9 @@ pub struct Roster {
     pub nodes: Vec<RosterNode>,
     /// The port rank 0 offers to the training framework.
     pub master_port: u16,
+    /// What becomes of the other nodes when one is lost.
+    #[serde(default)]
+    pub on_peer_loss: OnPeerLoss,
 }
 
 /// One node of the gang.

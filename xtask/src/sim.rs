@@ -20,7 +20,6 @@ Suites:
   collective  the rank machine over a simulated network with crashes and silence
   groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
-  store       the sidecars' key-value store: members lost, sidecars that forget, epochs cut short
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
                docs/measurements/runs.csv and its page, docs/protocol/faults.md
@@ -53,12 +52,6 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "any_groups_end_alike_whatever_is_lost",
     ),
     ("recovery", "collective", "recovery", "anything"),
-    (
-        "store",
-        "store",
-        "simulation",
-        "clients_are_told_what_one_store_would_tell_them_whatever_fails",
-    ),
 ];
 
 fn run(mut args: Args) -> Result<ExitCode> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use wire::assignment::OnPeerLoss;
 use wire::run_dir::{Roster, RosterNode};
 use wire::termination::{LIMIT_BYTES, TerminationMessage};
 
@@ -33,6 +34,7 @@ impl Node {
             epoch: 1,
             nodes: vec![node(0), node(1)],
             master_port: 29_500,
+            on_peer_loss: OnPeerLoss::Restart,
         };
         roster.write(dir.path()).unwrap();
         Self { dir, procs }

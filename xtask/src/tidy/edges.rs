@@ -8,11 +8,10 @@ use serde_json::Value;
 use std::process::Command;
 
 /// What a crate of ours may use of ours.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
-    ("store", &[]),
     ("sim", &[]),
     ("wire", &[]),
     ("rendezvous-codec", &["collective", "wire"]),
@@ -35,7 +34,6 @@ const EDGES: [(&str, &[&str]); 17] = [
         "hfreduce-sidecar",
         &[
             "collective",
-            "store",
             "topology",
             "wire",
             "rendezvous-codec",
@@ -43,7 +41,7 @@ const EDGES: [(&str, &[&str]); 17] = [
         ],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
-    ("fireflyer-python", &["store", "wire"]),
+    ("fireflyer-python", &["wire"]),
     ("cluster", &[]),
     (
         "scenarios",
@@ -53,17 +51,16 @@ const EDGES: [(&str, &[&str]); 17] = [
 ];
 
 /// What tests may use on top.
-const TEST_EDGES: [(&str, &[&str]); 6] = [
+const TEST_EDGES: [(&str, &[&str]); 5] = [
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
-    ("store", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("wire", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 5] = ["topology", "scheduler", "collective", "store", "sim"];
+const PURE: [&str; 4] = ["topology", "scheduler", "collective", "sim"];
 const PURE_MAY_USE: [&str; 3] = ["half", "serde", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 

@@ -148,8 +148,8 @@ async fn completes(
     Ok(())
 }
 
-/// Rank 0's, if that is not the leader's: where `torch.distributed` would have its store without the sidecars. GANG-1 as
-/// well: the node is given to another job only when it is back and its pod has gone.
+/// Rank 0's, if that is not the leader's: where `torch.distributed` has its store. GANG-1 as well: the node is given to
+/// another job only when it is back and its pod has gone.
 pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) -> Result<()> {
     context.submit(&job("shrinks", LONG)).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
