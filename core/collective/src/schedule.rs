@@ -56,6 +56,16 @@ pub enum Carry {
     Empty,
 }
 
+impl Carry {
+    /// How many of these bytes follow.
+    pub(crate) const fn payload(self, bytes: u64) -> u64 {
+        match self {
+            Self::Payload => bytes,
+            Self::Empty => 0,
+        }
+    }
+}
+
 /// What one node does with one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {

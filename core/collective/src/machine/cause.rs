@@ -110,13 +110,13 @@ pub enum Verdict {
 /// What ended the epoch: every operation in flight and every later one fails with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The link to a node closed without a farewell.
+    /// The link to a node closed before the node had left in good order.
     #[error("node {node} was lost (seen by node {by})")]
     NodeLost { node: usize, by: usize },
     /// Nothing was heard from a node for [`super::Timing::lost`].
     #[error("node {node} fell silent (seen by node {by})")]
     NodeSilent { node: usize, by: usize },
-    /// A node said farewell while others still needed it.
+    /// A node left while others still needed it.
     #[error("node {node} left while operation {op} needed it (seen by node {by})")]
     NodeLeft { node: usize, by: usize, op: u64 },
     /// A process of the trainer died.

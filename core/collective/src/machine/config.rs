@@ -15,6 +15,8 @@ pub const DEFAULT_SLOTS: u8 = 4;
 pub const MIN_CHUNK_BYTES: u32 = 512;
 /// Most slots of a tree edge: a bit each.
 pub const MAX_SLOTS: u8 = 64;
+/// Operations a rank may have in flight; a further `Submit` must wait (see [`super::Machine::may_submit`]).
+pub const MAX_IN_FLIGHT: u64 = 64;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

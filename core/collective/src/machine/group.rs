@@ -1,268 +1,155 @@
-//! The operations of one group on this node: its ranks' calls, its trees, the slots of its edges. Nodes and ranks have
-//! their numbers in the group here; `part` knows those of the epoch. How a group is opened is in `open`, how operations
-//! move on in `up`, `down`, `agree`, `receive` and `flow`.
+//! One group on this node: hands calls and frames to what they concern and what follows from one to the other. Operations
+//! are in `operations`, messages between two ranks in `p2p`, slots of the trees' edges in `traffic`, and what is kept for
+//! others in `retention`. Nodes and ranks have their numbers in the group here; `view` knows those of the epoch.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::edge::{Child, Edge, Parent};
-use super::history::History;
-use super::mail::Mail;
-use super::node::{Farewell, Node, Work};
-use super::operation::{Brought, Operation, Stage};
-use super::part::Part;
-use super::turns::Turns;
-use super::{
-    Broken, Buffer, Claim, Config, Effect, Frame, GroupId, MAX_IN_FLIGHT, OnPeerLoss, OpId, Reason,
-    Region, Splits, Start, Ticket, WORLD,
+use super::cause::{Broken, Reason, Verdict, Violation};
+use super::config::{Config, MAX_IN_FLIGHT, OnPeerLoss, Start};
+use super::io::{
+    Effect, Frame, Mark, MessageId, OpId, Placement, RELAY, Region, Splits, Stream, Ticket,
 };
-use crate::op::{Call, OpKind};
-use crate::recovery::{Held, MAX_HELD};
-use crate::schedule::{Chunk, Plan};
+use super::node::{Leaving, Node, Work};
+use super::operation::{Brought, Context, Operation, Status};
+use super::operations::{ChunkId, Operations};
+use super::p2p::{Event, P2p, PairCall, Piece};
+use super::retention::{MARKS, Retention};
+use super::traffic::{Arrival, Traffic};
+use super::view::GroupView;
+use crate::op::Call;
+use crate::recovery::{GroupReport, MAX_HELD};
 
 /// One group.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) id: GroupId,
-    pub(super) part: Part,
+    view: GroupView,
     /// Whether its ranks may call.
-    pub(super) stands: bool,
-    /// The operation that has closed it, when that is final here.
-    pub(super) closed: Option<OpId>,
-    /// Whether nobody needs it any more.
-    pub(super) over: bool,
-    pub(super) chunk_bytes: u32,
-    pub(super) slots: u8,
-    on_peer_loss: OnPeerLoss,
-    /// Whether some of its ranks can go on without others.
-    replicated: bool,
-    pub(super) edges: BTreeMap<usize, Edge>,
-    /// `(peer, tree)` of every child.
-    pub(super) below: Vec<(usize, u8)>,
-    /// The send slots of each tree in which this node has a parent.
-    pub(super) parents: [Option<(usize, Parent)>; 2],
-    pub(super) ops: BTreeMap<OpId, Operation>,
-    pub(super) turns: Turns,
-    /// How many operations each local rank has called.
-    pub(super) called: Vec<u64>,
-    pub(super) history: History,
-    /// What ranks send each other.
-    pub(super) mail: Mail,
-    /// Local ranks that closed their session.
-    pub(super) gone: Vec<bool>,
+    is_open: bool,
+    ops: Operations,
+    traffic: Traffic,
+    retention: Retention,
+    p2p: P2p,
 }
 
 impl Group {
-    /// The group of all ranks, which stands as long as the epoch.
+    /// The group of all ranks, which is open as long as the epoch lasts.
     pub(super) fn world(config: &Config, start: Option<&Start>) -> Self {
-        let (part, replicated) = (Part::world(config), config.recovery.replicated);
-        Self {
-            stands: true,
-            ..Self::new(WORLD, config, part, replicated, start)
-        }
-    }
-
-    /// A group that does not stand yet.
-    pub(super) fn new(
-        id: GroupId,
-        config: &Config,
-        part: Part,
-        replicated: bool,
-        start: Option<&Start>,
-    ) -> Self {
-        let node = part.node;
-        let trees = &part.trees.trees;
-        let edge =
-            |peer: usize| Edge::new([0, 1].map(|tree| trees[tree].parent[peer] == Some(node)));
-        let neighbours = part.trees.neighbours(node).into_iter();
-        let local = part.locals.len();
-        let called = start.map_or_else(|| vec![0; local], |start| start.told.clone());
-        let base = start.map_or(0, |start| start.resume.base);
-        let edges: BTreeMap<usize, Edge> = neighbours.map(|peer| (peer, edge(peer))).collect();
-        let mut group = Self {
-            id,
-            stands: false,
-            closed: None,
-            over: false,
-            below: below(&edges),
-            edges,
-            parents: [0, 1]
-                .map(|tree| trees[tree].parent[node].map(|peer| (peer, Parent::new(config.slots)))),
-            ops: BTreeMap::new(),
-            turns: Turns::default(),
-            history: History::new(base, called.clone(), &trees[0].children[node]),
-            called,
-            mail: Mail::default(),
-            gone: vec![false; local],
-            part,
-            chunk_bytes: config.chunk_bytes,
-            slots: config.slots,
-            on_peer_loss: config.recovery.on_peer_loss,
-            replicated,
-        };
-        if let Some(start) = start {
-            group.take_over(start);
-        }
+        let mut group = Self::new(GroupView::world(config), start);
+        group.open();
         group
     }
 
-    /// Begins with what was reported: operations that are served need nothing of the ranks here.
-    fn take_over(&mut self, start: &Start) {
-        let holds = |held: &Held| held.call.kind == OpKind::Close && held.verdict.is_none();
-        let all = start.resume.served.iter().map(|served| &served.held);
-        self.closed = start
-            .held
-            .iter()
-            .chain(all)
-            .find(|held| holds(held))
-            .map(|held| held.op);
-        let mine = |op: OpId| start.held.iter().find(|held| held.op == op).copied();
-        for held in &start.held {
-            if held.op < start.resume.base {
-                self.history.keep(*held); // To be released.
-            }
+    /// A group that is not open yet.
+    pub(super) fn new(view: GroupView, start: Option<&Start>) -> Self {
+        let called = start.map_or_else(|| vec![0; view.locals.len()], |start| start.told.clone());
+        let base = start.map_or(0, |start| start.resume.base);
+        let mut ops = Operations::new(called.clone());
+        let mut retention = Retention::new(base, called, view.children(MARKS));
+        if let Some(start) = start {
+            ops.take_over(&view, &mut retention, start);
         }
-        for served in &start.resume.served {
-            let op = served.held.op;
-            let told: Vec<bool> = start.told.iter().map(|&first| first > op).collect();
-            if let Some(held) = mine(op) {
-                self.history.keep(held);
-            } else if !served.spread {
-                // Where there are no bytes, to have heard of it is to have it.
-                let complete = served.held.bytes == 0;
-                self.history.keep(Held {
-                    complete,
-                    ..served.held
-                });
-            }
-            if !served.spread && !told.contains(&false) {
-                continue;
-            }
-            // When it began matters for what waits for ranks only.
-            let mut operation = Operation::new(told.len(), Duration::ZERO);
-            operation.told = told;
-            operation.holds = mine(op).is_some_and(|held| held.complete);
-            operation.epoch = Some(served.held.epoch);
-            let holder = self.part.place(served.holder).unwrap_or(0);
-            operation.served = Some(Claim {
-                rank: self.part.first(holder),
-                call: served.held.call,
-            });
-            if served.spread {
-                let (call, bytes) = (served.held.call, served.held.bytes);
-                let plan = Plan::served(call, bytes, holder, self.chunk_bytes);
-                operation.plan(plan, &self.part.trees, self.part.node);
-            } else {
-                operation.stage = Stage::Final;
-            }
-            self.ops.insert(op, operation);
-            self.turns.stir(op);
+        Self {
+            is_open: false,
+            ops,
+            traffic: Traffic::new(&view),
+            retention,
+            p2p: P2p::default(),
+            view,
         }
     }
 
-    /// Whether the result of an operation lay here before it was served.
-    pub(super) fn holds(&self, op: OpId) -> bool {
-        self.ops.get(&op).is_some_and(|operation| operation.holds)
+    /// All its nodes have begun it and are linked.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+        self.p2p.open();
     }
 
-    /// Why a call cannot run any more since ranks were lost.
-    pub(super) fn lost_for(&self, call: &Call) -> Option<Reason> {
-        if self.part.layout.is_whole() || call.kind == OpKind::Close {
-            return None;
-        }
-        if !self.replicated {
-            return Some(Reason::NotReplicated);
-        }
-        match call.kind {
-            OpKind::Reduce { root, .. } | OpKind::Broadcast { root } => {
-                (!self.part.layout.has_rank(root)).then_some(Reason::RootLost)
-            }
-            OpKind::Send { to: other } | OpKind::Receive { from: other } => {
-                (!self.part.layout.has_rank(other)).then_some(Reason::RanksLost)
-            }
-            OpKind::AllGather
-            | OpKind::ReduceScatter { .. }
-            | OpKind::Gather { .. }
-            | OpKind::Scatter { .. }
-            | OpKind::AllToAll { .. } => Some(Reason::RanksLost),
-            OpKind::AllReduce { .. } | OpKind::Barrier | OpKind::Close => None,
-        }
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// The trees in which this node has a parent.
-    pub(super) fn sends(&self) -> Vec<u8> {
-        let parents = (0u8..).zip(&self.parents);
-        parents
-            .filter(|(_, parent)| parent.is_some())
-            .map(|(tree, _)| tree)
+    /// Everybody it exchanges frames with in its trees, as links know them.
+    pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
+        self.view.peers()
+    }
+
+    /// `(peer, tree)` of everybody who fills slots of this node.
+    pub(super) fn receives(&self) -> Vec<(usize, u8)> {
+        let below = self.traffic.below().iter().copied();
+        let relays = self.view.relays().map(|peer| (peer, RELAY));
+        let all = below.chain(relays);
+        all.map(|(peer, tree)| (self.view.nodes[peer], tree))
             .collect()
     }
 
-    /// Everybody it exchanges frames with, as links know them.
-    pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
-        self.edges.keys().map(|&peer| self.part.nodes[peer])
-    }
-
-    pub(super) fn send(
-        &self,
-        node: &mut Node,
-        peer: usize,
-        frame: Frame,
-        payload: Option<(Ticket, Region)>,
-    ) {
-        node.send(self.part.nodes[peer], frame, payload);
-    }
-
-    /// What a local rank brought to an operation.
-    pub(super) fn input(&self, op: OpId, rank: usize) -> Buffer {
-        Buffer::Input {
-            group: self.id,
-            op,
-            rank: self.part.locals[rank],
-        }
-    }
-
-    /// A slot that a child fills.
-    pub(super) fn receive(&self, peer: usize, tree: u8, slot: u8) -> Buffer {
-        Buffer::Receive {
-            group: self.id,
-            peer: self.part.nodes[peer],
-            tree,
-            slot,
-        }
-    }
-
-    /// A chunk's place in the result.
-    pub(super) fn result(&self, op: OpId, chunk: &Chunk) -> Region {
-        let group = self.id;
-        Region {
-            buffer: Buffer::Result { group, op },
-            offset: chunk.offset,
-            bytes: chunk.bytes,
-        }
+    /// The trees in which it has a parent, hence send slots.
+    pub(super) fn sends(&self) -> Vec<u8> {
+        self.view.sends()
     }
 
     pub(super) fn may_submit(&self, rank: usize) -> bool {
-        let Some(rank) = self.part.local(rank).filter(|_| self.stands) else {
+        let Some(rank) = self.view.local(rank).filter(|_| self.is_open) else {
             return false;
         };
-        let kept = match self.on_peer_loss {
+        let kept = match self.view.recovery.on_peer_loss {
             OnPeerLoss::Fail => OpId::MAX,
-            OnPeerLoss::Hold => self.history.released() + MAX_HELD,
+            OnPeerLoss::Hold => self.retention.released() + MAX_HELD,
         };
-        self.called[rank] < (self.oldest() + MAX_IN_FLIGHT).min(kept)
-    }
-
-    pub(super) fn global(&self, rank: usize) -> u32 {
-        self.part.global(rank)
+        self.ops.called(rank) < (self.oldest() + MAX_IN_FLIGHT).min(kept)
     }
 
     /// The first operation that is not over here.
     pub(super) fn oldest(&self) -> OpId {
-        let called = self.called.iter().copied().min().unwrap_or(0);
-        self.ops.keys().next().map_or(called, |&id| id.min(called))
+        self.ops.oldest()
     }
 
+    /// Whether a rank here, or a neighbour, waits for something.
+    pub(super) fn is_busy(&self) -> bool {
+        self.ops.is_awaited() || self.p2p.is_busy()
+    }
+
+    /// Whether a part waits for a slot to the parent, or a chunk for one to a child.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.ops.wait_for_slots() || self.traffic.waits() || self.p2p.waits()
+    }
+
+    /// Where the result of a chunk belongs whose part goes up in a frame.
+    pub(super) fn answer(&self, frame: &Frame) -> Option<Region> {
+        let Frame::Up {
+            tree, op, chunk, ..
+        } = *frame
+        else {
+            return None;
+        };
+        self.ops.get(op)?.answer(&self.view, tree.into(), chunk)
+    }
+
+    /// How far this node is.
+    pub(super) fn report(&self) -> GroupReport {
+        self.retention.report(self.view.id)
+    }
+
+    /// The operations that are not over here.
+    pub(super) fn in_flight(&self, now: Duration) -> impl Iterator<Item = Status> {
+        self.ops.in_flight(&self.view, &self.traffic, now)
+    }
+
+    /// Since when the oldest operation waits for ranks, if nobody has asked for them.
+    pub(super) fn waits_since(&self) -> Option<Duration> {
+        self.ops.waiting().map(|(_, since)| since)
+    }
+
+    fn context<'a>(&'a mut self, node: &'a mut Node) -> (&'a mut Operations, Context<'a>) {
+        let context = Context {
+            view: &self.view,
+            node,
+            traffic: &mut self.traffic,
+            retention: &mut self.retention,
+        };
+        (&mut self.ops, context)
+    }
+
+    /// A rank of this node makes its next call.
     pub(super) fn submit(
         &mut self,
         node: &mut Node,
@@ -271,16 +158,14 @@ impl Group {
         ready: Result<u64, Reason>,
         splits: Splits,
     ) {
-        if node.holds() {
+        let Some(rank) = self.view.local(rank).filter(|_| !node.holds()) else {
             return; // The shell hands it to the next machine.
-        }
-        let group = self.id;
-        let id = self.called[rank];
-        self.called[rank] += 1;
-        if node.farewell != Farewell::No {
-            let (node_left, by) = (node.config.node, node.config.node);
+        };
+        let id = self.ops.call(rank);
+        if node.leaving != Leaving::No {
+            let (left, by) = (node.config.node, node.config.node);
             let broken = Broken::NodeLeft {
-                node: node_left,
+                node: left,
                 by,
                 op: id,
             };
@@ -288,177 +173,383 @@ impl Group {
         }
         if let Some(broken) = node.broken {
             node.out.push(Effect::End {
-                group,
+                group: self.view.id,
                 op: id,
-                rank: self.part.locals[rank],
+                rank: self.view.locals[rank],
                 outcome: Err(broken.into()),
             });
             return;
         }
-        let refused = ready.err().or_else(|| self.lost_for(&call));
-        self.turns.stir(id);
-        let operation = self
-            .ops
-            .entry(id)
-            .or_insert_with(|| Operation::new(self.gone.len(), node.now));
-        operation.brought[rank] = Some(Brought {
+        let brought = Brought {
             call,
             ready: ready.unwrap_or(0),
-            refused,
-        });
-        if operation.served.is_some() {
+            refused: ready.err().or_else(|| self.view.lost_for(&call)),
+        };
+        let operation = self.ops.begin(node, id);
+        operation.bring(rank, brought, splits);
+        if operation.is_served() {
             return;
         }
-        operation.exchange.bring(rank, splits);
-        if operation.complete_here() && operation.verdict(|rank| self.part.global(rank)).is_none() {
-            let plan = match node.config.recovery.on_peer_loss {
-                OnPeerLoss::Fail => Plan::new(call, &self.part.layout, self.chunk_bytes),
-                OnPeerLoss::Hold => Plan::kept(call, &self.part.layout, self.chunk_bytes),
-            };
-            operation.plan(plan, &self.part.trees, self.part.node);
-            self.check_early_parts(node, id);
+        if operation.plan_if_agreed(&self.view) {
+            operation.check_early_parts(&self.view, node, &self.traffic);
             self.begin_exchange(node, id);
         }
-        self.check_departures(node, id);
+        self.ops
+            .check_departures(&self.view, node, &self.traffic, id);
     }
 
+    /// More of the input of a rank of this node may be read.
     pub(super) fn ready(&mut self, node: &mut Node, rank: usize, op: OpId, ready: u64) {
-        if let Some(brought) = self
-            .ops
-            .get_mut(&op)
-            .and_then(|operation| operation.brought[rank].as_mut())
-        {
-            brought.ready = brought.ready.max(ready);
-            self.turns.stir(op);
+        if let Some(rank) = self.view.local(rank) {
+            self.ops.ready(op, rank, ready);
+            self.begin_exchange(node, op);
         }
-        self.begin_exchange(node, op);
     }
 
-    pub(super) fn ticket(&mut self, node: &mut Node, work: Work) -> Ticket {
-        if let Some(operation) = self.ops.get_mut(&work.op()) {
-            operation.tickets += 1;
+    /// What ranks send each other in an operation goes out, if everything for it is here.
+    fn begin_exchange(&mut self, node: &mut Node, id: OpId) {
+        let operation = self.ops.get_mut(id);
+        let transfers = operation.and_then(|operation| operation.begin_exchange(&self.view));
+        let Some(transfers) = transfers else {
+            return;
+        };
+        for transfer in transfers.receives {
+            self.p2p.expect(&self.view, transfer);
         }
-        node.ticket(self.id, work)
+        for transfer in transfers.sends {
+            self.p2p.offer(&self.view, node, transfer);
+        }
+        self.poll_p2p();
     }
 
-    pub(super) fn done(&mut self, node: &mut Node, work: Work) {
-        if let Some(operation) = self.ops.get_mut(&work.op()) {
-            operation.tickets -= 1;
+    /// A rank of this node sends or receives.
+    pub(super) fn send_or_receive(
+        &mut self,
+        node: &mut Node,
+        rank: usize,
+        op: OpId,
+        call: PairCall,
+    ) {
+        if let Some(rank) = self.view.local(rank) {
+            self.p2p.call(&self.view, node, rank, op, call);
         }
+    }
+
+    /// What has happened to messages that are part of operations.
+    fn poll_p2p(&mut self) {
+        for event in self.p2p.poll() {
+            match event {
+                Event::Over { op } => self.ops.message_over(op),
+                Event::Mismatch { op, verdict } => self.ops.mismatch(op, verdict),
+            }
+        }
+    }
+
+    /// Work that was handed out is done.
+    pub(super) fn done(&mut self, node: &mut Node, ticket: Ticket, work: Work) {
         match work {
-            Work::Part { op, chunk } => {
-                let part = self
-                    .ops
-                    .get_mut(&op)
-                    .and_then(|operation| operation.parts.get_mut(&chunk));
-                let Some(part) = part else { return };
-                part.left -= 1;
-                if part.left == 0 {
-                    self.finish_part(node, op, chunk);
-                }
+            Work::Part { .. } | Work::Up { .. } | Work::Down { .. } => {
+                let (ops, mut at) = self.context(node);
+                ops.done(&mut at, work);
             }
-            Work::Up { tree, slot, .. } => {
-                if let Some((_, parent)) = &mut self.parents[tree] {
-                    parent.left(slot);
-                }
+            Work::P2p => {
+                self.p2p.done(&self.view, node, ticket);
+                self.poll_p2p();
             }
-            Work::Down { tree, peer, .. } => {
-                if let Some(child) = self.child_mut(peer, tree) {
-                    child.sending -= 1;
-                }
-            }
-            Work::Mail { op, parcel } => self.parcel_left(node, op, parcel),
         }
     }
 
-    pub(super) fn child(&self, peer: usize, tree: usize) -> Option<&Child> {
-        self.edges.get(&peer)?.child[tree].as_ref()
+    /// Does everything that has become possible. True when the group is over.
+    pub(super) fn advance(&mut self, node: &mut Node) -> bool {
+        self.ops.watch(&self.view, node);
+        if node.broken.is_none() {
+            // What that brings to an end, or finds wrong, lets operations go on.
+            self.p2p.pump(&self.view, node);
+            self.poll_p2p();
+            while let Some(id) = self.ops.next(&self.traffic) {
+                self.advance_operation(node, id);
+            }
+            let (ops, mut at) = self.context(node);
+            ops.pump(&mut at);
+        }
+        let mut at = Context {
+            view: &self.view,
+            node,
+            traffic: &mut self.traffic,
+            retention: &mut self.retention,
+        };
+        self.ops.end_and_release(&mut at, |op| self.p2p.uses(op));
+        if !self.ops.are_closed() || !self.p2p.finish(&self.view, node) {
+            return false;
+        }
+        self.retention.send_last_marks(&self.view, node);
+        true
     }
 
-    pub(super) fn child_mut(&mut self, peer: usize, tree: usize) -> Option<&mut Child> {
-        self.edges.get_mut(&peer)?.child[tree].as_mut()
+    fn advance_operation(&mut self, node: &mut Node, id: OpId) {
+        let (ops, mut at) = self.context(node);
+        if let Some(verdict) = ops.judge(&mut at, id) {
+            self.fail(node, id, verdict);
+        }
+        let (ops, mut at) = self.context(node);
+        for tree in 0..2 {
+            while ops.start(&mut at, id, tree).is_some() {}
+        }
     }
 
-    /// Whether a local rank waits for an operation.
-    pub(super) fn in_flight(&self) -> bool {
-        // What only others have begun keeps nobody: the farewell tells them.
-        let mut operations = self.ops.values();
-        operations.any(|operation| operation.brought.iter().any(Option::is_some))
-            || self.mail.is_in_use()
+    /// Ends one operation with a verdict and passes it on.
+    fn fail(&mut self, node: &mut Node, id: OpId, verdict: Verdict) {
+        let (ops, mut at) = self.context(node);
+        ops.finish(&mut at, id, Some(verdict));
+        self.p2p.drop_messages(&self.view, id);
+        self.traffic.fail(&self.view, node, id, verdict);
     }
 
     /// The epoch is over: what is in flight ends with the cause.
     pub(super) fn close(&mut self, node: &mut Node, broken: Broken) {
-        let holds = node.holds();
-        for (&op, operation) in &mut self.ops {
-            operation.queued = 0;
-            if operation.stage == Stage::Ended {
-                continue;
-            }
-            operation.stage = Stage::Ended;
-            for (rank, brought) in operation.brought.iter().enumerate() {
-                if brought.is_some() && !operation.told[rank] && !holds {
-                    node.out.push(Effect::End {
-                        group: self.id,
-                        op,
-                        rank: self.part.locals[rank],
-                        outcome: Err(broken.into()),
-                    });
-                }
-            }
-        }
-        let children = self.edges.values_mut().flat_map(|edge| &mut edge.child);
-        for child in children.flatten() {
-            child.backlog.clear();
-            child.arrived.clear();
-        }
-        self.close_mail(node, broken);
+        self.ops.close(&self.view, node, broken);
+        self.traffic.close();
+        self.p2p.close(&self.view, node, broken);
     }
 
+    /// Says something new to a neighbour in place of a heartbeat. False when there is nothing.
+    pub(super) fn beat(&mut self, node: &mut Node, peer: usize) -> bool {
+        let peer = self.view.index_of(peer).filter(|_| self.is_open);
+        peer.is_some_and(|peer| self.retention.beat(&self.view, node, peer))
+    }
+
+    /// A rank of this node has closed its session.
     pub(super) fn rank_left(&mut self, node: &mut Node, rank: usize) {
-        self.gone[rank] = true;
-        self.check_departures_of_open(node);
-        self.check_wanted_of(node, rank);
-        self.refuse_sends_to_nobody(node);
-    }
-
-    pub(super) fn check_departures_of_open(&mut self, node: &mut Node) {
-        let open = self
-            .ops
-            .iter()
-            .filter(|(_, operation)| !operation.stage.is_over());
-        for id in open.map(|(&id, _)| id).collect::<Vec<_>>() {
-            self.check_departures(node, id);
+        if let Some(rank) = self.view.local(rank) {
+            self.check_departures(node);
+            self.p2p.rank_left(&self.view, node, rank);
         }
     }
 
-    /// An operation that needs somebody who has left never ends: say so instead of waiting.
-    pub(super) fn check_departures(&self, node: &mut Node, op: OpId) {
-        let by = node.config.node;
-        let mut edges = self.edges.iter();
-        let left = edges.find(|(_, edge)| edge.bye.is_some_and(|ended| ended <= op));
-        if let Some((&left, _)) = left {
-            let left = self.part.nodes[left];
-            node.break_with(Broken::NodeLeft { node: left, by, op }, None);
-            return;
-        }
-        let left = (0..self.gone.len()).find(|&rank| self.gone[rank] && self.called[rank] <= op);
-        if let Some(rank) = left {
-            let rank = self.global(rank);
-            node.break_with(Broken::RankLeft { rank, by, op }, None);
+    /// A node leaves the group, after ending so many operations.
+    pub(super) fn node_left(&mut self, node: &mut Node, peer: usize, ended: u64) {
+        let Some(peer) = self.view.index_of(peer) else {
+            return; // Linked for the sake of other groups.
+        };
+        if self.traffic.leave(peer, ended) {
+            self.retention.on_leave(&self.view, peer, ended);
+            self.check_departures(node);
         }
     }
-}
 
-/// `(peer, tree)` of every child.
-fn below(edges: &BTreeMap<usize, Edge>) -> Vec<(usize, u8)> {
-    let edges = edges.iter().flat_map(|(&peer, edge)| {
-        (0u8..)
-            .zip(&edge.child)
-            .map(move |(tree, child)| (peer, tree, child.is_some()))
-    });
-    edges
-        .filter(|&(.., is_child)| is_child)
-        .map(|(peer, tree, _)| (peer, tree))
-        .collect()
+    fn check_departures(&self, node: &mut Node) {
+        self.ops
+            .check_departures_of_open(&self.view, node, &self.traffic);
+    }
+
+    /// A node leaves all groups.
+    pub(super) fn refuse_sends_to_nobody(&mut self, node: &mut Node) {
+        self.p2p.refuse_sends_to_nobody(&self.view, node);
+    }
+
+    /// Where the payload of a frame goes.
+    pub(super) fn place(&self, peer: usize, frame: &Frame) -> Placement {
+        let Some(peer) = self.view.index_of(peer) else {
+            return Placement::Discard;
+        };
+        let region = match *frame {
+            Frame::Up {
+                tree, slot, bytes, ..
+            } => {
+                let check = self.traffic.check_slot(&self.view, peer, tree, slot, bytes);
+                check.map(|()| Region {
+                    buffer: self.view.receive(peer, tree, slot),
+                    offset: 0,
+                    bytes: u64::from(bytes),
+                })
+            }
+            Frame::Down { op, .. } if self.holds(op) => return Placement::Discard,
+            Frame::Down {
+                tree,
+                op,
+                chunk,
+                bytes,
+                ..
+            } => {
+                let id = ChunkId { tree, op, chunk };
+                let chunk = self.ops.check_chunk(&self.view, peer, id, bytes);
+                chunk.map(|(chunk, _)| Region {
+                    bytes: u64::from(bytes),
+                    ..self.view.result(op, &chunk)
+                })
+            }
+            Frame::Data {
+                message,
+                chunk,
+                slot,
+                bytes,
+                ..
+            } => {
+                let piece = Piece {
+                    message,
+                    chunk,
+                    slot,
+                    bytes,
+                };
+                return self.p2p.place(&self.view, peer, &piece);
+            }
+            Frame::Refuse { .. }
+            | Frame::Fail { .. }
+            | Frame::Want { .. }
+            | Frame::Deny { .. }
+            | Frame::Credit { .. }
+            | Frame::Awaiting { .. }
+            | Frame::Mark { .. }
+            | Frame::Abort { .. }
+            | Frame::Heartbeat
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => return Placement::Discard,
+        };
+        region.map_or(Placement::Discard, Placement::Into)
+    }
+
+    /// Whether the result of an operation lay here before it was served.
+    fn holds(&self, op: OpId) -> bool {
+        self.ops.get(op).is_some_and(Operation::holds)
+    }
+
+    /// A frame of the group from one of its nodes.
+    pub(super) fn frame(
+        &mut self,
+        node: &mut Node,
+        peer: usize,
+        frame: Frame,
+    ) -> Result<(), Violation> {
+        let peer = self.view.index_of(peer).ok_or(Violation::Direction)?;
+        match frame {
+            Frame::Up {
+                tree,
+                op,
+                chunk,
+                slot,
+                bytes,
+                call,
+                rank,
+                mark,
+                ..
+            } => {
+                let arrival = Arrival {
+                    slot,
+                    bytes,
+                    call,
+                    rank,
+                };
+                let (ops, mut at) = self.context(node);
+                ops.on_part(&mut at, peer, ChunkId { tree, op, chunk }, arrival)?;
+                self.on_mark_of(tree, peer, mark)
+            }
+            Frame::Down {
+                tree,
+                op,
+                chunk,
+                bytes,
+                mark,
+                ..
+            } => {
+                let (ops, mut at) = self.context(node);
+                ops.on_chunk(&mut at, peer, ChunkId { tree, op, chunk }, bytes)?;
+                self.on_mark_of(tree, peer, mark)
+            }
+            Frame::Refuse { op, verdict, .. } => {
+                let (ops, mut at) = self.context(node);
+                ops.on_refuse(&mut at, peer, op, verdict)
+            }
+            Frame::Fail { op, verdict, .. } => {
+                self.ops.check_fail(&self.view, peer, op)?;
+                self.fail(node, op, verdict);
+                Ok(())
+            }
+            Frame::Want {
+                message,
+                call,
+                refused,
+                ..
+            } => self.on_ready_to_receive(node, peer, message, PairCall { call, refused }),
+            Frame::Data {
+                message,
+                chunk,
+                slot,
+                bytes,
+                ..
+            } => {
+                let piece = Piece {
+                    message,
+                    chunk,
+                    slot,
+                    bytes,
+                };
+                let outcome = self.p2p.on_data(&self.view, node, peer, piece);
+                self.poll_p2p();
+                outcome
+            }
+            Frame::Deny {
+                message,
+                call,
+                refused,
+                ..
+            } => {
+                let theirs = PairCall { call, refused };
+                self.p2p.on_reject(&self.view, node, peer, message, theirs)
+            }
+            Frame::Credit {
+                tree: RELAY, slot, ..
+            } => self.p2p.on_credit(peer, slot),
+            Frame::Credit { tree, slot, .. } => {
+                self.traffic.on_credit(&self.view, peer, tree, slot)
+            }
+            Frame::Awaiting { op, .. } => {
+                let (ops, mut at) = self.context(node);
+                ops.on_awaiting(&mut at, peer, op)
+            }
+            Frame::Mark { mark, .. } => self.on_mark(peer, mark),
+            Frame::Abort { .. }
+            | Frame::Heartbeat
+            | Frame::Bye { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => Ok(()),
+        }
+    }
+
+    fn on_mark_of(&mut self, tree: u8, peer: usize, mark: Mark) -> Result<(), Violation> {
+        if usize::from(tree) == MARKS {
+            self.on_mark(peer, mark)?;
+        }
+        Ok(())
+    }
+
+    fn on_mark(&mut self, peer: usize, mark: Mark) -> Result<(), Violation> {
+        let oldest = self.oldest();
+        self.retention.on_mark(&self.view, peer, mark, oldest)
+    }
+
+    /// A rank elsewhere is ready for a message of a rank here, or of one that this node is on the way to.
+    fn on_ready_to_receive(
+        &mut self,
+        node: &mut Node,
+        peer: usize,
+        message: MessageId,
+        call: PairCall,
+    ) -> Result<(), Violation> {
+        self.view.check_message(&message)?;
+        let is_here = self.view.home(message.from) == self.view.node;
+        let is_ours = is_here && message.of == Stream::Operation;
+        if is_ours && !self.ops.is_live(message.number)? {
+            node.counters.late_frames += 1;
+            return Ok(());
+        }
+        self.p2p
+            .on_ready_to_receive(&self.view, node, peer, message, call)?;
+        if is_ours {
+            let (view, traffic) = (&self.view, &self.traffic);
+            self.ops.note_begun(view, node, traffic, message.number);
+        }
+        self.poll_p2p();
+        Ok(())
+    }
 }

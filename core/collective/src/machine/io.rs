@@ -211,7 +211,7 @@ pub enum Frame {
     Bye { group: GroupId, ended: u64 },
     /// Towards the root of the world's tree 0, passed on: a rank opens a group, or cannot.
     Open { group: GroupId, claim: Claimed },
-    /// From there to all who have opened it, passed on: the group stands, or why it never will.
+    /// From there to all who have opened it, passed on: the group is open, or why it never will be.
     Opened {
         group: GroupId,
         outcome: Result<(), Dispute>,
@@ -219,7 +219,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// The group that stands and that it is said in; none where it concerns the node.
+    /// The open group that it is about; none where it concerns the node.
     #[must_use]
     pub const fn group(&self) -> Option<GroupId> {
         match *self {
@@ -293,7 +293,7 @@ pub enum Input {
         ranks: Vec<u32>,
         replicated: bool,
     },
-    /// A link that was asked for with [`Effect::Connect`] stands, or one that its other end asked for.
+    /// A link that was asked for with [`Effect::Connect`] is established, or one that its other end asked for.
     Linked { peer: usize },
     /// A frame came from a neighbour, its payload (if any) lies where [`super::Machine::place`] said.
     Frame {
@@ -311,7 +311,7 @@ pub enum Input {
     RankLeft { rank: usize },
     /// The membership authority ended the epoch (a new machine serves the next).
     Revoke,
-    /// This node's trainers are gone in good order: say farewell (`Bye` to all peers) when nothing is in
+    /// This node's trainers are gone in good order: it leaves (`Bye` to all peers) when nothing is in
     /// flight any more.
     Leave,
     /// Time passed; due at [`super::Machine::wake_at`].
@@ -364,7 +364,7 @@ pub enum Effect {
     Begin { group: GroupId },
     /// A link to this node is needed too. Report [`Input::Linked`], or [`Input::PeerLost`].
     Connect { peer: usize },
-    /// A group that a local rank has opened stands, and it may call operations; or it does not, and never will.
+    /// A group that a local rank has opened is open on all its nodes, and the rank may call operations; or it never will be.
     Opened {
         group: GroupId,
         rank: usize,

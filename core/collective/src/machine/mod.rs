@@ -23,65 +23,47 @@
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
-mod agree;
-mod carry;
 mod cause;
 mod config;
 mod dispute;
-mod down;
-mod edge;
-mod exchange;
-mod flow;
 mod group;
-mod history;
 mod io;
-mod mail;
-mod message;
 mod node;
 mod open;
 mod operation;
-mod part;
-mod post;
+mod operations;
+mod p2p;
+mod ready;
 mod receive;
-mod relay;
-mod status;
-mod turns;
-mod up;
+mod retention;
+mod slots;
+mod traffic;
+mod view;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
 pub use config::{
-    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_SLOTS, MIN_CHUNK_BYTES,
-    OnPeerLoss, Recovery, Start, Timing,
+    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_IN_FLIGHT, MAX_SLOTS,
+    MIN_CHUNK_BYTES, OnPeerLoss, Recovery, Start, Timing,
 };
 pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 pub use io::{
     Buffer, Effect, FIRST_POST, Fence, Frame, GroupId, Input, Mark, MessageId, NO_SLOT, OpId,
     Placement, RELAY, Region, Splits, Stream, Ticket, WORLD,
 };
-
-pub use status::Status;
+pub use node::Counters;
+pub use operation::Status;
 
 use crate::op::Call;
 use crate::recovery::Report;
 use group::Group;
-use node::{Farewell, Node};
+use node::{Leaving, Node};
 use open::Openings;
-
-/// Operations a rank may have in flight; a further `Submit` must wait (see [`Machine::may_submit`]).
-pub const MAX_IN_FLIGHT: u64 = 64;
-
-/// What was dropped, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames of another attempt or epoch.
-    pub stale_frames: u64,
-    /// Frames for an operation that had failed before.
-    pub late_frames: u64,
-}
+use p2p::PairCall;
+use retention::Retention;
 
 /// One node's part in the collectives of one epoch.
 #[derive(Debug)]
@@ -91,9 +73,7 @@ pub struct Machine {
     openings: Openings,
     /// Where groups begin that are not open yet in this epoch.
     starts: BTreeMap<GroupId, Start>,
-    /// Local ranks that closed their session.
-    left: BTreeSet<usize>,
-    /// Whether the groups have heard of the end of the epoch.
+    /// Whether the groups know of the end of the epoch.
     closed: bool,
 }
 
@@ -119,7 +99,6 @@ impl Machine {
             groups: BTreeMap::from([(WORLD, world)]),
             openings: Openings::of_refused(refused.into_iter()),
             starts,
-            left: BTreeSet::new(),
             closed: false,
         }
     }
@@ -134,15 +113,8 @@ impl Machine {
     /// passed on ([`RELAY`]).
     #[must_use]
     pub fn receives(&self, group: GroupId) -> Vec<(usize, u8)> {
-        let below = |group: &Group| {
-            let below = group.below.iter().copied();
-            let relays = group.relays().map(|peer| (peer, RELAY));
-            below
-                .chain(relays)
-                .map(|(peer, tree)| (group.part.nodes[peer], tree))
-                .collect()
-        };
-        self.groups.get(&group).map_or_else(Vec::new, below)
+        let group = self.groups.get(&group);
+        group.map_or_else(Vec::new, Group::receives)
     }
 
     /// The trees in which it has a parent in a group, hence send slots.
@@ -159,11 +131,11 @@ impl Machine {
         group.is_some_and(|group| group.may_submit(rank))
     }
 
-    /// Whether a local rank may send or receive a message in a group: it stands.
+    /// Whether a local rank may send or receive a message in a group: it is open.
     #[must_use]
     pub fn may_post(&self, group: GroupId) -> bool {
         let group = self.groups.get(&group);
-        group.is_some_and(|group| group.stands)
+        group.is_some_and(Group::is_open)
     }
 
     /// Why the epoch is over, if it is.
@@ -185,6 +157,23 @@ impl Machine {
         self.groups.values().any(Group::waits_for_room)
     }
 
+    /// Where the result of a chunk belongs whose part goes up in a frame, if the receiver computes it and sends it back.
+    /// Only looks. A shell that shares memory with the receiver may let it write there what it would send; the machines
+    /// of both say and hear the same either way, so who writes which bytes is no business of theirs.
+    #[must_use]
+    pub fn answer(&self, frame: &Frame) -> Option<Region> {
+        self.groups.get(&frame.group()?)?.answer(frame)
+    }
+
+    /// The operations that are not over here, by group and in their order.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<Status> {
+        let groups = self.groups.values();
+        groups
+            .flat_map(|group| group.in_flight(self.node.now))
+            .collect()
+    }
+
     /// How far this node is.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -194,7 +183,7 @@ impl Machine {
         let kept = kept.filter(|start| !is_refused(start.resume.group));
         let refused = self.openings.refused();
         let refused = refused.filter(|of| !self.groups.contains_key(&of.group));
-        open.chain(kept.map(Group::report_of))
+        open.chain(kept.map(Retention::report_of))
             .chain(refused)
             .collect()
     }
@@ -220,7 +209,7 @@ impl Machine {
         self.take(input);
         for peer in self.node.watch() {
             let mut news = false;
-            for group in self.groups.values_mut().filter(|group| group.stands) {
+            for group in self.groups.values_mut() {
                 news |= group.beat(&mut self.node, peer);
             }
             if !news {
@@ -234,7 +223,7 @@ impl Machine {
         if self.node.broken.is_some() && !self.closed {
             self.advance_all(); // It ended just now.
         }
-        self.say_farewell();
+        self.leave_when_drained();
         effects.append(&mut self.node.out);
     }
 
@@ -286,16 +275,18 @@ impl Machine {
                 op,
                 call,
                 refused,
-            } => self.post(group, rank, op, call, refused),
+            } => {
+                if let Some(group) = self.groups.get_mut(&group) {
+                    group.send_or_receive(node, rank, op, PairCall { call, refused });
+                }
+            }
             Input::Ready {
                 group,
                 rank,
                 op,
                 ready,
             } => {
-                if let Some(group) = self.groups.get_mut(&group)
-                    && let Some(rank) = group.part.local(rank)
-                {
+                if let Some(group) = self.groups.get_mut(&group) {
                     group.ready(node, rank, op, ready);
                 }
             }
@@ -311,7 +302,7 @@ impl Machine {
                 if let Some((id, work)) = node.work.remove(&ticket)
                     && let Some(group) = self.groups.get_mut(&id)
                 {
-                    group.done(node, work);
+                    group.done(node, ticket, work);
                 }
             }
             Input::PeerLost { peer } => node.peer_lost(peer),
@@ -321,16 +312,14 @@ impl Machine {
                 node.break_with(Broken::RankLost { rank, by }, None);
             }
             Input::RankLeft { rank } => {
-                self.left.insert(rank);
+                node.left.insert(rank);
                 for group in self.groups.values_mut() {
-                    if let Some(rank) = group.part.local(rank) {
-                        group.rank_left(node, rank);
-                    }
+                    group.rank_left(node, rank);
                 }
                 self.check_left();
             }
             Input::Revoke => node.break_with(Broken::Revoked, None),
-            Input::Leave => node.farewell = Farewell::Due,
+            Input::Leave => node.leaving = Leaving::Draining,
             Input::Tick => {}
         }
     }
@@ -343,30 +332,17 @@ impl Machine {
         ready: Result<u64, Reason>,
         splits: Splits,
     ) {
-        if let Some(group) = self.groups.get_mut(&group)
-            && let Some(rank) = group.part.local(rank)
-        {
+        if let Some(group) = self.groups.get_mut(&group) {
             group.submit(&mut self.node, rank, call, ready, splits);
         }
     }
 
-    fn post(&mut self, group: GroupId, rank: usize, op: OpId, call: Call, refused: Option<Reason>) {
-        if let Some(group) = self.groups.get_mut(&group)
-            && let Some(rank) = group.part.local(rank)
-        {
-            group.post(&mut self.node, rank, op, call, refused);
-        }
-    }
-
     fn advance(&mut self, id: GroupId) {
-        // Others may not have begun a group that does not stand: what is said to them would be lost.
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.stands) else {
+        // Others may not have begun a group that is not open: what is said to them would be lost.
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.is_open()) else {
             return;
         };
-        group.watch(&mut self.node);
-        group.advance(&mut self.node);
-        if group.over && group.ops.is_empty() && group.finish_mail(&mut self.node) {
-            group.say_last_marks(&mut self.node);
+        if group.advance(&mut self.node) {
             self.groups.remove(&id);
             self.node.out.push(Effect::Closed { group: id });
         }
@@ -396,12 +372,12 @@ impl Machine {
         }
     }
 
-    fn say_farewell(&mut self) {
-        let in_flight = self.groups.values().any(Group::in_flight);
-        if self.node.farewell != Farewell::Due || in_flight || self.node.broken.is_some() {
+    fn leave_when_drained(&mut self) {
+        let is_busy = self.groups.values().any(Group::is_busy);
+        if self.node.leaving != Leaving::Draining || is_busy || self.node.broken.is_some() {
             return;
         }
-        self.node.farewell = Farewell::Said;
+        self.node.leaving = Leaving::Left;
         for (&id, group) in self.groups.iter().rev() {
             let ended = group.oldest();
             // The world last, and to everybody.

@@ -1,14 +1,22 @@
-//! What all groups of a node share: its links and whether they live, time, the work that is out, the farewell, and
-//! whether the epoch is over. What a group does with a link is in `edge`.
+//! What all groups of a node share: its links and whether they live, time, the work that is out, who has left, and
+//! whether the epoch is over. What a group does with a link is in `traffic` and `p2p`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::carry::Parcel;
-use super::{
-    Broken, Config, Counters, Effect, Frame, GroupId, MAX_LINKS, OnPeerLoss, OpId, Region, Ticket,
-    WORLD,
-};
+use super::cause::Broken;
+use super::config::{Config, OnPeerLoss};
+use super::dispute::MAX_LINKS;
+use super::io::{Effect, Frame, GroupId, OpId, Region, Ticket, WORLD};
+
+/// What was dropped, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames of another attempt or epoch.
+    pub stale_frames: u64,
+    /// Frames for an operation that had failed before.
+    pub late_frames: u64,
+}
 
 /// A neighbour.
 #[derive(Clone, Debug)]
@@ -16,8 +24,8 @@ pub(super) struct Link {
     pub(super) heard: Duration,
     pub(super) sent: Duration,
     pub(super) suspect: bool,
-    /// Whether it said farewell.
-    pub(super) bye: bool,
+    /// Whether its other end has left in good order.
+    pub(super) left: bool,
 }
 
 impl Link {
@@ -26,7 +34,7 @@ impl Link {
             heard: now,
             sent: now,
             suspect: false,
-            bye: false,
+            left: false,
         }
     }
 }
@@ -40,29 +48,19 @@ pub(super) enum Work {
     Up { op: OpId, tree: usize, slot: u8 },
     /// A payload on its way to a child.
     Down { op: OpId, tree: usize, peer: usize },
-    /// A part of a message on its way to the next node, or within this one.
-    Mail { op: OpId, parcel: Parcel },
-}
-
-impl Work {
-    pub(super) const fn op(&self) -> OpId {
-        let (Self::Part { op, .. }
-        | Self::Up { op, .. }
-        | Self::Down { op, .. }
-        | Self::Mail { op, .. }) = *self;
-        op
-    }
+    /// A chunk of a message on its way to the next node, or within this one.
+    P2p,
 }
 
 /// How this node leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum Leaving {
     /// Not at all.
     No,
     /// When nothing is in flight any more.
-    Due,
+    Draining,
     /// It has.
-    Said,
+    Left,
 }
 
 /// What is common to all groups.
@@ -71,12 +69,14 @@ pub(super) struct Node {
     pub(super) config: Config,
     pub(super) now: Duration,
     pub(super) links: BTreeMap<usize, Link>,
-    /// Links that were asked for and do not stand yet.
+    /// Links that were asked for and are not established yet.
     asked: BTreeSet<usize>,
     pub(super) work: BTreeMap<Ticket, (GroupId, Work)>,
     tickets: u64,
     pub(super) broken: Option<Broken>,
-    pub(super) farewell: Farewell,
+    pub(super) leaving: Leaving,
+    /// Local ranks that closed their session.
+    pub(super) left: BTreeSet<usize>,
     pub(super) counters: Counters,
     /// Before this nothing about the links is due.
     pub(super) due: Duration,
@@ -97,7 +97,8 @@ impl Node {
             work: BTreeMap::new(),
             tickets: 0,
             broken: None,
-            farewell: Farewell::No,
+            leaving: Leaving::No,
+            left: BTreeSet::new(),
             counters: Counters::default(),
             due: Duration::ZERO,
             out: Vec::new(),
@@ -105,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Asks for a link that a group needs, unless it stands.
+    /// Asks for a link that a group needs, unless it is there.
     pub(super) fn connect(&mut self, peer: usize) {
         if !self.links.contains_key(&peer) && self.asked.insert(peer) {
             self.out.push(Effect::Connect { peer });
@@ -119,12 +120,12 @@ impl Node {
         }
     }
 
-    /// Whether a neighbour has said farewell.
+    /// Whether a neighbour has left in good order.
     pub(super) fn has_left(&self, peer: usize) -> bool {
-        self.links.get(&peer).is_some_and(|link| link.bye)
+        self.links.get(&peer).is_some_and(|link| link.left)
     }
 
-    /// Links that stand or were asked for.
+    /// Links that are there or were asked for.
     pub(super) fn count_links(&self) -> usize {
         self.links.len() + self.asked.len()
     }
@@ -133,7 +134,7 @@ impl Node {
         self.links.contains_key(&peer)
     }
 
-    /// A link stands. What has happened meanwhile is said over it as over the others.
+    /// A link is established. What has happened meanwhile is said over it as over the others.
     pub(super) fn linked(&mut self, peer: usize) {
         self.asked.remove(&peer);
         if self.links.contains_key(&peer) || peer >= self.config.layout.nodes() {
@@ -145,7 +146,7 @@ impl Node {
             let frame = Frame::Abort { broken };
             self.send(peer, frame, None);
         }
-        if self.farewell == Farewell::Said {
+        if self.leaving == Leaving::Left {
             let (group, ended) = (WORLD, OpId::MAX);
             self.send(peer, Frame::Bye { group, ended }, None);
         }
@@ -198,18 +199,18 @@ impl Node {
             | Broken::Revoked => None,
         };
         for peer in self.peers() {
-            let said = self.links.get(&peer).is_some_and(|link| link.bye);
-            if Some(peer) != from && Some(peer) != lost && !said {
+            let left = self.has_left(peer);
+            if Some(peer) != from && Some(peer) != lost && !left {
                 self.send(peer, Frame::Abort { broken }, None);
             }
         }
     }
 
     pub(super) fn peer_lost(&mut self, peer: usize) {
-        // Once we have said farewell the others close their ends.
-        let expected = self.farewell == Farewell::Said;
+        // Once we have left the others close their ends.
+        let expected = self.leaving == Leaving::Left;
         let needed = match self.links.get(&peer) {
-            Some(link) => !link.bye,
+            Some(link) => !link.left,
             None => self.asked.contains(&peer),
         };
         if !expected && needed {

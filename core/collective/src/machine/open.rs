@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::cause::Broken;
 use super::dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 use super::group::Group;
-use super::part::Part;
+use super::view::GroupView;
 use super::{Effect, Frame, GroupId, Machine, Start, Violation, WORLD};
 use crate::recovery::GroupReport;
 
@@ -207,23 +207,19 @@ impl Machine {
             return Err(OpenReason::Groups);
         }
         let config = &self.node.config;
-        let part = Part::of_ranks(config, meant.ranks).ok_or(OpenReason::Gateway)?;
-        let peers: Vec<usize> = part
-            .trees
-            .neighbours(part.node)
-            .into_iter()
-            .map(|peer| part.nodes[peer])
-            .collect();
+        let view = GroupView::of_ranks(config, id, meant.ranks, meant.replicated);
+        let view = view.ok_or(OpenReason::Gateway)?;
+        let peers: Vec<usize> = view.peers().collect();
         let more = peers.iter().filter(|&&peer| !self.node.is_linked(peer));
         if self.node.count_links() + more.count() > MAX_LINKS {
             return Err(OpenReason::Links);
         }
         let start = self.starts.get(&id);
-        if start.is_some_and(|start| start.told.len() != part.locals.len()) {
+        if start.is_some_and(|start| start.told.len() != view.locals.len()) {
             return Err(OpenReason::Taken); // By other ranks, which have not closed it.
         }
         let start = self.starts.remove(&id);
-        let group = Group::new(id, config, part, meant.replicated, start.as_ref());
+        let group = Group::new(view, start.as_ref());
         self.groups.insert(id, group);
         self.node.out.push(Effect::Begin { group: id });
         for peer in peers {
@@ -313,7 +309,7 @@ impl Machine {
         if !group.peers().all(|peer| self.node.is_linked(peer)) {
             return;
         }
-        group.stands = true;
+        group.open();
         let opening = self.openings.open.remove(&id);
         for rank in opening.into_iter().flat_map(|opening| opening.ranks) {
             self.answer_rank(id, rank, Ok(()));
@@ -396,7 +392,7 @@ impl Machine {
         let missing = |one: &Opening| {
             one.missing()
                 .into_iter()
-                .find(|rank| self.left.contains(rank))
+                .find(|rank| self.node.left.contains(rank))
         };
         let Some(rank) = self.openings.open.values().find_map(missing) else {
             return;

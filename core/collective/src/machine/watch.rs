@@ -1,26 +1,24 @@
-//! Time: heartbeats out, silence noticed, missing ranks named. Silence makes a suspect first and ends the epoch
-//! only much later; a rank that is late is named and never given up.
+//! Time: heartbeats out, silence noticed. Silence makes a suspect first and ends the epoch only much later.
 
 use std::time::Duration;
 
-use super::cause::Violation;
-use super::group::Group;
-use super::node::{Farewell, Node};
-use super::operation::{Operation, Stage};
-use super::{Broken, Effect, Frame, Machine, OpId};
+use super::Machine;
+use super::cause::Broken;
+use super::io::Effect;
+use super::node::{Leaving, Node};
 
 impl Machine {
     /// When [`super::Input::Tick`] is due.
     #[must_use]
     pub fn wake_at(&self) -> Duration {
         let node = &self.node;
-        if node.broken.is_some() || node.farewell == Farewell::Said {
+        if node.broken.is_some() || node.leaving == Leaving::Left {
             return Duration::MAX;
         }
         let timing = &node.config.timing;
-        // In one that does not stand here yet others may have begun, and nobody is asked for.
-        let standing = self.groups.values().filter(|group| group.stands);
-        let late = standing.filter_map(|group| Some(group.waiting()?.1.began + timing.late));
+        // In one that is not open here yet others may have begun, and nobody is asked for.
+        let open = self.groups.values().filter(|group| group.is_open());
+        let late = open.filter_map(|group| Some(group.waits_since()? + timing.late));
         let late = late.chain(self.openings.due(timing.late));
         late.min().unwrap_or(Duration::MAX).min(node.links_due())
     }
@@ -49,7 +47,7 @@ impl Node {
     /// When something about a link is due.
     pub(super) fn links_due(&self) -> Duration {
         let timing = &self.config.timing;
-        let links = self.links.values().filter(|link| !link.bye);
+        let links = self.links.values().filter(|link| !link.left);
         let due = links.map(|link| {
             let silence = if link.suspect {
                 timing.lost
@@ -64,7 +62,7 @@ impl Node {
     /// Looks after every link. Returns the peers that should hear something.
     pub(super) fn watch(&mut self) -> Vec<usize> {
         // What is heard and sent since then only puts it off.
-        if self.broken.is_some() || self.farewell == Farewell::Said || self.now < self.due {
+        if self.broken.is_some() || self.leaving == Leaving::Left || self.now < self.due {
             return Vec::new();
         }
         self.due = self.links_due();
@@ -79,7 +77,7 @@ impl Node {
 
     fn watch_link(&mut self, peer: usize) -> bool {
         let (now, timing) = (self.now, self.config.timing);
-        let Some(link) = self.links.get_mut(&peer).filter(|link| !link.bye) else {
+        let Some(link) = self.links.get_mut(&peer).filter(|link| !link.left) else {
             return false;
         };
         let silent = now.saturating_sub(link.heard);
@@ -93,81 +91,5 @@ impl Node {
             self.out.push(Effect::Suspect { peer, silent });
         }
         now >= link.sent + timing.heartbeat
-    }
-}
-
-impl Group {
-    /// Asks for ranks that keep others waiting.
-    pub(super) fn watch(&mut self, node: &mut Node) {
-        if node.broken.is_some() || node.farewell == Farewell::Said {
-            return;
-        }
-        let late = node.config.timing.late;
-        let due = self
-            .waiting()
-            .filter(|(_, operation)| node.now >= operation.began + late);
-        if let Some((id, _)) = due {
-            self.ask(node, id, None);
-        }
-    }
-
-    /// The oldest operation, if it waits for ranks here or below and nobody has asked for them.
-    fn waiting(&self) -> Option<(OpId, &Operation)> {
-        let oldest = self
-            .ops
-            .iter()
-            .find(|(_, operation)| operation.stage == Stage::Open)?;
-        let waits = |(_, operation): &(&OpId, &Operation)| {
-            !operation.asked && operation.served.is_none() && operation.halves[0].started == 0
-        };
-        Some(oldest)
-            .filter(waits)
-            .map(|(&id, operation)| (id, operation))
-    }
-
-    /// Names the local ranks that are missing and asks the others to do the same.
-    fn ask(&mut self, node: &mut Node, id: OpId, except: Option<usize>) {
-        let Some(operation) = self.ops.get_mut(&id) else {
-            return;
-        };
-        operation.asked = true;
-        let (group, op) = (self.id, id);
-        let ranks: Vec<usize> = operation
-            .missing()
-            .into_iter()
-            .map(|rank| self.part.locals[rank])
-            .collect();
-        if !ranks.is_empty() {
-            node.out.push(Effect::Late { group, op, ranks });
-        }
-        let peers: Vec<usize> = self.part.trees.trees[0]
-            .neighbours(self.part.node)
-            .collect();
-        for peer in peers.into_iter().filter(|&peer| Some(peer) != except) {
-            self.send(node, peer, Frame::Awaiting { group, op }, None);
-        }
-    }
-
-    pub(super) fn awaiting(
-        &mut self,
-        node: &mut Node,
-        peer: usize,
-        id: OpId,
-    ) -> Result<(), Violation> {
-        if !self.part.trees.trees[0]
-            .neighbours(self.part.node)
-            .any(|neighbour| neighbour == peer)
-        {
-            return Err(Violation::Direction);
-        }
-        if !self.is_live(id)? {
-            return Ok(());
-        }
-        self.hear_of(node, id);
-        let asked = self.ops.get(&id).is_none_or(|operation| operation.asked);
-        if !asked && node.broken.is_none() {
-            self.ask(node, id, Some(peer));
-        }
-        Ok(())
     }
 }

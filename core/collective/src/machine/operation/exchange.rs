@@ -1,14 +1,13 @@
 //! What the ranks of a node send and get in one operation in which each gets something of its own: the messages between
-//! pairs of ranks that it consists of. How messages travel is in `mail`.
+//! pairs of ranks that it consists of. How messages travel is in `p2p`.
 
 use std::collections::BTreeMap;
 
-use super::cause::Verdict;
-use super::group::Group;
-use super::message::{Incoming, Outgoing, Want};
-use super::node::Node;
-use super::operation::Stage;
-use super::{MessageId, OpId, Splits, Stream};
+use super::Operation;
+use crate::machine::cause::Verdict;
+use crate::machine::io::{MessageId, Splits, Stream};
+use crate::machine::p2p::Transfer;
+use crate::machine::view::GroupView;
 use crate::op::{Call, OpKind};
 
 /// How far it is on this node.
@@ -18,9 +17,9 @@ pub(super) struct Exchange {
     splits: BTreeMap<usize, Splits>,
     begun: bool,
     /// Messages from and to ranks here that are not over.
-    pub(super) left: u32,
+    left: u32,
     /// Two ranks that do not agree about what one sends the other.
-    pub(super) dispute: Option<Verdict>,
+    pub(super) mismatch: Option<Verdict>,
     /// Whether that was passed on to the parent.
     pub(super) is_refused: bool,
 }
@@ -31,6 +30,14 @@ impl Exchange {
         if splits != Splits::default() {
             self.splits.insert(rank, splits);
         }
+    }
+
+    pub(super) const fn message_over(&mut self) {
+        self.left -= 1;
+    }
+
+    pub(super) fn mismatch(&mut self, verdict: Verdict) {
+        self.mismatch.get_or_insert(verdict);
     }
 
     /// Whether all that ranks here send has left, and all that they get is in its place.
@@ -87,52 +94,36 @@ struct Parts {
     receive: Vec<(u32, u64)>,
 }
 
-impl Group {
-    /// All local ranks have called it alike and what they bring is there: their messages go out.
-    pub(super) fn begin_exchange(&mut self, node: &mut Node, id: OpId) {
-        let Some(operation) = self.ops.get_mut(&id) else {
-            return;
-        };
-        let plan = operation
-            .plan
-            .as_ref()
-            .filter(|_| operation.served.is_none());
-        let Some(call) = plan
-            .map(|plan| *plan.call())
-            .filter(|call| call.kind.exchanges())
-        else {
-            return;
-        };
-        if operation.exchange.begun || operation.stage != Stage::Open {
-            return;
+/// The messages of an operation that ranks here receive and send.
+pub(in crate::machine) struct Transfers {
+    pub(in crate::machine) receives: Vec<Transfer>,
+    pub(in crate::machine) sends: Vec<Transfer>,
+}
+
+impl Operation {
+    /// The messages go out when all local ranks have called it alike and what they bring is there: once.
+    pub(in crate::machine) fn begin_exchange(&mut self, view: &GroupView) -> Option<Transfers> {
+        let plan = self.plan.as_ref().filter(|_| !self.is_served());
+        let call = plan.map(|plan| *plan.call());
+        let call = call.filter(|call| call.kind.exchanges())?;
+        if self.exchange.begun || !self.is_open() {
+            return None;
         }
         let size = call.dtype.size() as u64;
-        let (world, first) = (
-            self.part.layout.whole(),
-            self.part.layout.ranks(self.part.node).start,
-        );
-        let parts: Vec<(usize, u32, Parts)> = (0..operation.brought.len())
+        let world = view.layout.whole();
+        let parts: Vec<(usize, u32, Parts)> = (0..self.brought.len())
             .map(|local| {
-                let rank = first + local as u32;
-                (
-                    local,
-                    rank,
-                    operation.exchange.parts(&call, local, rank, world),
-                )
+                let rank = view.rank(local);
+                (local, rank, self.exchange.parts(&call, local, rank, world))
             })
             .collect();
         let is_there = |(local, _, parts): &(usize, u32, Parts)| {
             let bytes: u64 = parts.send.iter().map(|(_, count)| count * size).sum();
-            operation.brought[*local].is_some_and(|brought| brought.ready >= bytes)
+            self.brought[*local].is_some_and(|brought| brought.ready >= bytes)
         };
         if !parts.iter().all(is_there) {
-            return;
+            return None;
         }
-        let messages = parts
-            .iter()
-            .map(|(.., parts)| parts.send.len() + parts.receive.len());
-        operation.exchange.left = messages.sum::<usize>() as u32;
-        operation.exchange.begun = true;
         let of_pair = |with, count| Call {
             kind: if let OpKind::AllToAll { .. } = call.kind {
                 OpKind::AllToAll { with: Some(with) }
@@ -146,28 +137,33 @@ impl Group {
             from,
             to,
             of: Stream::Operation,
-            number: id,
+            number: self.id,
         };
+        let (mut receives, mut sends) = (Vec::new(), Vec::new());
         for (local, rank, Parts { send, receive }) in parts {
             let mut offset = 0;
             for (other, count) in receive {
-                let bytes = count * size;
-                let call = of_pair(other, count);
-                let incoming = Incoming::new(id, local, offset, call, bytes, self.chunk_bytes);
-                self.expect(message(other, rank), incoming);
-                offset += bytes;
+                receives.push(Transfer {
+                    message: message(other, rank),
+                    rank: local,
+                    offset,
+                    call: of_pair(other, count),
+                });
+                offset += count * size;
             }
             let mut offset = 0;
             for (other, count) in send {
-                let want = Want {
+                sends.push(Transfer {
+                    message: message(rank, other),
+                    rank: local,
+                    offset,
                     call: of_pair(other, count),
-                    refused: None,
-                };
-                let bytes = count * size;
-                let outgoing = Outgoing::new(id, local, offset, want, bytes, self.chunk_bytes);
-                self.offer(node, message(rank, other), outgoing);
-                offset += bytes;
+                });
+                offset += count * size;
             }
         }
+        self.exchange.left = (receives.len() + sends.len()) as u32;
+        self.exchange.begun = true;
+        Some(Transfers { receives, sends })
     }
 }

@@ -1,0 +1,46 @@
+//! Which operations to try next. An input moves few operations on: those it speaks of, and one that waits for a send slot.
+//! To try all that are in flight each time would make a step of 46 layers cost the square of 46.
+
+use std::collections::BTreeSet;
+
+use super::io::OpId;
+
+/// Operations that may have become able to move.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReadyQueue {
+    /// Something was heard of them since they were tried.
+    ready: BTreeSet<OpId>,
+    /// They found no send slot of a tree.
+    starved: [BTreeSet<OpId>; 2],
+}
+
+impl ReadyQueue {
+    pub(super) fn mark_ready(&mut self, id: OpId) {
+        self.ready.insert(id);
+    }
+
+    pub(super) fn wait_for_slot(&mut self, id: OpId, tree: usize) {
+        self.starved[tree].insert(id);
+    }
+
+    /// Whether one has found no slot.
+    pub(super) fn wait_for_slots(&self) -> bool {
+        self.starved.iter().any(|starved| !starved.is_empty())
+    }
+
+    /// Takes the oldest. `has_slot`: whether an operation finds a send slot of a tree now.
+    pub(super) fn next(&mut self, has_slot: impl Fn(OpId, usize) -> bool) -> Option<OpId> {
+        // Where the oldest of the starved finds no slot, no later one does.
+        let fed = self.starved.iter().enumerate();
+        let fed = fed.filter_map(|(tree, starved)| {
+            let &id = starved.first()?;
+            has_slot(id, tree).then_some(id)
+        });
+        let next = fed.chain(self.ready.first().copied()).min()?;
+        self.ready.remove(&next);
+        for starved in &mut self.starved {
+            starved.remove(&next);
+        }
+        Some(next)
+    }
+}
