@@ -120,7 +120,7 @@ impl Engine {
     /// Part of a frame has come.
     fn hear_part(&mut self, peer: usize) {
         let now = self.now();
-        self.machine.hear(now, peer, &mut self.scratch);
+        self.machine.on_alive(now, peer, &mut self.scratch);
         self.take_up_effects(now);
     }
 

@@ -10,7 +10,7 @@
 //!   each of [`Machine::sends`], one input per rank and one result per operation, and where ranks get something of their
 //!   own one buffer for each of them.
 //! - Incoming `Up`, `Down` and `Data`: after the header ask [`Machine::place`], read the payload there, then hand in
-//!   [`Input::Frame`]. Every other frame is handed in at once. Where one takes long to come in, [`Machine::hear`] says that
+//!   [`Input::Frame`]. Every other frame is handed in at once. Where one takes long to come in, [`Machine::on_alive`] says that
 //!   its sender lives.
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
@@ -196,9 +196,9 @@ impl Machine {
 
     /// Part of a frame has come from a neighbour: it lives, however long the rest takes. What the machine is waiting for
     /// is not moved by it.
-    pub fn hear(&mut self, now: Duration, peer: usize, effects: &mut Vec<Effect>) {
+    pub fn on_alive(&mut self, now: Duration, peer: usize, effects: &mut Vec<Effect>) {
         self.node.pass_time(now);
-        self.node.hear(peer);
+        self.node.on_alive(peer);
         effects.append(&mut self.node.out);
     }
 

@@ -22,7 +22,7 @@ impl Machine {
             self.node.counters.stale_frames += 1;
             return;
         }
-        self.node.hear(peer);
+        self.node.on_alive(peer);
         if self.node.broken.is_some() {
             return;
         }

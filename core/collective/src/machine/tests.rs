@@ -406,7 +406,7 @@ fn a_neighbour_whose_frame_takes_long_to_come_in_is_no_suspect() {
         // A chunk for twice as long as silence may last.
         for at in 1..=80 {
             if hears {
-                machine.hear(at * step, 1, &mut effects);
+                machine.on_alive(at * step, 1, &mut effects);
             }
             machine.handle(at * step, Input::Tick, &mut effects);
         }

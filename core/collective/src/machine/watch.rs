@@ -34,7 +34,7 @@ impl Node {
         self.now = self.now.max(now);
     }
 
-    pub(super) fn hear(&mut self, peer: usize) {
+    pub(super) fn on_alive(&mut self, peer: usize) {
         let Some(link) = self.links.get_mut(&peer) else {
             return;
         };
