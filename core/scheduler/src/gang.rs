@@ -258,15 +258,12 @@ pub(crate) fn overdue<'a>(
     wake: &mut Wake,
 ) -> Option<Verdict<'a>> {
     let policy = ledger.policy();
-    // A gang that gets its pods and has them bound, one after the other, is not in anybody's way.
-    let moved = pods.iter().filter(|pod| pod.state != PodState::Running);
-    let moved = moved.map(|pod| pod.since).max().unwrap_or_default();
     let mut blocked = None;
     let refused_before = view.job.is_some_and(|job| job.status.refusals > 0);
     for pod in pods {
         let (since, patience, cause, node, what) = match &pod.state {
             PodState::Unbound => (
-                moved,
+                pod.since,
                 policy.bind_patience,
                 EndCause::NotBound,
                 Some(&pod.node),

@@ -20,7 +20,8 @@ pub struct Sights {
     nodes: BTreeMap<NodeName, NodeSight>,
     jobs: BTreeMap<JobKey, JobSight>,
     attempts: BTreeMap<(JobKey, u32), Timestamp>,
-    pods: BTreeMap<(JobKey, u32, u32), PodSight>,
+    /// By attempt and rank, of each job.
+    pods: BTreeMap<JobKey, BTreeMap<(u32, u32), PodSight>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -111,48 +112,57 @@ impl Sights {
         // The stock scheduler binds in the order of creation. As long as it binds what was created no
         // later than a pod, that pod is not overdue.
         let mut bound: Option<Timestamp> = None;
-        for pod in pods.iter_mut() {
-            let key = (pod.job.clone(), pod.attempt, pod.rank);
-            let step = step(pod);
-            let before = old.get(&key);
-            let mut sight = match before {
-                Some(before) => PodSight {
-                    since: if before.step == step {
-                        before.since
-                    } else {
-                        now
-                    },
-                    step,
-                    ..*before
-                },
-                None => PodSight {
-                    step,
-                    seen: now,
-                    since: now,
-                    leaving: None,
-                },
+        for of_job in pods.chunk_by_mut(|one, next| one.job == next.job) {
+            let Some(job) = of_job.first().map(|pod| pod.job.clone()) else {
+                continue;
             };
-            if before.is_some_and(|before| before.step == Step::Unbound) && step != Step::Unbound {
-                bound = Some(bound.map_or(sight.seen, |first| first.min(sight.seen)));
-            }
-            sight.leaving = pod.delete_by.map(|_| {
-                let over = now + pod.grace;
-                match sight.leaving {
-                    Some((grace, due)) if grace == pod.grace => (grace, due),
-                    Some((_, due)) => (pod.grace, due.min(over)),
-                    None => (pod.grace, over),
+            let old = old.get(&job);
+            let sights = self.pods.entry(job).or_default();
+            for pod in of_job {
+                let key = (pod.attempt, pod.rank);
+                let step = step(pod);
+                let before = old.and_then(|old| old.get(&key));
+                let mut sight = match before {
+                    Some(before) => PodSight {
+                        since: if before.step == step {
+                            before.since
+                        } else {
+                            now
+                        },
+                        step,
+                        ..*before
+                    },
+                    None => PodSight {
+                        step,
+                        seen: now,
+                        since: now,
+                        leaving: None,
+                    },
+                };
+                if before.is_some_and(|before| before.step == Step::Unbound)
+                    && step != Step::Unbound
+                {
+                    bound = Some(bound.map_or(sight.seen, |first| first.min(sight.seen)));
                 }
-            });
-            pod.delete_by = sight.leaving.map(|(_, due)| due);
-            pod.since = sight.since;
-            self.pods.insert(key, sight);
+                sight.leaving = pod.delete_by.map(|_| {
+                    let over = now + pod.grace;
+                    match sight.leaving {
+                        Some((grace, due)) if grace == pod.grace => (grace, due),
+                        Some((_, due)) => (pod.grace, due.min(over)),
+                        None => (pod.grace, over),
+                    }
+                });
+                pod.delete_by = sight.leaving.map(|(_, due)| due);
+                pod.since = sight.since;
+                sights.insert(key, sight);
+            }
         }
         let Some(bound) = bound else {
             return;
         };
         for pod in pods.iter_mut().filter(|pod| pod.state == PodState::Unbound) {
-            let key = (pod.job.clone(), pod.attempt, pod.rank);
-            if let Some(sight) = self.pods.get_mut(&key)
+            let sights = self.pods.get_mut(&pod.job);
+            if let Some(sight) = sights.and_then(|sights| sights.get_mut(&(pod.attempt, pod.rank)))
                 && sight.seen >= bound
             {
                 sight.since = now;

@@ -142,9 +142,10 @@ fn a_hundred_jobs_share_two_hundred_nodes() {
 
 #[test]
 fn a_big_job_is_not_starved_by_a_stream_of_small_ones() {
-    for_each_seed(5, |rng| {
+    for_each_seed(3, |rng| {
         let mut world = World::new(rng, nodes("a:8 b:4"));
-        for index in 0..400 {
+        // The last comes after the moment at which the big one has to have ended.
+        for index in 0..150 {
             let mut small = job(&format!("small-{index:03}"), 1);
             small.created = at(index * 4);
             let program = Program::trains(rng.range(30..90));
