@@ -99,7 +99,7 @@ const LEAVE_OUT: &str = "leave it out";
 const SET_CHECKPOINT: &str = "set spec.checkpoint instead";
 
 /// Variables that the operator sets, and what to do instead.
-const RESERVED: [(&str, &str); 15] = [
+const RESERVED: [(&str, &str); 16] = [
     ("FIREFLYER_JOB", LEAVE_OUT),
     ("FIREFLYER_NAMESPACE", LEAVE_OUT),
     ("FIREFLYER_ATTEMPT", LEAVE_OUT),
@@ -121,4 +121,8 @@ const RESERVED: [(&str, &str); 15] = [
     ("FIREFLYER_RESUME", LEAVE_OUT),
     ("FIREFLYER_LAST_CHECKPOINT", LEAVE_OUT),
     ("FIREFLYER_RUN_DIR", LEAVE_OUT),
+    (
+        "FIREFLYER_ON_PEER_LOSS",
+        "set spec.failurePolicy.onPeerLoss instead",
+    ),
 ];
