@@ -8,13 +8,14 @@ mod parts;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use ::cluster::paths;
 use ::cluster::prerequisites::{self, found};
 use anyhow::{Context as _, Result, bail};
 
+use crate::test::plan::Plan;
 use crate::{child, packages, report};
 use guest::Verdict;
 
@@ -22,8 +23,8 @@ use guest::Verdict;
 /// `#[ignore]` do: those need devices. To add a program, add its name.
 const PROGRAMS: [&str; 2] = ["rdma", "soft_roce"];
 
-/// Runs the tests whose names contain `filter`.
-pub(crate) fn run(filter: &str) -> Result<ExitCode> {
+/// Runs the tests that the plan chooses, of those whose names contain `filter`.
+pub(crate) fn run(plan: &Plan, filter: &str) -> Result<ExitCode> {
     if let Some(why) = cannot_run() {
         println!("test rdma ... not run: {why}");
         println!("0 passed, 0 failed, 1 skipped");
@@ -32,10 +33,16 @@ pub(crate) fn run(filter: &str) -> Result<ExitCode> {
     packages::install(&prerequisites::missing_for_rdma())?;
     let parts = parts::make()?;
     let programs = programs()?;
+    let mut tests = tests(&programs)?;
+    tests.retain(|(_, name)| name.contains(filter));
+    let choice = plan.choose("rdma", tests.iter().map(|(_, name)| name.clone()).collect());
+    println!("{}", plan.describe());
+    choice.print();
+    tests.retain(|(_, name)| choice.run.contains(name));
     let started = Instant::now();
     report::begin("guest");
     let folder = run_folder()?;
-    let ended = initramfs::pack(&parts, &programs, filter, &folder)
+    let ended = initramfs::pack(&parts, &programs, &tests, &folder)
         .and_then(|initramfs| guest::run(&parts.kernel, &initramfs, &folder));
     fs::remove_dir_all(&folder)
         .with_context(|| format!("failed to remove {}", folder.display()))?;
@@ -92,6 +99,21 @@ fn programs() -> Result<Vec<Program>> {
         bail!("cargo built none of the tests {}", PROGRAMS.join(", "));
     }
     Ok(programs)
+}
+
+/// The tests marked `#[ignore]` of the programs, each with its program.
+fn tests(programs: &[Program]) -> Result<Vec<(PathBuf, String)>> {
+    let mut tests = Vec::new();
+    for Program { path, .. } in programs.iter().filter(|program| program.is_test) {
+        let output = Command::new(path)
+            .args(["--ignored", "--list", "--format", "terse"])
+            .output()
+            .with_context(|| format!("failed to start {}", path.display()))?;
+        let list = String::from_utf8_lossy(&output.stdout).into_owned();
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        tests.extend(names.map(|name| (path.clone(), name.to_owned())));
+    }
+    Ok(tests)
 }
 
 /// A program that goes into the guest: a test, or one of its package that it starts.

@@ -1,9 +1,14 @@
 //! `cargo xtask test`: every tier that can run here, cheapest first, one line per stage and the sum of all
 //! tests at the end. What takes long and needs nothing of the others begins at once, beside them. What the stages do is in the verbs and crates that they call.
 
+mod change;
+pub(crate) mod classes;
 mod counts;
-mod ledger;
+pub(crate) mod ledger;
 mod made;
+pub(crate) mod plan;
+mod programs;
+pub(crate) mod scenarios;
 mod stage;
 mod times;
 mod watchdog;
@@ -23,6 +28,7 @@ use crate::args::{Args, Usage};
 use crate::{Verb, cluster, packages, rdma, report};
 use counts::Counts;
 use ledger::Row;
+use plan::Plan;
 use stage::Stage;
 use watchdog::Watchdog;
 
@@ -30,9 +36,13 @@ pub(crate) const VERB: Verb = Verb {
     name: "test",
     about: "runs all tests, cheapest first: rules, units, simulations, wire, images, real cluster",
     usage: "
-Usage: cargo xtask test [--only STAGE] [--filter NAME] [--record]
-       cargo xtask test --rdma [--filter NAME]
+Usage: cargo xtask test [--all | --base REV] [--only STAGE] [--filter NAME] [--record]
+       cargo xtask test --programs | --rdma | --scenarios [--all | --base REV] [--filter NAME]
        cargo xtask test --packages
+
+Of the stages unit, rdma and cluster run the tests that must always run, those that a change affects, and a share of the
+rest, which the number of commits turns over. A line `left out: ...` names each of the others. Where git knows no
+commit before this one, or not the whole history, all tests run.
 
 Stages, in order; `tools` begins with `tidy` and is waited for in its place:
   packages  the machine's own, installed where they are missing
@@ -44,9 +54,12 @@ Stages, in order; `tools` begins with `tidy` and is waited for in its place:
   images    container images, no engine       python   the wheel against real sidecars
   cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
+  --all          run all tests
+  --base REV     what has changed since the branch left REV, and not only since the commit before
   --only STAGE   run just this stage
-  --rdma         run just the stage rdma
-  --filter NAME  of the cluster's scenarios or the guest's tests, run those whose name contains NAME
+  --filter NAME  of the cluster's scenarios or the guest's tests, run all whose name contains NAME
+  --programs, --rdma, --scenarios
+                 what the stages unit, rdma and cluster run
   --packages     install what the machine lacks, run no test
   --record       add the times of the stages and of what took longest to docs/measurements/times.csv
 
@@ -63,13 +76,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(80 * 60);
 /// So many of what took longest are shown at the end.
 const SHOWN: usize = 15;
 
-/// The cluster of the scenarios.
-const SCENARIOS: &str = "e2e";
-
 /// The stage that all others wait for, the early ones too: apt-get works for one at a time.
 const PACKAGES: &str = "packages";
 
-fn stages(filter: &str) -> Result<Vec<Stage>> {
+/// `chosen` says which tests run, in words of the command line.
+fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
     let xtask = env::current_exe().context("failed to find this program's own path")?;
     let xtask = xtask.to_string_lossy().into_owned();
     let stage = |name, program: &str, words: &[&str]| Stage {
@@ -87,17 +98,15 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
     // What it measures is worth seeing.
     let shown = ["--", "--ignored", "--show-output"];
     let smoke = [&["test"][..], &lifecycle, &shown].concat();
-    // Not by package: the workspace's features are those that the unit tests were built with.
-    let run = ["run", "--bin", "scenarios", "--", "run"];
-    let options = ["--cluster", SCENARIOS, "--filter", filter];
+    let tests = |name, which| verb(name, &[&["test", which], chosen].concat());
     Ok(vec![
         verb(PACKAGES, &["test", "--packages"]),
         verb("tidy", &["tidy"]),
         verb("gen", &["gen", "--check"]),
         verb("lint", &["lint"]),
-        cargo("unit", &["test", "--workspace", "--no-fail-fast"]),
+        tests("unit", "--programs"),
         // Its programs are those that the unit tests were built with.
-        verb("rdma", &["test", "--rdma"]),
+        tests("rdma", "--rdma"),
         Stage {
             // Compilers of two languages share the cores better than either uses them alone.
             early: true,
@@ -113,8 +122,8 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
         verb("images", &["images"]),
         verb("python", &["python"]),
         Stage {
-            clusters: &[SCENARIOS],
-            ..cargo("cluster", &[&run[..], &options].concat())
+            clusters: &[scenarios::CLUSTER],
+            ..tests("cluster", "--scenarios")
         },
     ])
 }
@@ -122,18 +131,39 @@ fn stages(filter: &str) -> Result<Vec<Stage>> {
 fn run(mut args: Args) -> Result<ExitCode> {
     let only = args.option("--only")?;
     let filter = args.option("--filter")?.unwrap_or_default();
+    let base = args.option("--base")?;
+    let all = args.switch("--all");
     let packages = args.switch("--packages");
-    let in_guest = args.switch("--rdma");
+    let [of_cargo, of_guest, of_cluster] =
+        ["--programs", "--rdma", "--scenarios"].map(|name| args.switch(name));
     let record = args.switch("--record");
     args.finish()?;
-    if in_guest {
-        return rdma::run(&filter);
+    if all && base.is_some() {
+        return Err(Usage("--all and --base exclude each other".to_owned()).into());
+    }
+    // Who names tests wants them whatever has changed.
+    let plan = || Plan::new(all || !filter.is_empty(), base.as_deref());
+    if of_cargo {
+        return programs::run(&plan()?);
+    }
+    if of_guest {
+        return rdma::run(&plan()?, &filter);
+    }
+    if of_cluster {
+        return scenarios::run(&plan()?, &filter);
     }
     if packages {
         install_packages()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut stages = stages(&filter)?;
+    let plan = plan()?;
+    let mut chosen = vec!["--filter", &filter];
+    match &base {
+        Some(base) => chosen.extend(["--base", base]),
+        None if all => chosen.push("--all"),
+        None => {}
+    }
+    let mut stages = stages(&chosen)?;
     if let Some(only) = &only {
         stages.retain(|stage| stage.name == only);
         if stages.is_empty() {
@@ -148,6 +178,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         }
         Tools::can_build(&tools::of_tests(Engine::here()))?;
     }
+    println!("{}", plan.describe());
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
     let (lines, counts, times) = run_all(&stages, &watchdog);
@@ -162,6 +193,12 @@ fn run(mut args: Args) -> Result<ExitCode> {
     report::line("all", "", started.elapsed());
     if let Err(error) = ledger::keep(&times, record) {
         println!("xtask test: the times are not kept: {error:#}");
+    }
+    if counts.left_out > 0 {
+        println!(
+            "{} test programs, tests of the guest and scenarios were left out: `cargo xtask test --all` runs them",
+            counts.left_out
+        );
     }
     println!(
         "{} passed, {} failed, {} skipped",

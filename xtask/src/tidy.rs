@@ -2,7 +2,8 @@
 //! A rule is a function from files to findings; what the rules look at is in the modules below.
 
 mod bans;
-mod edges;
+mod classes;
+pub(crate) mod edges;
 mod invariants;
 mod licences;
 mod map;
@@ -31,6 +32,8 @@ Checks every file that git tracks or would track:
   - manifests carry the licence and take the workspace's lints; the chart's version is ours
   - dependencies have a licence of deny.toml's list, and none is banned there
   - each invariant of ARCHITECTURE.md has a test that names it, each folder a row of its map
+  - the table of test classes names what exists; what must always run names each invariant, and fits into
+    the budgets of the stages by docs/measurements/times.csv
   - each row of docs/protocol/traps.md and reliability.md names tests that exist, or says why not
 Files over 600 lines are listed; that alone is no error.",
     run,
@@ -92,7 +95,9 @@ fn check() -> anyhow::Result<Findings> {
     invariants::check(&files, &mut findings);
     traps::check(&files, &mut findings);
     map::check(&files, &mut findings);
-    edges::check(&edges::packages()?, &mut findings);
+    let packages = edges::packages()?;
+    edges::check(&packages, &mut findings);
+    classes::check(&files, &packages, classes::recorded, &mut findings);
     let deny = fs::read_to_string(root().join("deny.toml")).context("failed to read deny.toml")?;
     let licences = licences::licences()?;
     licences::check(&licences, &licences::allowed(&deny)?, &mut findings);

@@ -23,7 +23,7 @@ Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
        scenarios members KUBECONFIG
        scenarios crash KUBECONFIG OPERATOR [ARGUMENT...]
 
-  --filter NAME   run the scenarios whose name contains NAME
+  --filter NAME   run the scenarios whose name contains NAME, or one of several with commas between them
   --cluster NAME  use this name for the cluster (default e2e)
   --keep          use the cluster as it is when it is up, and leave it up afterwards";
 

@@ -81,27 +81,28 @@ macro_rules! scenario {
     };
 }
 
-/// Whether the name of any contains `filter`.
+/// Whether there is a scenario that [`picks`] takes.
 pub fn any(scenarios: &[Scenario], filter: &str) -> bool {
-    scenarios
-        .iter()
-        .any(|scenario| scenario.name.contains(filter))
+    scenarios.iter().any(|scenario| picks(filter, scenario))
 }
 
-/// Counts all scenarios whose name contains `filter` as not run, and says why.
+/// A filter is parts of names, with commas between them; one has to fit.
+fn picks(filter: &str, scenario: &Scenario) -> bool {
+    let mut parts = filter.split(',');
+    parts.any(|part| scenario.name.contains(part))
+}
+
+/// Counts all scenarios that `filter` picks as not run, and says why.
 pub fn skip(scenarios: &[Scenario], filter: &str, why: &str) -> Outcome {
-    let chosen = scenarios
-        .iter()
-        .filter(|scenario| scenario.name.contains(filter));
     let mut outcome = Outcome::default();
-    for scenario in chosen {
+    for scenario in scenarios.iter().filter(|scenario| picks(filter, scenario)) {
         println!("test {} ... not run: {why}", scenario.short_name());
         outcome.skipped += 1;
     }
     outcome
 }
 
-/// Runs all scenarios whose name contains `filter`.
+/// Runs all scenarios that `filter` picks.
 pub async fn run(
     client: Client,
     cluster: Arc<Cluster>,
@@ -114,7 +115,7 @@ pub async fn run(
     let mut outcome = Outcome::default();
     let mut chosen: Vec<Scenario> = scenarios
         .iter()
-        .filter(|scenario| scenario.name.contains(filter))
+        .filter(|scenario| picks(filter, scenario))
         .copied()
         .collect();
     // Shared ones first; the sort is stable, so the list's order says which is worth starting early.

@@ -44,28 +44,23 @@ for i in $nodes; do
 done
 echo "guest: ready"
 
-filter=$(cat /filter)
-for program in $(cat /tests); do
-  names=$("$program" --ignored --list --format terse | sed -n 's/: test$//p')
-  for name in $names; do
-    case $name in *"$filter"*) ;; *) continue ;; esac
-    # A test that was killed may have left a cable unplugged.
-    ip link set dev switch up
-    for i in $nodes; do
-      ip link set "p$i" up
-      until grep -q ACTIVE "/sys/class/infiniband/rxe$i/ports/1/state"; do usleep 10000; done
-    done
-    begun=$(cut -d. -f1 /proc/uptime)
-    timeout -s KILL 120 "$program" --ignored --exact "$name" --nocapture > /tmp/output 2>&1
-    status=$?
-    took=$(($(cut -d. -f1 /proc/uptime) - begun))
-    if [ "$status" = 0 ]; then
-      echo "test $name ... ok ($took s)"
-    else
-      sed 's/^/  | /' /tmp/output
-      echo "test $name ... FAILED (status $status, $took s)"
-    fi
+while read -r program name <&3; do
+  # A test that was killed may have left a cable unplugged.
+  ip link set dev switch up
+  for i in $nodes; do
+    ip link set "p$i" up
+    until grep -q ACTIVE "/sys/class/infiniband/rxe$i/ports/1/state"; do usleep 10000; done
   done
-done
+  begun=$(cut -d. -f1 /proc/uptime)
+  timeout -s KILL 120 "$program" --ignored --exact "$name" --nocapture > /tmp/output 2>&1 3<&-
+  status=$?
+  took=$(($(cut -d. -f1 /proc/uptime) - begun))
+  if [ "$status" = 0 ]; then
+    echo "test $name ... ok ($took s)"
+  else
+    sed 's/^/  | /' /tmp/output
+    echo "test $name ... FAILED (status $status, $took s)"
+  fi
+done 3< /tests
 echo "guest: end"
 poweroff -f

@@ -27,7 +27,7 @@ const PROVIDER_LIST: &str = "etc/libibverbs.d";
 pub(super) fn pack(
     parts: &Parts,
     programs: &[Program],
-    filter: &str,
+    tests: &[(PathBuf, String)],
     folder: &Path,
 ) -> Result<PathBuf> {
     let root = folder.join("root");
@@ -53,8 +53,7 @@ pub(super) fn pack(
         copy(&path, &root.join("sbin").join(tool))?;
         needed.extend(linked(&path)?);
     }
-    let mut list = String::new();
-    for Program { path, is_test } in programs {
+    for Program { path, .. } in programs {
         let place = below(&root, path);
         make(place.parent().unwrap_or(&root))?;
         // What debuggers need is most of it, and the guest has to read all.
@@ -62,9 +61,6 @@ pub(super) fn pack(
         strip.arg("--strip-debug").arg(path).arg("-o").arg(&place);
         command::run(&mut strip)?;
         needed.extend(linked(path)?);
-        if *is_test {
-            list.push_str(&format!("{}\n", path.display()));
-        }
     }
     // The loader itself is among them, at the path that programs name it by.
     for library in &needed {
@@ -87,8 +83,11 @@ pub(super) fn pack(
         copy(&library, &root.join(place).join(name))?;
     }
     write(&root.join(PROVIDER_LIST).join("rxe.driver"), "driver rxe\n")?;
-    write(&root.join("tests"), &list)?;
-    write(&root.join("filter"), filter)?;
+    let line = |(program, name): &(PathBuf, String)| format!("{} {name}\n", program.display());
+    write(
+        &root.join("tests"),
+        &tests.iter().map(line).collect::<String>(),
+    )?;
     write(&root.join("init"), INIT)?;
     fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))
         .context("failed to make the guest's init a program")?;

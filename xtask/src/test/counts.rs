@@ -3,12 +3,16 @@
 
 use std::ops::AddAssign;
 
+use super::plan::LEFT_OUT;
+
 /// Sum over all runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) not_run: u64,
+    /// Units that the plan does not run.
+    pub(super) left_out: u64,
 }
 
 /// Counts what a stage prints, line by line.
@@ -22,7 +26,9 @@ pub(super) struct Counter {
 
 impl Counter {
     pub(super) fn read(&mut self, line: &str) {
-        if let Some(sum) = closing(line) {
+        if line.starts_with(LEFT_OUT) {
+            self.ended.left_out += 1;
+        } else if let Some(sum) = closing(line) {
             self.ended += sum;
             self.under_way = Counts::default();
         } else if is_opening(line) {
@@ -96,6 +102,7 @@ impl AddAssign for Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.not_run += other.not_run;
+        self.left_out += other.left_out;
     }
 }
 
@@ -110,6 +117,7 @@ mod tests {
             passed,
             failed,
             not_run,
+            left_out: 0,
         };
         assert_eq!(counter.counts(), expected);
     }
@@ -163,6 +171,15 @@ mod tests {
             "test_d (test_gang.Gang.test_d) ... skipped 'no image'",
         ];
         check(&unittest, 1, 2, 1);
+    }
+
+    #[test]
+    fn units_that_are_left_out_are_counted_and_are_no_tests() {
+        let mut counter = Counter::default();
+        counter.read("left out: wire tests/fuzz/main.rs: its turn is in 2 commits");
+        counter.read("test a ... ok");
+        let counts = counter.counts();
+        assert_eq!((counts.left_out, counts.passed, counts.not_run), (1, 1, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! in `docs/measurements/times.csv`, so that a commit which makes the tests slower can be found.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -22,7 +23,7 @@ const HEADER: &str = "commit,date,cpu,cores,stage,program,seconds";
 /// The most programs that a recorded run adds beside its stages.
 const RECORDED: usize = 60;
 /// The row of a whole stage.
-const WHOLE: &str = "all";
+pub(crate) const WHOLE: &str = "all";
 
 /// What took time: a stage, or a program in it.
 #[derive(Clone, Debug)]
@@ -70,6 +71,26 @@ pub(super) fn slowest(rows: &[Row], count: usize) -> Vec<&Row> {
     });
     parts.truncate(count);
     parts
+}
+
+/// The seconds that each program of a stage took when it was last recorded.
+pub(crate) fn recorded(stage: &str) -> Result<BTreeMap<String, f64>> {
+    let text = fs::read_to_string(root().join(TABLE))
+        .with_context(|| format!("failed to read {TABLE}"))?;
+    Ok(read(&text, stage))
+}
+
+/// Later rows replace earlier ones; the row of the whole stage is one of them.
+fn read(table: &str, stage: &str) -> BTreeMap<String, f64> {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let [.., of, program, seconds] = cells[..] else {
+            return None;
+        };
+        let seconds = seconds.parse().ok()?;
+        (of == stage).then(|| (program.to_owned(), seconds))
+    };
+    table.lines().filter_map(row).collect()
 }
 
 /// Writes all times of this run, and adds them to the table when `record` says so.
@@ -177,6 +198,17 @@ mod tests {
         let rows = rows();
         let names: Vec<_> = slowest(&rows, 2).into_iter().map(Row::name).collect();
         assert_eq!(names, ["cluster: trains", "unit: a, b"]);
+    }
+
+    #[test]
+    fn the_last_time_that_was_recorded_counts() {
+        let table = format!(
+            "{}\na,d,c,2,unit,x,1.0\na,d,c,2,unit,all,9.0\na,d,c,2,rdma,x,7.0\nb,d,c,2,unit,x,2.5\n",
+            super::HEADER
+        );
+        let found = super::read(&table, "unit");
+        let expected = [("all".to_owned(), 9.0), ("x".to_owned(), 2.5)];
+        assert_eq!(found, expected.into());
     }
 
     #[test]

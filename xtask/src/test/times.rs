@@ -84,7 +84,13 @@ fn python(line: &str) -> Option<(String, f64)> {
 /// A line of `report::line`: `  trainer base                built      140.0 s`.
 fn step(line: &str) -> Option<(String, f64)> {
     let words: Vec<&str> = line.strip_prefix("  ")?.split_whitespace().collect();
-    let [name @ .., "built" | "installed" | "cached", time, "s"] = &words[..] else {
+    let [
+        name @ ..,
+        "built" | "installed" | "cached" | "done",
+        time,
+        "s",
+    ] = &words[..]
+    else {
         return None;
     };
     Some((name.join(" "), number(time)?))
@@ -191,10 +197,13 @@ mod tests {
             "  image operator                     …            30.0 s",
             "  image operator                     built        45.5 s",
             "  trainer base                       cached        0.0 s",
+            "  wire tests/fuzz/main.rs            done          3.5 s",
         ]);
-        assert_eq!(
-            found,
-            [row("image operator", 45.5), row("trainer base", 0.0)]
-        );
+        let expected = [
+            row("image operator", 45.5),
+            row("trainer base", 0.0),
+            row("wire tests/fuzz/main.rs", 3.5),
+        ];
+        assert_eq!(found, expected);
     }
 }

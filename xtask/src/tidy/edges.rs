@@ -5,6 +5,8 @@ use super::Findings;
 use crate::r#gen::root;
 use anyhow::{Context, bail};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 /// What a crate of ours may use of ours.
@@ -72,9 +74,41 @@ const LIGHT: [(&str, &[&str]); 2] = [
 
 /// A package of the workspace.
 #[derive(Debug)]
-pub(super) struct Package {
-    name: String,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// From the repository's root, with a slash at its end.
+    pub(crate) folder: String,
     dependencies: Vec<Dependency>,
+    tests: Vec<Target>,
+}
+
+/// What cargo makes a test program of.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// From the package's folder.
+    source: String,
+    integration: bool,
+}
+
+impl Package {
+    /// Its test programs, as the table of classes calls them.
+    pub(crate) fn units(&self) -> impl Iterator<Item = String> {
+        self.tests.iter().map(|target| self.unit(target))
+    }
+
+    pub(crate) fn unit(&self, target: &Target) -> String {
+        unit(&self.name, &target.source)
+    }
+
+    pub(crate) fn integration_tests(&self) -> impl Iterator<Item = &Target> {
+        self.tests.iter().filter(|target| target.integration)
+    }
+}
+
+/// A test program by its package, spelled as a crate, and its source.
+pub(crate) fn unit(package: &str, source: &str) -> String {
+    format!("{} {source}", package.replace('-', "_"))
 }
 
 #[derive(Debug)]
@@ -86,7 +120,7 @@ struct Dependency {
 }
 
 /// Asks cargo.
-pub(super) fn packages() -> anyhow::Result<Vec<Package>> {
+pub(crate) fn packages() -> anyhow::Result<Vec<Package>> {
     let output = Command::new(env!("CARGO"))
         .args([
             "metadata",
@@ -118,14 +152,59 @@ fn parse(metadata: &[u8]) -> anyhow::Result<Vec<Package>> {
         test: value["kind"] == "dev",
         features: list(&value["features"]).iter().map(text).collect(),
     };
+    let target = |folder: &str, value: &Value| Target {
+        name: text(&value["name"]),
+        source: text(&value["src_path"])
+            .strip_prefix(&format!("{}/{folder}", root().display()))
+            .unwrap_or_default()
+            .to_owned(),
+        integration: list(&value["kind"]).iter().any(|kind| kind == "test"),
+    };
+    let tests = |value: &Value| {
+        let folder = folder(&text(&value["manifest_path"]));
+        let targets = list(&value["targets"]);
+        let tested = targets.iter().filter(|target| target["test"] == true);
+        tested.map(|one| target(&folder, one)).collect()
+    };
     let package = |value: &Value| Package {
         name: text(&value["name"]),
+        folder: folder(&text(&value["manifest_path"])),
+        tests: tests(value),
         dependencies: list(&value["dependencies"])
             .iter()
             .map(dependency)
             .collect(),
     };
     Ok(list(&metadata["packages"]).iter().map(package).collect())
+}
+
+/// The folder of a manifest. Nothing for one that is elsewhere: all paths begin with that.
+fn folder(manifest: &str) -> String {
+    let path = Path::new(manifest).strip_prefix(root()).ok();
+    let folder = path.and_then(Path::parent);
+    folder.map_or_else(String::new, |folder| format!("{}/", folder.display()))
+}
+
+/// Of each package, as its programs are called, the folders whose files it is made of: its own and those of all that it
+/// uses, in tests too.
+pub(crate) fn folders(packages: &[Package]) -> BTreeMap<String, Vec<String>> {
+    let of = |name: &str| packages.iter().find(|package| package.name == name);
+    let all_of = |package: &Package| {
+        let (mut names, mut next) = (BTreeSet::new(), vec![package.name.as_str()]);
+        while let Some(name) = next.pop() {
+            let Some(package) = of(name).filter(|_| names.insert(name)) else {
+                continue;
+            };
+            let ours = package.dependencies.iter().filter(|used| used.ours);
+            next.extend(ours.map(|used| used.name.as_str()));
+        }
+        let folders = names.into_iter().filter_map(of);
+        folders.map(|package| package.folder.clone()).collect()
+    };
+    packages
+        .iter()
+        .map(|package| (package.name.replace('-', "_"), all_of(package)))
+        .collect()
 }
 
 pub(super) fn check(packages: &[Package], findings: &mut Findings) {
@@ -135,7 +214,10 @@ pub(super) fn check(packages: &[Package], findings: &mut Findings) {
             .find(|(package, _)| *package == name)
             .map(|(_, uses)| *uses)
     };
-    for Package { name, dependencies } in packages {
+    for Package {
+        name, dependencies, ..
+    } in packages
+    {
         let Some(allowed) = of(&EDGES, name) else {
             findings.errors.push(format!(
                 "{name}: a new crate needs its line in xtask/src/tidy/edges.rs"
@@ -185,7 +267,7 @@ fn from_outside(package: &str, dependency: &Dependency) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Findings, check, parse};
+    use super::{Findings, check, folders, packages, parse};
 
     fn errors(name: &str, dependencies: &str) -> Vec<String> {
         let metadata =
@@ -232,6 +314,25 @@ mod tests {
             errors("crds", r#"{"name":"kube","features":["derive"]}"#).len(),
             0
         );
+    }
+
+    #[test]
+    fn a_package_is_made_of_its_folder_and_of_those_below() {
+        let folders = folders(&packages().unwrap());
+        let sidecar = &folders["hfreduce_sidecar"];
+        for folder in [
+            "hfreduce-sidecar/",
+            "core/collective/",
+            "core/topology/",
+            "core/sim/",
+        ] {
+            assert!(
+                sidecar.iter().any(|one| one == folder),
+                "{folder} is not in {sidecar:?}"
+            );
+        }
+        assert!(!sidecar.iter().any(|one| one == "core/scheduler/"));
+        assert_eq!(folders["topology"], ["core/topology/"]);
     }
 
     #[test]

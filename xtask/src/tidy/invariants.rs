@@ -15,12 +15,7 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
             .push(format!("{DOCUMENT} is missing: it lists the invariants"));
         return;
     }
-    let lists = |file: &&File| file.path == DOCUMENT || file.path.starts_with(PROTOCOLS);
-    let listed: BTreeSet<String> = files
-        .iter()
-        .filter(lists)
-        .flat_map(|file| file.text.lines().filter_map(row))
-        .collect();
+    let listed = listed(files);
     if listed.is_empty() {
         findings.errors.push(format!(
             "{DOCUMENT} lists no invariant (rows like `| GANG-1 | …`)"
@@ -54,6 +49,16 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
     }
 }
 
+/// The IDs of all invariants.
+pub(super) fn listed(files: &[File]) -> BTreeSet<String> {
+    let lists = |file: &&File| file.path == DOCUMENT || file.path.starts_with(PROTOCOLS);
+    files
+        .iter()
+        .filter(lists)
+        .flat_map(|file| file.text.lines().filter_map(row))
+        .collect()
+}
+
 /// The ID of a table row `| GANG-1 | …`.
 fn row(line: &str) -> Option<String> {
     let id = line.strip_prefix("| ")?.split(" |").next()?;
@@ -66,7 +71,7 @@ fn row(line: &str) -> Option<String> {
 }
 
 /// The part of a file that is tests: all of a test file, else what follows `#[cfg(test)]`.
-fn tests(file: &File) -> Option<&str> {
+pub(super) fn tests(file: &File) -> Option<&str> {
     let whole = match file.extension() {
         "py" => file.path.contains("test"),
         "rs" => {
@@ -85,7 +90,7 @@ fn tests(file: &File) -> Option<&str> {
     (!file.path.starts_with("xtask/")).then(|| &file.text[start..])
 }
 
-fn names(text: &str, id: &str) -> bool {
+pub(super) fn names(text: &str, id: &str) -> bool {
     text.match_indices(id)
         .any(|(at, _)| !text[at + id.len()..].starts_with(|c: char| c.is_ascii_digit()))
 }

@@ -1,0 +1,220 @@
+//! Which tests run when, and how long the stages may take: one table. A unit is what `ledger` records: a test
+//! program, a scenario, a test of the guest. How a run chooses is in `plan`; `tidy` holds the table to the recorded times.
+
+use When::{Always, On};
+
+/// When a unit runs. `cargo xtask test --all` runs each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// In every run: each invariant at its cheapest tier, and one canary of each capability and tier.
+    Always,
+    /// When a file whose path begins with one of these has changed; otherwise in its turn.
+    On(&'static [&'static str]),
+}
+
+/// A stage and the limits on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stage {
+    pub(crate) name: &'static str,
+    /// What must always run may take this long.
+    pub(crate) budget: u32,
+    /// A unit that nothing affects runs once in so many commits; 0 when all of the stage always runs.
+    pub(crate) turns: usize,
+    /// A change of a file whose path begins with one of these affects all units.
+    pub(crate) all: &'static [&'static str],
+}
+
+/// A change of these affects every unit of every stage.
+pub(crate) const EVERYTHING: &[&str] = &[
+    ".cargo",
+    "Cargo.lock",
+    "Cargo.toml",
+    "rust-toolchain.toml",
+    "xtask/src/test",
+];
+
+/// The stages, in seconds: 55 minutes in all.
+pub(crate) const STAGES: &[Stage] = &[
+    whole("packages", 30),
+    whole("tidy", 30),
+    whole("gen", 30),
+    whole("lint", 300),
+    parts("unit", 750, 3, &[]),
+    parts("rdma", 120, 4, RDMA),
+    whole("tools", 480),
+    whole("chart", 30),
+    whole("smoke", 90),
+    whole("images", 480),
+    whole("python", 300),
+    parts("cluster", 660, 4, CLUSTER),
+];
+
+const fn whole(name: &'static str, budget: u32) -> Stage {
+    parts(name, budget, 0, &[])
+}
+
+const fn parts(
+    name: &'static str,
+    budget: u32,
+    turns: usize,
+    all: &'static [&'static str],
+) -> Stage {
+    Stage {
+        name,
+        budget,
+        turns,
+        all,
+    }
+}
+
+/// What only devices show: verbs, and who chooses them.
+const RDMA: &[&str] = &[
+    "hfreduce-sidecar/src/meet",
+    "hfreduce-sidecar/tests/gang",
+    "hfreduce-sidecar/tests/soft_roce.rs",
+    "wire/src/transport",
+    "wire/src/verbs",
+    "wire/tests/rdma",
+    "xtask/src/rdma",
+];
+
+const CLUSTER: &[&str] = &[
+    "e2e/cluster",
+    "e2e/fixtures",
+    "e2e/scenarios/Cargo.toml",
+    "e2e/scenarios/src/context.rs",
+    "e2e/scenarios/src/jobs.rs",
+    "e2e/scenarios/src/main.rs",
+    "e2e/scenarios/src/runner.rs",
+    "e2e/tools",
+    "xtask/src/images",
+];
+
+/// Stage, how the unit's name begins, when. The longest beginning counts. Of a test program without a row, and beside its
+/// row's paths, its package and the packages below that are what affects it.
+pub(crate) const UNITS: &[(&str, &str, When)] = &[
+    // The core's units and simulations hold most invariants, in seconds.
+    ("unit", "topology ", Always),
+    ("unit", "scheduler ", Always),
+    ("unit", "collective ", Always),
+    ("unit", "sim ", Always),
+    ("unit", "collective tests/instruction_sets.rs", On(&[])),
+    ("unit", "operator src/lib.rs", Always),
+    ("unit", "wire src/lib.rs", Always),
+    ("unit", "crds ", Always),
+    // One canary of what the sidecar does with processes, and of what others do.
+    ("unit", "hfreduce_sidecar src/lib.rs", Always),
+    ("unit", "hfreduce_sidecar tests/collectives.rs", Always),
+    ("unit", "hfreduce_sidecar tests/groups.rs", Always),
+    ("unit", "hfreduce_sidecar tests/namespaces/main.rs", Always),
+    ("unit", "hfreduce_sidecar tests/rendezvous.rs", Always),
+    ("unit", "hfreduce_sidecar tests/shrink.rs", Always),
+    ("unit", "hfreduce_sidecar tests/verbs.rs", Always),
+    ("unit", "launcher ", Always),
+    ("unit", "device_plugin ", On(&["e2e/fixtures"])),
+    ("unit", "device_plugin tests/kubelet.rs", Always),
+    ("unit", "xtask ", On(&["core", "docs"])),
+    ("rdma", "links_carry_payload_both_ways", Always),
+    ("rdma", "a_sidecar_that_is_killed_is_named", Always),
+    ("rdma", "", On(&[])),
+    ("cluster", "training::", On(TRAINING)),
+    ("cluster", "training::digits_reach_accuracy", Always),
+    ("cluster", "lifecycle::", On(JOBS)),
+    ("cluster", "lifecycle::suspended_job_saves", Always),
+    ("cluster", "lifecycle::gang_that_cannot_fit", Always),
+    ("cluster", "faults::", On(JOBS)),
+    ("cluster", "faults::dead_rank_restarts", Always),
+    ("cluster", "faults::killed_node_is_replaced", Always),
+    ("cluster", "forged::", On(API)),
+    ("cluster", "forged::nobody_else_decides", Always),
+    ("cluster", "devices::", On(DEVICES)),
+    ("cluster", "devices::trainer_sees_the_devices", Always),
+    ("cluster", "api::", On(API)),
+    ("cluster", "api::every_refusal", Always),
+    ("cluster", "survival::", On(JOBS)),
+    ("cluster", "shrink::", On(SHRINK)),
+    ("cluster", "shrink::of_a_partition", Always),
+    ("cluster", "upgrade::", On(API)),
+    ("cluster", "upgrade::chart_upgrade", Always),
+    ("cluster", "scale::", On(JOBS)),
+    ("cluster", "scale::hundred_jobs", Always),
+];
+
+const TRAINING: &[&str] = &[
+    "core/collective/src",
+    "e2e/scenarios/src/scenario/training.rs",
+    "examples",
+    "hfreduce-sidecar/src",
+    "launcher/src",
+    "python/fireflyer",
+    "python/src",
+    "wire/src",
+];
+
+const JOBS: &[&str] = &[
+    "core/scheduler/src",
+    "crds/src",
+    "daemon/src",
+    "e2e/scenarios/src/member.rs",
+    "e2e/scenarios/src/scenario",
+    "launcher/src",
+    "operator/src",
+];
+
+const API: &[&str] = &[
+    "crds",
+    "e2e/scenarios/src/crash.rs",
+    "e2e/scenarios/src/scenario",
+    "helm/fireflyer",
+    "operator/src/training_job",
+];
+
+const DEVICES: &[&str] = &[
+    "core/topology/src",
+    "device-plugin/src",
+    "e2e/scenarios/src/scenario/devices.rs",
+    "operator/src/training_job/pod",
+];
+
+const SHRINK: &[&str] = &[
+    "core/collective/src/machine",
+    "core/collective/src/membership",
+    "core/scheduler/src/shrink.rs",
+    "e2e/scenarios/src/scenario/shrink.rs",
+    "hfreduce-sidecar/src",
+    "operator/src/rendezvous",
+];
+
+/// The row of a unit.
+pub(crate) fn when(stage: &str, unit: &str) -> Option<When> {
+    UNITS
+        .iter()
+        .filter(|(of, beginning, _)| *of == stage && unit.starts_with(beginning))
+        .max_by_key(|(_, beginning, _)| beginning.len())
+        .map(|(_, _, when)| *when)
+}
+
+/// The limits on a stage.
+pub(crate) fn stage(name: &str) -> Option<&'static Stage> {
+    STAGES.iter().find(|stage| stage.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{STAGES, When, when};
+
+    #[test]
+    fn the_longest_beginning_counts() {
+        assert_eq!(when("unit", "collective src/lib.rs"), Some(When::Always));
+        let rotating = when("unit", "collective tests/instruction_sets.rs");
+        assert_eq!(rotating, Some(When::On(&[])));
+        assert_eq!(when("unit", "cluster tests/lifecycle.rs"), None);
+        assert_eq!(when("smoke", "collective src/lib.rs"), None);
+    }
+
+    #[test]
+    fn all_budgets_together_are_at_most_55_minutes() {
+        let sum: u32 = STAGES.iter().map(|stage| stage.budget).sum();
+        assert!(sum <= 55 * 60, "{sum} s");
+    }
+}

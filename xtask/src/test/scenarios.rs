@@ -1,0 +1,67 @@
+//! `cargo xtask test --scenarios`: hands those scenarios that the plan chooses to the program that runs them. Their names
+//! stand in that program's source: it is built only when its turn has come.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::plan::Plan;
+use crate::child;
+use crate::r#gen::root;
+
+/// The cluster of the scenarios.
+pub(super) const CLUSTER: &str = "e2e";
+/// Where all scenarios are listed, from the repository's root.
+const LIST: &str = "e2e/scenarios/src/scenario.rs";
+
+pub(super) fn run(plan: &Plan, filter: &str) -> Result<ExitCode> {
+    let text =
+        fs::read_to_string(root().join(LIST)).with_context(|| format!("failed to read {LIST}"))?;
+    let mut names = names(&text);
+    names.retain(|name| name.contains(filter));
+    if names.is_empty() {
+        bail!("there is no scenario whose name contains {filter:?}");
+    }
+    let choice = plan.choose("cluster", names);
+    println!("{}", plan.describe());
+    choice.print();
+    // The runner knows them without their modules, too.
+    let short = |name: &String| name.rsplit("::").next().unwrap_or(name).to_owned();
+    let filter: Vec<String> = choice.run.iter().map(short).collect();
+    // Not by package: the workspace's features are those that the unit tests were built with.
+    let status = child::command("cargo")
+        .args(["run", "--bin", "scenarios", "--", "run"])
+        .args(["--cluster", CLUSTER, "--filter", &filter.join(",")])
+        .current_dir(root())
+        .status()
+        .context("failed to start cargo")?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// `module::name` of each `scenario!(needs, module::name)`.
+pub(crate) fn names(text: &str) -> Vec<String> {
+    let calls = text.split("scenario!(").skip(1);
+    let name = |call: &str| {
+        let mut words = call.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+        let found = words
+            .find(|word| word.contains("::") && word.starts_with(|c: char| c.is_ascii_lowercase()));
+        found.map(str::to_owned)
+    };
+    calls.filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn scenarios_are_found_in_one_line_and_in_several() {
+        let text = "use a::b;\nscenario!(Needs::Nodes(2), api::one),\nscenario!(\n    Needs::Everything,\n    scale::two\n),";
+        assert_eq!(names(text), ["api::one", "scale::two"]);
+    }
+}
