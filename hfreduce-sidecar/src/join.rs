@@ -420,7 +420,7 @@ mod tests {
             transport: Preference::Tcp,
             ..Options::new(PathBuf::new())
         };
-        let meeting = Meeting::open(rank, &options).unwrap();
+        let meeting = Meeting::open(&options);
         Door::open(listener, credentials, meeting, metrics).unwrap()
     }
 

@@ -1,66 +1,41 @@
-//! How two neighbours that are connected and know each other go on: through memory that they share, where both run
-//! on one machine and see the same files, else over RDMA, where both have it and reach each other by it, else over the
-//! connection itself. Each side says over the connection what it can; they try, and both do what came out.
-//!
-//! That two sidecars are on one machine is shown by one reaching the other's socket with a token that came over
-//! the authenticated connection: paths and even boot ids are alike in pods that share nothing.
+//! How two neighbours that are connected and know each other go on: over RDMA, where both have it and reach each other
+//! by it, else over the connection itself. Each side says over the connection what it can; they try, and both do what
+//! came out.
 
 mod rdma;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
-use wire::attach::{self, Channel, Listener};
-use wire::transport::shared::Opening;
 use wire::transport::{self, Tcp, Transport, tcp};
 
-use crate::introduce::{HANDSHAKE_LIMIT, limit, nonce};
+use crate::introduce::{HANDSHAKE_LIMIT, limit};
 use crate::member::Options;
 use rdma::Capability;
 pub use rdma::Rdma;
 
-/// The socket in the run directory where neighbours of the same machine meet.
-const SOCKET: &str = "neighbours.sock";
-/// Longest offer: a path and a token.
+/// Longest offer: several times what an offer of ours takes.
 const OFFER_LIMIT_BYTES: usize = 1 << 10;
-/// Neighbours that have knocked and are not expected yet: ten at most are ours.
-const EARLY_LIMIT: usize = 32;
 
 /// How neighbours are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preference {
-    /// Through shared memory where both run on one machine, else over RDMA where both have it, else over TCP.
+    /// Over RDMA where both have it, else over TCP.
     #[default]
     Auto,
     /// Over TCP always.
     Tcp,
-    /// Through shared memory where both run on one machine, else over TCP.
-    Shared,
-    /// Over RDMA where both have it, even on one machine, else over TCP.
+    /// As `auto`; a node without RDMA warns.
     Verbs,
 }
 
 impl Preference {
-    const fn shares_memory(self) -> bool {
-        match self {
-            Self::Auto | Self::Shared => true,
-            Self::Tcp | Self::Verbs => false,
-        }
-    }
-
     pub(crate) const fn uses_rdma(self) -> bool {
         match self {
             Self::Auto | Self::Verbs => true,
-            Self::Tcp | Self::Shared => false,
+            Self::Tcp => false,
         }
     }
 }
@@ -112,46 +87,24 @@ pub enum Error {
     /// An offer that is too long.
     #[error("failed to read a neighbour's offer of transports: it has {0} bytes")]
     Length(usize),
-    /// Shared memory or RDMA could not be set up.
+    /// RDMA could not be set up.
     #[error("failed to set up a link with a neighbour")]
     Transport(#[from] transport::Error),
-    /// The socket could not be made.
-    #[error(transparent)]
-    Socket(#[from] attach::Error),
     /// One side insists on checksums, the other has none.
     #[error("failed to agree on checksums: this node has --checksum on, the neighbour has it off")]
     Checksum,
-    /// The other side did not finish.
-    #[error("failed to set up shared memory with a neighbour: it did not answer in time")]
-    Late,
 }
 
 /// What a side can do.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Offer {
-    /// Where it listens for neighbours on its machine, and what they have to say there.
-    #[serde(default)]
-    shared: Option<Spot>,
     /// What its RDMA device speaks.
     #[serde(default)]
     rdma: Option<Capability>,
     /// Whether it wants checksums of payload over TCP.
     #[serde(default)]
     checksum: Wish,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Spot {
-    path: PathBuf,
-    token: String,
-}
-
-/// What is said at that place.
-#[derive(Debug, Serialize, Deserialize)]
-struct Knock {
-    rank: u32,
-    token: String,
 }
 
 /// Which side this is.
@@ -163,11 +116,9 @@ pub(crate) enum Side {
     Answered,
 }
 
-/// Where neighbours of the same machine are met.
+/// What this node can agree on with its neighbours.
 #[derive(Debug)]
 pub struct Meeting {
-    rank: u32,
-    here: Option<Here>,
     /// The device, or why there is none.
     rdma: Result<rdma::Device, String>,
     /// The traffic class of data packets.
@@ -175,38 +126,10 @@ pub struct Meeting {
     checksum: Checksum,
 }
 
-struct Here {
-    spot: Spot,
-    listener: Listener,
-    /// Who has knocked before it was expected.
-    early: Mutex<BTreeMap<u32, Channel>>,
-}
-
-/// Without the token.
-impl fmt::Debug for Here {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Here")
-            .field("path", &self.spot.path)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Meeting {
-    /// Prepares for the neighbours of node `rank`: a place in its run directory, and its RDMA device.
-    pub fn open(rank: u32, options: &Options) -> Result<Self, Error> {
+    /// Prepares for the neighbours of this node: opens its RDMA device.
+    pub fn open(options: &Options) -> Self {
         let preference = options.transport;
-        let here = if preference.shares_memory() {
-            let path = std::path::absolute(&options.run_dir)?.join(SOCKET);
-            let listener = Listener::bind(&path)?;
-            let token = nonce()?.iter().map(|byte| format!("{byte:02x}")).collect();
-            Some(Here {
-                spot: Spot { path, token },
-                listener,
-                early: Mutex::default(),
-            })
-        } else {
-            None
-        };
         let rdma = if preference.uses_rdma() {
             rdma::Device::open(options).map_err(|error| error.to_string())
         } else {
@@ -217,13 +140,11 @@ impl Meeting {
             Err(reason) if preference == Preference::Verbs => warn!(reason, "RDMA is off"),
             Err(reason) => info!(reason, "RDMA is off"),
         }
-        Ok(Self {
-            rank,
-            here,
+        Self {
             rdma,
             traffic_class: options.traffic_class,
             checksum: options.checksum,
-        })
+        }
     }
 
     /// Lets go of memory that the RDMA device keeps and nobody else does.
@@ -249,23 +170,12 @@ impl Meeting {
         side: Side,
     ) -> Result<Box<dyn Transport>, Error> {
         limit(&stream, Some(HANDSHAKE_LIMIT))?;
-        let here = self.here.as_ref();
         let ours = Offer {
-            shared: here.map(|here| here.spot.clone()),
             rdma: self.rdma.as_ref().ok().map(rdma::Device::capability),
             checksum: self.checksum.wish(&stream)?,
         };
         say(&mut stream, &ours)?;
         let theirs = hear(&mut stream)?;
-        let channel = match (here, theirs.shared, side) {
-            (Some(_), Some(spot), Side::Dialled) => self.knock(&mut stream, &spot)?,
-            (Some(here), Some(_), Side::Answered) => here.answer(&mut stream, peer)?,
-            (None, _, _) | (_, None, _) => None,
-        };
-        if let Some(channel) = channel {
-            limit(&stream, None)?;
-            return finish(Opening::new(channel)?);
-        }
         let opening = match (&self.rdma, theirs.rdma) {
             (Ok(device), Some(capability)) => device.agree(&mut stream, peer, capability, side)?,
             (Ok(_), None) => {
@@ -295,53 +205,6 @@ impl Meeting {
         info!(node = peer, checksums = has_sums, "TCP with this neighbour");
         Ok(Box::new(Tcp::new(stream, has_sums)?))
     }
-
-    /// Tries to reach the neighbour on this machine, and hears whether it agrees.
-    fn knock(&self, stream: &mut TcpStream, spot: &Spot) -> Result<Option<Channel>, Error> {
-        let knock = Knock {
-            rank: self.rank,
-            token: spot.token.clone(),
-        };
-        let channel = Channel::connect(&spot.path)
-            .and_then(|channel| channel.send(&knock, &[]).map(|()| channel))
-            .ok();
-        stream.write_all(&[u8::from(channel.is_some())])?;
-        let mut agreed = [0];
-        stream.read_exact(&mut agreed)?;
-        Ok(channel.filter(|_| agreed == [1]))
-    }
-}
-
-impl Here {
-    /// Finds the neighbour that says it has knocked, and says whether it is here.
-    fn answer(&self, stream: &mut TcpStream, peer: u32) -> Result<Option<Channel>, Error> {
-        let mut tried = [0];
-        stream.read_exact(&mut tried)?;
-        let channel = match tried {
-            [1] => self.expect(peer),
-            _ => None,
-        };
-        stream.write_all(&[u8::from(channel.is_some())])?;
-        Ok(channel)
-    }
-
-    /// The neighbour's knock, which was here before it said that it has knocked, unless it went to somebody else. A process
-    /// that has knocked before and ended may have left others: the last one counts.
-    fn expect(&self, peer: u32) -> Option<Channel> {
-        let start = Instant::now();
-        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
-        while start.elapsed() < HANDSHAKE_LIMIT
-            && let Ok(Some(channel)) = self.listener.accept()
-        {
-            let knock = channel.receive::<Knock>().ok().flatten();
-            if let Some(knock) = knock.filter(|knock| knock.token == self.spot.token)
-                && (early.len() < EARLY_LIMIT || early.contains_key(&knock.rank))
-            {
-                early.insert(knock.rank, channel);
-            }
-        }
-        early.remove(&peer)
-    }
 }
 
 fn say(stream: &mut TcpStream, offer: &Offer) -> Result<(), Error> {
@@ -362,29 +225,3 @@ fn hear(stream: &mut TcpStream) -> Result<Offer, Error> {
     stream.read_exact(&mut words)?;
     Ok(serde_json::from_slice(&words)?)
 }
-
-/// Waits for the other side's mailbox.
-fn finish(mut opening: Opening) -> Result<Box<dyn Transport>, Error> {
-    let start = Instant::now();
-    loop {
-        match opening.finish()? {
-            Ok(link) => return Ok(Box::new(link)),
-            Err(unfinished) => opening = unfinished,
-        }
-        let left = HANDSHAKE_LIMIT.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return Err(Error::Late);
-        }
-        wait(&opening, left);
-    }
-}
-
-/// Waits until there may be something to read, for a second at most.
-fn wait(source: &impl AsFd, limit: Duration) {
-    let limit = Timespec::try_from(limit.min(Duration::from_secs(1))).ok();
-    let mut fds = [PollFd::new(source, PollFlags::IN)];
-    rustix::event::poll(&mut fds, limit.as_ref()).ok();
-}
-
-#[cfg(test)]
-mod tests;

@@ -2,14 +2,13 @@
 //! slots of the tree edges. Owns bounds: a region is looked up and checked each time, so a wrong one, or one that
 //! is in use otherwise, is an error and never another buffer's bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
 use wire::block::{Block, Reading, Writing};
 use wire::home::Home;
 use wire::segment::{self, Segment, Writers};
-use wire::transport::Lent;
 
 use crate::background::Background;
 use crate::pool::{Pool, PoolError, ResultBlock, Wanted};
@@ -41,7 +40,7 @@ pub struct Input {
 struct Slots {
     /// One after another; none where the link lends everything.
     block: Option<Arc<Block>>,
-    lent: Vec<Option<Lent>>,
+    lent: Vec<Option<Reading>>,
 }
 
 /// What memory is needed.
@@ -69,8 +68,6 @@ pub struct Memory {
     owns: BTreeMap<(GroupId, OpId, usize), ResultBlock>,
     receive: BTreeMap<(GroupId, usize, u8), Slots>,
     send: BTreeMap<(GroupId, u8), Slots>,
-    /// Chunks of results, by their first byte, that lie in the memory of a child already.
-    answered: BTreeSet<(GroupId, OpId, u64, usize)>,
     pool: Pool,
 }
 
@@ -85,7 +82,6 @@ impl Memory {
             owns: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: BTreeMap::new(),
-            answered: BTreeSet::new(),
             pool: Pool::new(limit_bytes, home),
         }
     }
@@ -94,7 +90,6 @@ impl Memory {
     pub fn set_edges(&mut self, sizes: &Sizes) -> Result<(), segment::Error> {
         self.receive.clear();
         self.send.clear();
-        self.answered.clear();
         self.chunk_bytes = sizes.chunk_bytes as usize;
         self.add_edges(WORLD, sizes)
     }
@@ -147,64 +142,11 @@ impl Memory {
     }
 
     /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
-    pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Lent) {
+    pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Reading) {
         let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
             *place = Some(lent);
         }
-    }
-
-    /// Where the children whose parts are read want what becomes of them, and who they are: if it becomes a result.
-    pub fn take_answers<'a>(
-        &mut self,
-        parts: impl Iterator<Item = &'a Region>,
-        destination: &Region,
-    ) -> Vec<(usize, Writing)> {
-        let Buffer::Result { .. } = destination.buffer else {
-            return Vec::new();
-        };
-        let answers = parts.filter_map(|part| {
-            let Buffer::Receive {
-                group,
-                peer,
-                tree,
-                slot,
-            } = part.buffer
-            else {
-                return None;
-            };
-            let slots = self.receive.get_mut(&(group, peer, tree))?;
-            let lent = slots.lent.get_mut(usize::from(slot))?.as_mut()?;
-            let fits = |answer: &Writing| answer.len() as u64 == destination.bytes;
-            Some((peer, lent.answer.take().filter(fits)?))
-        });
-        answers.collect()
-    }
-
-    /// What lies in a region of a result now lies in a child's memory as well.
-    pub fn note_answer(&mut self, peer: usize, region: &Region) {
-        if let Buffer::Result { group, op } = region.buffer {
-            self.answered.insert((group, op, region.offset, peer));
-        }
-    }
-
-    /// Whether it does. Asked once.
-    pub fn has_answered(&mut self, peer: usize, region: &Region) -> bool {
-        let Buffer::Result { group, op } = region.buffer else {
-            return false;
-        };
-        self.answered.remove(&(group, op, region.offset, peer))
-    }
-
-    /// Puts other segments in place of those of results that somebody may still write to. An operation that is
-    /// complete has none: its last answers were waited for.
-    pub fn replace_forsaken(&mut self) -> Result<(), PoolError> {
-        let results = self.results.values_mut();
-        let forsaken = results.filter(|result| result.block.is_forsaken());
-        for result in forsaken {
-            self.pool.replace(result)?;
-        }
-        Ok(())
     }
 
     /// What was lent for a receive slot is not read any more.
@@ -286,11 +228,6 @@ impl Memory {
         for result in self.results.remove(&(group, op)).into_iter().chain(owns) {
             self.pool.put_back(result);
         }
-        // There are none but of one that has failed.
-        let answered = (group, op, 0, 0)..=(group, op, u64::MAX, usize::MAX);
-        while let Some(&chunk) = self.answered.range(answered.clone()).next() {
-            self.answered.remove(&chunk);
-        }
     }
 
     /// Numbers of result segments that are gone since the last time.
@@ -319,7 +256,7 @@ impl Memory {
         if let Some(lent) = lent {
             let (start, length) = extent(region).ok_or(wrong)?;
             let end = start.checked_add(length).ok_or(wrong)?;
-            return lent.bytes.part(start..end).ok_or(wrong);
+            return lent.part(start..end).ok_or(wrong);
         }
         let (block, start, end) = self.find(region).ok_or(wrong)?;
         block.read(start..end).map_err(|_| wrong)
@@ -486,7 +423,7 @@ mod tests {
         let theirs = region(RESULT, 10, 3);
         memory.write(&theirs).unwrap().copy_from_slice(b"abc");
         let lent = memory.read(&theirs).unwrap();
-        memory.borrow((WORLD, 2, 0), 1, lent.into());
+        memory.borrow((WORLD, 2, 0), 1, lent);
         let (all, part, more) = (
             region(slot(2, 1), 0, 3),
             region(slot(2, 1), 1, 2),

@@ -25,7 +25,7 @@ use crate::engine::{self, Command, Engine, Epoch, Notice};
 use crate::follow::Follower;
 use crate::inspect::{Inspector, Snapshots};
 use crate::join::Door;
-use crate::meet::{self, Meeting};
+use crate::meet::Meeting;
 use crate::member::{Member, Options, Source};
 use crate::metrics::Metrics;
 use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
@@ -72,9 +72,6 @@ pub enum Error {
     /// The socket of the local processes could not be made.
     #[error(transparent)]
     Socket(#[from] attach::Error),
-    /// There is no place to meet neighbours of the same machine.
-    #[error("failed to prepare for neighbours of the same machine")]
-    Meet(#[from] meet::Error),
     /// What it had done is more than the operator hears. Without its memory it says less.
     #[error(
         "failed to say how far this node is: close groups that are not used any more, or wait for operations sooner"
@@ -136,7 +133,7 @@ impl Node {
         };
         let (inspector, snapshots) = Inspector::new();
         let credentials = member.credentials();
-        let meeting = Meeting::open(member.rank, &options)?;
+        let meeting = Meeting::open(&options);
         let door =
             Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
                 Error::System {

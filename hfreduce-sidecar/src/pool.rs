@@ -122,7 +122,7 @@ impl Pool {
         if let Some(idle) = self.find(bytes)? {
             return Ok(idle);
         }
-        let (name, writers) = (NAME, Writers::UntilSealed);
+        let (name, writers) = (NAME, Writers::Creator);
         let segment = Segment::create_untouched(name, bytes, writers, &self.home)?;
         self.held_bytes += segment.len();
         Ok(self.number(segment))
@@ -151,7 +151,7 @@ impl Pool {
             return Ok(idle);
         }
         let home = self.home.clone();
-        let make = move || Segment::create_at(NAME, bytes, Writers::UntilSealed, &home);
+        let make = move || Segment::create_at(NAME, bytes, Writers::Creator, &home);
         let answer = background.ask(make)?;
         let bytes = segment::size_class(bytes);
         self.held_bytes += bytes;
@@ -229,11 +229,10 @@ impl Pool {
         Ok(None)
     }
 
-    /// Nobody reads a result any more. What somebody may still write to never holds another.
+    /// Nobody reads a result any more.
     pub fn put_back(&mut self, result: ResultBlock) {
-        if Arc::strong_count(&result.block) > 1 || result.block.is_forsaken() {
-            // An operation has failed while a link still reads a payload into it, or a neighbour's answers, of which
-            // nobody knows whether it has written them.
+        if Arc::strong_count(&result.block) > 1 {
+            // An operation has failed while a link still reads a payload into it.
             self.unmap(result);
             return;
         }
@@ -241,24 +240,6 @@ impl Pool {
         if self.idle.len() > IDLE_LIMIT {
             let oldest = self.idle.remove(0);
             self.unmap(oldest);
-        }
-    }
-
-    /// A segment of the same size in place of one that somebody may still write to.
-    pub fn replace(&mut self, forsaken: &mut ResultBlock) -> Result<(), PoolError> {
-        let bytes = forsaken.len();
-        // What it holds counts no more: its pages are the other process's to let go of.
-        self.held_bytes -= bytes;
-        match self.take(bytes) {
-            Ok(fresh) => {
-                self.gone.push(forsaken.number);
-                *forsaken = fresh;
-                Ok(())
-            }
-            Err(error) => {
-                self.held_bytes += bytes;
-                Err(error)
-            }
         }
     }
 
@@ -275,7 +256,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use wire::block::Lending;
+    use wire::segment::View;
 
     use super::*;
 
@@ -296,23 +277,16 @@ mod tests {
         assert_eq!(pool.take_gone().len(), 2);
     }
 
+    // T16.
     #[test]
-    fn what_somebody_may_still_write_to_holds_no_other_result() {
+    fn a_result_can_be_written_by_its_node_only() {
         let mut pool = Pool::new(1 << 20, Home::Anywhere);
-        let lend = |result: &ResultBlock| Lending::new(result.block.write(0..10).unwrap());
-        let answered = pool.take(1 << 20).unwrap();
-        lend(&answered).returned();
-        pool.put_back(answered);
-        let mut result = pool.take(1 << 20).unwrap();
-        assert_eq!(result.number, 0);
-        drop(lend(&result));
-        // The limit is its own memory's.
-        pool.replace(&mut result).unwrap();
-        assert_eq!((result.number, pool.take_gone()), (1, vec![0]));
-        drop(lend(&result));
-        pool.put_back(result);
-        assert_eq!(pool.take_gone(), [1]);
-        assert_eq!(pool.take(1 << 20).unwrap().number, 2);
+        let result = pool.take(1).unwrap();
+        result.block.write(0..1).unwrap()[0] = 7;
+        let handed = || result.block.fd().try_clone_to_owned().unwrap();
+        let view = View::open(&handed(), result.len()).unwrap();
+        assert_eq!(view.bytes()[0], 7);
+        Segment::open(handed(), result.len()).unwrap_err();
     }
 
     #[test]

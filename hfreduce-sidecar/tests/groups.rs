@@ -3,6 +3,7 @@
 mod gang;
 
 use gang::grouped::{across, close, sum_in};
+use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, f32s, filled, sum, to_f32s, wait_until};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
@@ -13,11 +14,11 @@ use wire::{Call, DType, OpKind};
 // COLL-1.
 #[test]
 fn groups_of_any_shape_reduce_at_the_same_time_as_the_world() {
-    for transport in [Preference::Auto, Preference::Tcp] {
+    let fake = Fake::new();
+    for transport in [Preference::Tcp, Preference::Verbs] {
         let gang = Gang::with(5, 2, |options| Options {
-            chunk_bytes: 4096,
             transport,
-            ..options
+            ..fake.options(options)
         });
         gang.each(|client| {
             let standing = client.standing();

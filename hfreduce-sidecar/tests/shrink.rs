@@ -23,19 +23,9 @@ const PEER_LOSS: Duration = Duration::from_secs(2);
 
 /// A gang of one process a node, that has made its first operation.
 fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
-    start_over("auto", nodes)
-}
-
-fn start_over(transport: &str, nodes: u32) -> (Leader, Pods, Vec<Client>) {
     let leader = Leader::start(nodes as usize, PEER_LOSS);
     let address = std::net::Ipv4Addr::LOCALHOST.into();
-    let pods = Pods::start_at(
-        address,
-        nodes,
-        leader.address,
-        OnPeerLoss::Shrink,
-        transport,
-    );
+    let pods = Pods::start_at(address, nodes, leader.address, OnPeerLoss::Shrink, "tcp");
     let clients: Vec<Client> = (0..nodes).map(|rank| pods.client(rank)).collect();
     gang::pods::sum(&clients);
     (leader, pods, clients)
@@ -75,13 +65,7 @@ fn results(clients: &[Client], tickets: &[Ticket], come: impl FnOnce()) -> Vec<f
 
 #[test]
 fn an_operation_under_way_is_finished_without_the_node_whose_process_died() {
-    for transport in ["auto", "tcp"] {
-        finished_without_the_node_whose_process_died(start_over(transport, 3));
-    }
-}
-
-fn finished_without_the_node_whose_process_died(gang: (Leader, Pods, Vec<Client>)) {
-    let (_leader, _pods, mut clients) = gang;
+    let (_leader, _pods, mut clients) = start(3);
     let elements = 1 << 20;
     let tickets: Vec<Ticket> = clients[..2]
         .iter()
@@ -140,96 +124,92 @@ fn open(clients: &[Client]) -> Vec<[Option<Group>; 3]> {
 // COLL-1 for a group that cannot shrink, in a gang that can.
 #[test]
 fn a_group_that_is_not_replicated_fails_with_the_lost_rank_named_and_all_others_go_on() {
-    for transport in ["auto", "tcp"] {
-        let (_leader, _pods, mut clients) = start_over(transport, 4);
-        let groups = open(&clients);
-        let lost = clients.pop().unwrap();
-        let [first, second, third] = [0, 1, 2].map(|rank| &clients[rank]);
-        let of = |rank: usize, group: usize| groups[rank][group].unwrap();
-        let elements = 1 << 20;
-        // Of each group and of the world something is under way that waits for rank 3, if that is in it.
-        let failing = [(first, 0), (second, 1)].map(|(client, rank)| {
-            (
-                client,
-                of(rank, 0),
-                call_sum_in(client, of(rank, 0), elements),
-            )
-        });
-        let shrinking = call_sum_in(first, of(0, 1), elements);
-        let apart = [(second, 1), (third, 2)]
-            .map(|(client, rank)| (client, call_sum_in(client, of(rank, 2), elements)));
-        let world = [first, second, third].map(|client| (client, submit(client, elements)));
-        // Its end is the end of its socket, as when it is killed.
-        let since = Instant::now();
-        lost.abandon();
-        for (client, _, ticket) in &failing {
-            let (kind, text) = failure(client.wait(*ticket, PATIENCE));
-            assert_eq!(kind, FailureKind::Refused);
-            assert!(
-                text.ends_with("; lost: rank 3 on node 3 (worker-3)"),
-                "{text}"
-            );
-        }
-        limits::keep(
-            "a process dies: its group that is not replicated fails and names it",
-            KILLED,
-            since,
+    let (_leader, _pods, mut clients) = start(4);
+    let groups = open(&clients);
+    let lost = clients.pop().unwrap();
+    let [first, second, third] = [0, 1, 2].map(|rank| &clients[rank]);
+    let of = |rank: usize, group: usize| groups[rank][group].unwrap();
+    let elements = 1 << 20;
+    // Of each group and of the world something is under way that waits for rank 3, if that is in it.
+    let failing = [(first, 0), (second, 1)].map(|(client, rank)| {
+        (
+            client,
+            of(rank, 0),
+            call_sum_in(client, of(rank, 0), elements),
+        )
+    });
+    let shrinking = call_sum_in(first, of(0, 1), elements);
+    let apart = [(second, 1), (third, 2)]
+        .map(|(client, rank)| (client, call_sum_in(client, of(rank, 2), elements)));
+    let world = [first, second, third].map(|client| (client, submit(client, elements)));
+    // Its end is the end of its socket, as when it is killed.
+    let since = Instant::now();
+    lost.abandon();
+    for (client, _, ticket) in &failing {
+        let (kind, text) = failure(client.wait(*ticket, PATIENCE));
+        assert_eq!(kind, FailureKind::Refused);
+        assert!(
+            text.ends_with("; lost: rank 3 on node 3 (worker-3)"),
+            "{text}"
         );
-        for (client, ticket) in world {
-            assert_eq!(result(client, ticket), 6.0);
-        }
-        assert_eq!(result(first, shrinking), 0.0, "rank 0 alone");
-        for (client, ticket) in apart {
-            assert_eq!(result(client, ticket), 3.0, "ranks 1 and 2");
-        }
-        // Later calls end alike, and the group can be closed.
-        thread::scope(|scope| {
-            for (client, group, _) in failing {
-                scope.spawn(move || {
-                    let ticket = call_sum_in(client, group, 5);
-                    let (_, text) = failure(client.wait(ticket, PATIENCE));
-                    assert!(text.contains("lost: rank 3"), "{text}");
-                    close(client, group);
-                });
-            }
-            for client in [first, second, third] {
-                scope.spawn(move || assert_eq!(sum_in(client, client.world(), 2), [3.0; 2]));
-            }
-        });
     }
+    limits::keep(
+        "a process dies: its group that is not replicated fails and names it",
+        KILLED,
+        since,
+    );
+    for (client, ticket) in world {
+        assert_eq!(result(client, ticket), 6.0);
+    }
+    assert_eq!(result(first, shrinking), 0.0, "rank 0 alone");
+    for (client, ticket) in apart {
+        assert_eq!(result(client, ticket), 3.0, "ranks 1 and 2");
+    }
+    // Later calls end alike, and the group can be closed.
+    thread::scope(|scope| {
+        for (client, group, _) in failing {
+            scope.spawn(move || {
+                let ticket = call_sum_in(client, group, 5);
+                let (_, text) = failure(client.wait(ticket, PATIENCE));
+                assert!(text.contains("lost: rank 3"), "{text}");
+                close(client, group);
+            });
+        }
+        for client in [first, second, third] {
+            scope.spawn(move || assert_eq!(sum_in(client, client.world(), 2), [3.0; 2]));
+        }
+    });
 }
 
 #[test]
 fn what_a_rank_has_called_before_it_died_ends_alike_on_all_others_of_its_group() {
-    for transport in ["auto", "tcp"] {
-        for micros in [0, 500, 2_000, 10_000] {
-            let (_leader, _pods, mut clients) = start_over(transport, 4);
-            let groups = open(&clients);
-            let in_group = [0, 1, 3].map(|rank| {
-                let group = groups[rank][0].unwrap();
-                call_sum_in(&clients[rank], group, 1 << 20)
-            });
-            // Not to synchronise: whenever it is, all end alike.
-            thread::sleep(Duration::from_micros(micros));
-            clients.pop().unwrap().abandon();
-            let ends: Vec<Result<f32, String>> = clients
-                .iter()
-                .zip(in_group)
-                .take(2)
-                .map(|(client, ticket)| match client.wait(ticket, PATIENCE) {
-                    Ok(output) => Ok(number(&output)),
-                    failed => Err(failure(failed).1),
-                })
-                .collect();
-            match &ends[0] {
-                Ok(sum) => assert_eq!(*sum, 4.0, "with what rank 3 brought"),
-                Err(text) => assert!(text.contains("lost: rank 3"), "{text}"),
-            }
-            assert_eq!(ends[0], ends[1]);
-            let tickets: Vec<Ticket> = clients.iter().map(|one| submit(one, 5)).collect();
-            for (client, ticket) in clients.iter().zip(tickets) {
-                assert_eq!(result(client, ticket), 6.0);
-            }
+    for micros in [0, 500, 2_000, 10_000] {
+        let (_leader, _pods, mut clients) = start(4);
+        let groups = open(&clients);
+        let in_group = [0, 1, 3].map(|rank| {
+            let group = groups[rank][0].unwrap();
+            call_sum_in(&clients[rank], group, 1 << 20)
+        });
+        // Not to synchronise: whenever it is, all end alike.
+        thread::sleep(Duration::from_micros(micros));
+        clients.pop().unwrap().abandon();
+        let ends: Vec<Result<f32, String>> = clients
+            .iter()
+            .zip(in_group)
+            .take(2)
+            .map(|(client, ticket)| match client.wait(ticket, PATIENCE) {
+                Ok(output) => Ok(number(&output)),
+                failed => Err(failure(failed).1),
+            })
+            .collect();
+        match &ends[0] {
+            Ok(sum) => assert_eq!(*sum, 4.0, "with what rank 3 brought"),
+            Err(text) => assert!(text.contains("lost: rank 3"), "{text}"),
+        }
+        assert_eq!(ends[0], ends[1]);
+        let tickets: Vec<Ticket> = clients.iter().map(|one| submit(one, 5)).collect();
+        for (client, ticket) in clients.iter().zip(tickets) {
+            assert_eq!(result(client, ticket), 6.0);
         }
     }
 }

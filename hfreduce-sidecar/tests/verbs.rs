@@ -6,11 +6,12 @@
 mod gang;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
+use gang::rdma::{Fake, REGISTER_REFUSED, REGISTER_WAITS, STATUS, verbs};
 use gang::{
     Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum, to_f32s, wait_until,
 };
@@ -19,109 +20,6 @@ use hfreduce_sidecar::member::Options;
 use wire::client::Client;
 use wire::entry::FailureKind;
 use wire::{Call, DType, OpKind};
-
-const REGISTER_REFUSED: u32 = 2;
-const STATUS: u32 = 4;
-const REGISTER_WAITS: u32 = 10;
-/// Of a registration: IBV_ACCESS_RELAXED_ORDERING.
-const RELAXED_ORDERING: u32 = 1 << 20;
-
-/// A stand-in of the test's own: a copy of the file, because a file is loaded once.
-struct Fake {
-    path: PathBuf,
-    inject: unsafe extern "C" fn(u32, u64),
-    registered: unsafe extern "C" fn(u64, *mut u64) -> u32,
-    last_path: unsafe extern "C" fn() -> u64,
-    _folder: tempfile::TempDir,
-}
-
-impl Fake {
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn new() -> Self {
-        let here = std::env::current_exe().unwrap();
-        let built = here.ancestors().nth(2).unwrap();
-        let built = built.join("examples/libfake_ibverbs.so");
-        assert!(
-            built.exists(),
-            "{} is missing: run cargo build -p wire --examples",
-            built.display()
-        );
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("libfake.so");
-        std::fs::copy(&built, &path).unwrap();
-        // SAFETY: the library of our tests; types and names are those of its source.
-        let (inject, registered, last_path) = unsafe {
-            let loaded = libloading::Library::new(&path).unwrap();
-            let inject = *loaded.get("fake_inject").unwrap();
-            let registered = *loaded.get("fake_registered").unwrap();
-            let last_path = *loaded.get("fake_path").unwrap();
-            std::mem::forget(loaded);
-            (inject, registered, last_path)
-        };
-        Self {
-            path,
-            inject,
-            registered,
-            last_path,
-            _folder: folder,
-        }
-    }
-
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn inject(&self, code: u32, value: u64) {
-        // SAFETY: takes any numbers.
-        unsafe { (self.inject)(code, value) };
-    }
-
-    /// Timeout and retries, in the code of the verbs.
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn path_options(&self) -> (u64, u64) {
-        // SAFETY: takes nothing.
-        let path = unsafe { (self.last_path)() };
-        (path & 0xff, path >> 8)
-    }
-
-    /// How many pieces of memory devices may write to in any order.
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn relaxed(&self) -> usize {
-        let flags = |place| {
-            // SAFETY: the variable is ours.
-            let flags = unsafe { (self.registered)(place, &mut 0) };
-            (flags != 0).then_some(flags)
-        };
-        let all = (0..).map_while(flags);
-        all.filter(|flags| flags & RELAXED_ORDERING != 0).count()
-    }
-
-    /// Bytes of the largest piece of memory that is registered, among those of 16 MiB and more.
-    #[expect(unsafe_code, reason = "the stand-in's own function")]
-    fn largest(&self) -> u64 {
-        let bytes = |place| {
-            let mut bytes = 0;
-            // SAFETY: the variable is ours.
-            let flags = unsafe { (self.registered)(place, &mut bytes) };
-            (flags != 0).then_some(bytes)
-        };
-        let all = (0..).map_while(bytes);
-        all.filter(|bytes| *bytes >= 16 << 20).max().unwrap_or(0)
-    }
-
-    fn options(&self, options: Options) -> Options {
-        verbs(options, &self.path)
-    }
-}
-
-fn verbs(options: Options, library: &Path) -> Options {
-    Options {
-        transport: Preference::Verbs,
-        chunk_bytes: 4096,
-        rdma: Rdma {
-            library: Some(library.to_owned()),
-            ..Rdma::default()
-        },
-        ..options
-    }
-}
 
 /// Over which transports the nodes are linked.
 fn transports(gang: &Gang) -> BTreeSet<String> {
@@ -212,18 +110,19 @@ fn without_the_library_the_gang_starts_over_tcp() {
 }
 
 #[test]
-fn neighbours_that_do_not_fit_or_do_not_want_use_tcp() {
+fn neighbours_of_which_one_wants_tcp_use_tcp() {
     let fake = Fake::new();
-    let gang = Gang::with(3, 1, |options| Options {
-        transport: Preference::Tcp,
-        ..fake.options(options)
-    });
-    all_over(&gang, "tcp");
-    let gang = Gang::with(2, 1, |options| Options {
-        transport: Preference::Auto,
-        ..fake.options(options)
-    });
-    all_over(&gang, "shared memory");
+    for tcp in [0..1, 1..2, 0..3] {
+        let options = |options, rank| {
+            let mut options = fake.options(options);
+            if tcp.contains(&rank) {
+                options.transport = Preference::Tcp;
+            }
+            options
+        };
+        let gang = Gang::over(tcp.len().max(2), 1, options, |_| {});
+        all_over(&gang, "tcp");
+    }
 }
 
 #[test]

@@ -9,15 +9,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::segment::{self, Mapping, Segment, View};
+use crate::segment::{Mapping, Segment};
 
 /// A segment that is borrowed in ranges.
 #[derive(Debug)]
 pub struct Block {
     segment: Segment,
     number: u64,
-    /// Whether somebody else may still write to a range of it: see [`Lending`].
-    forsaken: AtomicBool,
     /// Whether its pages are given back at its end.
     releases: AtomicBool,
     /// A range in use each: as many as there are chunks in work, some dozens.
@@ -48,7 +46,6 @@ impl Block {
         Arc::new(Self {
             segment,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            forsaken: AtomicBool::new(false),
             releases: AtomicBool::new(false),
             borrows: Mutex::default(),
         })
@@ -63,16 +60,6 @@ impl Block {
     /// The descriptor of its segment, to be handed to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.segment.fd()
-    }
-
-    /// From here on nobody maps it for writing: see [`Segment::seal`].
-    pub fn seal(&self) -> Result<(), segment::Error> {
-        self.segment.seal()
-    }
-
-    /// Whether nobody can map it for writing any more.
-    pub fn is_sealed(&self) -> bool {
-        self.segment.is_sealed()
     }
 
     /// Its mapping, to be kept for as long as a device may touch it.
@@ -90,17 +77,11 @@ impl Block {
         self.number
     }
 
-    /// Whether a process that it was lent to may write to it at any time, because it never said that it was done:
-    /// what lies in it from here on is not to be relied on.
-    pub fn is_forsaken(&self) -> bool {
-        self.forsaken.load(Ordering::Relaxed)
-    }
-
     /// Borrows a range for reading.
     pub fn read(self: &Arc<Self>, range: Range<usize>) -> Result<Reading, Denied> {
         let borrow = self.borrow(range, false)?;
         let block = Arc::clone(self);
-        Ok(Reading(Source::Block { block, borrow }))
+        Ok(Reading { block, borrow })
     }
 
     /// Borrows a range for writing.
@@ -154,59 +135,27 @@ impl Drop for Block {
     }
 }
 
-/// Bytes that are read: of a block of this process, or of a segment that another lends.
+/// Bytes that are read.
 #[derive(Debug)]
-pub struct Reading(Source);
-
-#[derive(Debug)]
-enum Source {
-    Block {
-        block: Arc<Block>,
-        borrow: Borrow,
-    },
-    View {
-        view: Arc<View>,
-        range: Range<usize>,
-    },
+pub struct Reading {
+    block: Arc<Block>,
+    borrow: Borrow,
 }
 
 impl Reading {
-    /// Bytes of a segment that is mapped for reading; none if it is shorter.
-    #[must_use]
-    pub fn of_view(view: Arc<View>, range: Range<usize>) -> Option<Self> {
-        view.bytes().get(range.clone())?;
-        Some(Self(Source::View { view, range }))
-    }
-
     /// Some of these bytes, borrowed once more; none if there are not as many.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Option<Self> {
-        let within = |start: usize, length: usize| {
-            let (from, to) = (
-                start.checked_add(range.start)?,
-                start.checked_add(range.end)?,
-            );
-            (from <= to && range.end <= length).then_some(from..to)
-        };
-        match &self.0 {
-            Source::Block { block, borrow } => {
-                let range = within(borrow.start, borrow.end - borrow.start)?;
-                block.read(range).ok()
-            }
-            Source::View { view, range: all } => {
-                let range = within(all.start, all.len())?;
-                Self::of_view(Arc::clone(view), range)
-            }
-        }
+        let Borrow { start, end, .. } = self.borrow;
+        let fits = range.start <= range.end && range.end <= end - start;
+        let range = fits.then(|| start + range.start..start + range.end)?;
+        self.block.read(range).ok()
     }
 
-    /// The block they lie in and their place there, if it is one of this process.
+    /// The block they lie in, and their place there.
     #[must_use]
-    pub fn place(&self) -> Option<(&Arc<Block>, usize)> {
-        match &self.0 {
-            Source::Block { block, borrow } => Some((block, borrow.start)),
-            Source::View { .. } => None,
-        }
+    pub fn place(&self) -> (&Arc<Block>, usize) {
+        (&self.block, self.borrow.start)
     }
 }
 
@@ -214,18 +163,13 @@ impl Deref for Reading {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Source::Block { block, borrow } => bytes(block, borrow),
-            Source::View { view, range } => &view.bytes()[range.clone()],
-        }
+        bytes(&self.block, &self.borrow)
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Source::Block { block, borrow } = &self.0 {
-            block.give_back(borrow);
-        }
+        self.block.give_back(&self.borrow);
     }
 }
 
@@ -234,14 +178,6 @@ impl Drop for Reading {
 pub struct Writing {
     block: Arc<Block>,
     borrow: Borrow,
-}
-
-impl Writing {
-    /// The block it lies in, and its place there.
-    #[must_use]
-    pub fn place(&self) -> (&Arc<Block>, Range<usize>) {
-        (&self.block, self.borrow.start..self.borrow.end)
-    }
 }
 
 impl Deref for Writing {
@@ -268,32 +204,6 @@ impl DerefMut for Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.block.give_back(&self.borrow);
-    }
-}
-
-/// Bytes that another process writes to, until it says that it is done. One that is gone, or is not heard any more, has
-/// not said so: it may only have been stopped, and write when it wakes up.
-#[derive(Debug)]
-pub struct Lending(Option<Writing>);
-
-impl Lending {
-    /// Lends what nobody else here reads or writes meanwhile.
-    #[must_use]
-    pub fn new(writing: Writing) -> Self {
-        Self(Some(writing))
-    }
-
-    /// The other process is done.
-    pub fn returned(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Lending {
-    fn drop(&mut self) {
-        if let Some(writing) = &self.0 {
-            writing.block.forsaken.store(true, Ordering::Relaxed);
-        }
     }
 }
 
@@ -339,18 +249,6 @@ mod tests {
         assert!(block.read(0..65537).is_err() && block.write(65536..65537).is_err());
         let _all = block.write(0..65536).unwrap();
         assert!(block.read(7..7).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_block_that_somebody_may_still_write_to_is_forsaken() {
-        let block = block();
-        let lend = || Lending::new(block.write(10..20).unwrap());
-        let lent = lend();
-        assert!(block.read(15..16).is_err(), "somebody writes there");
-        lent.returned();
-        assert!(!block.is_forsaken());
-        drop(lend());
-        assert!(block.is_forsaken() && block.read(15..16).is_ok());
     }
 
     #[test]

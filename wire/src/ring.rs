@@ -22,6 +22,7 @@ pub const COMPLETION_WORDS: usize = 64;
 
 /// Words of a cache line: the two sides' indices lie on lines of their own.
 const LINE_WORDS: usize = 8;
+/// Three lines are in use: both indices, and where the consumer sleeps.
 const HEADER_WORDS: usize = 4 * LINE_WORDS;
 const SUBMISSIONS: usize = 0;
 const COMPLETIONS: usize = SUBMISSIONS + HEADER_WORDS + CAPACITY * SUBMISSION_WORDS;
@@ -31,8 +32,6 @@ const PRODUCED: usize = 0;
 const CONSUMED: usize = LINE_WORDS;
 /// Where the consumer sleeps until something is produced.
 const CONSUMER: usize = 2 * LINE_WORDS;
-/// Where the producer sleeps until something is consumed.
-const PRODUCER: usize = 3 * LINE_WORDS;
 
 /// The other side wrote an index that cannot be: it is broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,23 +79,6 @@ pub fn client_ends(
     })
 }
 
-/// Words of a frame between sidecars of one machine: its header, and where its payload lies.
-pub const FRAME_WORDS: usize = 24;
-const MAILBOX_BYTES: usize = (HEADER_WORDS + CAPACITY * FRAME_WORDS) * 8;
-
-/// A new ring for frames, and the end of the one who made it: it reads.
-pub fn mailbox() -> Result<(Arc<Segment>, Consumer<FRAME_WORDS>), segment::Error> {
-    let segment = Segment::create("fireflyer-mailbox", MAILBOX_BYTES, Writers::Everybody)?;
-    let segment = Arc::new(segment);
-    let consumer = Consumer::new(Arc::clone(&segment), 0);
-    Ok((segment, consumer))
-}
-
-/// The end of the one who was handed a mailbox, if it is large enough to be one.
-pub fn mailbox_producer(mailbox: &Arc<Segment>) -> Option<Producer<FRAME_WORDS>> {
-    (mailbox.len() >= MAILBOX_BYTES).then(|| Producer::new(Arc::clone(mailbox), 0))
-}
-
 /// The end that writes entries of `WORDS` words.
 #[derive(Debug)]
 pub struct Producer<const WORDS: usize> {
@@ -135,7 +117,7 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// Writes an entry. Says whether the consumer sleeps on its bell, so that it must be rung.
     pub fn push(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         self.write(entry)?;
-        Ok(self.doorbell(CONSUMER).ring())
+        Ok(self.doorbell().ring())
     }
 
     /// Writes an entry that can wait: a consumer that sleeps deeply finds it when something else wakes it, or when
@@ -143,9 +125,9 @@ impl<const WORDS: usize> Producer<WORDS> {
     pub fn push_softly(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         self.write(entry)?;
         if self.room()? < CAPACITY / 2 {
-            return Ok(self.doorbell(CONSUMER).ring());
+            return Ok(self.doorbell().ring());
         }
-        Ok(self.doorbell(CONSUMER).ring_softly())
+        Ok(self.doorbell().ring_softly())
     }
 
     fn write(&mut self, entry: &[u64; WORDS]) -> Result<(), PushError> {
@@ -163,46 +145,9 @@ impl<const WORDS: usize> Producer<WORDS> {
         Ok(())
     }
 
-    /// Everything there is, for tests that damage it.
-    #[cfg(test)]
-    pub(crate) fn words(&self) -> &[AtomicU64] {
-        self.control.words()
-    }
-
-    /// Entries written so far.
-    pub fn produced(&self) -> u64 {
-        self.produced
-    }
-
-    /// Entries that the consumer is done with.
-    pub fn consumed(&self) -> Result<u64, Corrupt> {
-        Ok(self.produced - (CAPACITY - self.room()?) as u64)
-    }
-
-    /// Announces that this side is about to sleep until the consumer is done with more than `known` entries.
-    /// False: it is already.
-    pub fn sleep(&self, known: u64, how: Sleep) -> Result<bool, Corrupt> {
-        let doorbell = self.doorbell(PRODUCER);
-        doorbell.lie_down(how, Depth::Light);
-        let may_sleep = self.consumed()? == known;
-        if !may_sleep {
-            doorbell.get_up();
-        }
-        Ok(may_sleep)
-    }
-
-    /// Announces that this side looks by itself again.
-    pub fn awake(&self) {
-        self.doorbell(PRODUCER).get_up();
-    }
-
-    /// Where this side sleeps.
-    pub fn bed(&self) -> Bed {
-        Bed::new(&self.control, self.base + PRODUCER)
-    }
-
-    fn doorbell(&self, at: usize) -> Doorbell<'_> {
-        Doorbell::new(&self.control, self.base + at)
+    /// Where the consumer sleeps.
+    fn doorbell(&self) -> Doorbell<'_> {
+        Doorbell::new(&self.control, self.base + CONSUMER)
     }
 }
 
@@ -246,34 +191,19 @@ impl<const WORDS: usize> Consumer<WORDS> {
 
     /// Takes the next entry, if there is one.
     pub fn pop(&mut self) -> Result<Option<[u64; WORDS]>, Corrupt> {
-        let entry = self.peek()?;
-        if entry.is_some() {
-            self.done();
-        }
-        Ok(entry)
-    }
-
-    /// The next entry, if there is one. It stays until [`Consumer::done`].
-    pub fn peek(&self) -> Result<Option<[u64; WORDS]>, Corrupt> {
         if self.waiting()? == 0 {
             return Ok(None);
         }
         let slot = HEADER_WORDS + (self.consumed % CAPACITY as u64) as usize * WORDS;
         let entry = std::array::from_fn(|at| self.word(slot + at).load(Ordering::Relaxed));
-        Ok(Some(entry))
-    }
-
-    /// This side is done with the entry it has seen: its place, and what it speaks of, may be used again. Says
-    /// whether the producer sleeps on its bell for that, so that it must be rung.
-    pub fn done(&mut self) -> bool {
         self.consumed = self.consumed.wrapping_add(1);
         self.word(CONSUMED).store(self.consumed, Ordering::SeqCst);
-        self.doorbell(PRODUCER).ring()
+        Ok(Some(entry))
     }
 
     /// Announces that this side is about to sleep. False: an entry has come, do not.
     pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Corrupt> {
-        let doorbell = self.doorbell(CONSUMER);
+        let doorbell = self.doorbell();
         doorbell.lie_down(how, depth);
         let may_sleep = self.waiting()? == 0;
         if !may_sleep {
@@ -284,7 +214,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
 
     /// Announces that this side looks by itself again.
     pub fn awake(&self) {
-        self.doorbell(CONSUMER).get_up();
+        self.doorbell().get_up();
     }
 
     /// Where this side sleeps, for a thread that does not hold the ring meanwhile.
@@ -292,8 +222,8 @@ impl<const WORDS: usize> Consumer<WORDS> {
         Bed::new(&self.control, self.base + CONSUMER)
     }
 
-    fn doorbell(&self, at: usize) -> Doorbell<'_> {
-        Doorbell::new(&self.control, self.base + at)
+    fn doorbell(&self) -> Doorbell<'_> {
+        Doorbell::new(&self.control, self.base + CONSUMER)
     }
 }
 
@@ -344,8 +274,7 @@ mod tests {
             produced: 1,
             consumed: u64::MAX,
         };
-        assert_eq!(producer.consumed(), Err(corrupt));
-        assert_eq!(producer.sleep(0, Sleep::Word), Err(corrupt));
+        assert_eq!(producer.room(), Err(corrupt));
     }
 
     #[test]
@@ -429,7 +358,6 @@ mod tests {
             for _ in 0..2 * CAPACITY {
                 let _ = consumer.pop();
                 let _ = consumer.sleep(Sleep::Bell, Depth::Light);
-                let _ = producer.sleep(0, Sleep::Bell);
                 let _ = producer.push(&[1; SUBMISSION_WORDS]);
                 let _ = outcomes.push(&[1; COMPLETION_WORDS]);
             }

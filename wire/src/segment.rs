@@ -53,14 +53,6 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// Whether it could not be mapped for writing because it is sealed.
-    pub fn is_sealed(&self) -> bool {
-        let denied = io::ErrorKind::PermissionDenied;
-        matches!(self, Self::System { doing: "map", source, .. } if source.kind() == denied)
-    }
-}
-
 /// The size a segment for `bytes` is given, so that segments can be used again for similar sizes:
 /// in steps of an eighth, hence at most an eighth is lost.
 pub fn size_class(bytes: usize) -> usize {
@@ -93,8 +85,6 @@ pub enum Writers {
     Everybody,
     /// The creator only; later mappings are for reading.
     Creator,
-    /// Everybody who maps it before [`Segment::seal`]; later mappings are for reading.
-    UntilSealed,
 }
 
 /// What keeps a mapping valid: nobody cuts off what is mapped.
@@ -156,7 +146,6 @@ impl Segment {
         let seals = match writers {
             Writers::Everybody => SealFlags::SEAL,
             Writers::Creator => READ_ONLY,
-            Writers::UntilSealed => SealFlags::empty(),
         };
         rustix::fs::fcntl_add_seals(&fd, seals | FIXED_SIZE).map_err(failed("seal"))?;
         Ok(Self {
@@ -173,24 +162,6 @@ impl Segment {
             fd: Arc::new(fd),
             mapping: Arc::new(mapping),
         })
-    }
-
-    /// From here on nobody maps it for writing, whoever gets the descriptor; who did before goes on. Again is no error.
-    pub fn seal(&self) -> Result<(), Error> {
-        if self.is_sealed() {
-            return Ok(());
-        }
-        rustix::fs::fcntl_add_seals(&self.fd, READ_ONLY).map_err(|source| Error::System {
-            doing: "seal",
-            bytes: self.len(),
-            source: source.into(),
-        })
-    }
-
-    /// Whether nobody can map it for writing any more.
-    pub fn is_sealed(&self) -> bool {
-        rustix::fs::fcntl_get_seals(&self.fd)
-            .is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE))
     }
 
     /// Whether its seals are what they are for good.
@@ -402,22 +373,6 @@ mod tests {
             matches!(refused, Error::System { doing: "map", .. }),
             "{refused}"
         );
-    }
-
-    #[test]
-    fn who_has_mapped_a_segment_before_it_was_sealed_writes_and_nobody_else() {
-        let ours = Segment::create("test", 1, Writers::UntilSealed).unwrap();
-        let open = || Segment::open(ours.fd().try_clone_to_owned().unwrap(), ours.len());
-        let mut before = open().unwrap();
-        assert!(!ours.is_sealed());
-        ours.seal().unwrap();
-        ours.seal().unwrap();
-        before.bytes_mut()[3] = 7;
-        assert_eq!(ours.bytes()[3], 7);
-        let refused = open().unwrap_err();
-        assert!(refused.is_sealed() && ours.is_sealed(), "{refused}");
-        let cut = rustix::fs::ftruncate(ours.fd(), 0);
-        cut.unwrap_err();
     }
 
     #[test]

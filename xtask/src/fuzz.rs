@@ -19,7 +19,6 @@ Targets:
   attach      messages of a process to its sidecar, with descriptors, and back
   rendezvous  the stream between sidecar and operator, both ways
   rings       the rings between a process and its sidecar
-  links       links through shared memory between sidecars of one machine
   documents   assignments and termination messages
   strangers   real sidecars with strangers at their sockets; the gang computes on
   neighbours  a real sidecar with a hostile process; its neighbour gets answers
@@ -31,13 +30,12 @@ Targets:
 };
 
 /// Each target's package, which is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 9] = [
+const TARGETS: [(&str, &str); 8] = [
     ("frames", "wire"),
     ("handshakes", "wire"),
     ("attach", "wire"),
     ("rendezvous", "wire"),
     ("rings", "wire"),
-    ("links", "wire"),
     ("documents", "wire"),
     ("strangers", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),

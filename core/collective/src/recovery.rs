@@ -68,28 +68,6 @@ impl GroupReport {
         self.held.get(at)
     }
 
-    /// The report of a node that carries out each operation in parts by several machines, each with its own range of
-    /// the result: an operation is final when all parts are.
-    #[must_use]
-    pub fn merge(&self, other: &Self) -> Self {
-        // A part that is told is final, also where its machine needs not keep it any more.
-        let final_in = |report: &Self, op| op < report.told_all || report.holds(op).is_some();
-        let mut held: BTreeMap<OpId, Held> = BTreeMap::new();
-        for one in self.held.iter().chain(&other.held) {
-            if final_in(self, one.op) && final_in(other, one.op) {
-                let both = held.entry(one.op).or_insert(*one);
-                both.complete &= one.complete;
-            }
-        }
-        Self {
-            group: self.group,
-            told_all: self.told_all.min(other.told_all),
-            told_any: self.told_any.min(other.told_any),
-            held: held.into_values().collect(),
-            refused: self.refused.or(other.refused),
-        }
-    }
-
     /// Whether a report can be true: whoever relies on it has not written it.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -318,14 +296,5 @@ mod tests {
         let told = vec![GroupReport::of_refused(0, dispute)];
         let resume = plan(&[report(3, &[3]), told, report(4, &[])]).unwrap();
         assert_eq!((resume.refused, resume.served), (Some(dispute), Vec::new()));
-    }
-
-    #[test]
-    fn an_operation_in_parts_is_final_when_all_parts_are() {
-        // The second part of operation 3 was told and let go: the first still is not.
-        let merged = report(3, &[3, 5])[0].merge(&report(4, &[4, 5])[0]);
-        let ops: Vec<OpId> = merged.held.iter().map(|held| held.op).collect();
-        assert_eq!((merged.told_all, ops), (3, vec![3, 5]));
-        assert!(merged.is_sound());
     }
 }

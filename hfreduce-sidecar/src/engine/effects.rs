@@ -1,15 +1,18 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
+use collective::kernels::{self, Store};
 use collective::machine::{
     Broken, Cause, Effect, FIRST_POST, Frame, GroupId, Input, OpId, Placement, Region, Ticket,
     Verdict, WORLD,
 };
+use collective::numerics::Arithmetic;
 use rustix::event::epoll;
 use tracing::{error, info, warn};
+use wire::block::Reading;
 use wire::entry::FailureKind;
 use wire::frame::Header;
 use wire::rendezvous::SuspectReason;
-use wire::transport::{self as link, Lent, Outgoing, Place, Received};
+use wire::transport::{self as link, Outgoing, Place, Received};
 
 use super::{Engine, LINK};
 use crate::codec;
@@ -100,7 +103,7 @@ impl Engine {
         &mut self,
         peer: usize,
         header: &Header,
-        lent: Option<Lent>,
+        lent: Option<Reading>,
     ) -> Result<(), link::Error> {
         let unknown = |error: codec::Unknown| link::Error::Unplaced(error.to_string());
         let (fence, frame) = codec::frame_from_wire(header).map_err(unknown)?;
@@ -336,6 +339,25 @@ impl Engine {
         Ok(())
     }
 
+    /// Combines sources and partials.
+    fn reduce(
+        &self,
+        arithmetic: Arithmetic,
+        sources: &[Region],
+        partials: &[Region],
+        destination: &Region,
+    ) -> Result<(), OutOfBounds> {
+        let all = || sources.iter().chain(partials);
+        let mut into = self.memory.write(destination)?;
+        let read = |source| self.memory.read(source);
+        let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
+        let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
+        let (elements, sums) = slices.split_at(sources.len());
+        kernels::combine(arithmetic, &mut [&mut into], elements, sums, Store::Cached);
+        self.metrics.moved(all(), destination);
+        Ok(())
+    }
+
     fn send(
         &mut self,
         peer: usize,
@@ -347,24 +369,17 @@ impl Engine {
         }
         let header = codec::frame_to_wire(self.config.fence, frame);
         let token = payload.map(|(ticket, _)| ticket.0);
-        let is_there = payload.is_some_and(|(_, region)| self.is_there(peer, frame, &region));
         let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
             let bytes = self.memory.read(&region)?;
-            Ok(Outgoing {
-                token: ticket.0,
-                bytes,
-                answer: self.place_of_answer(peer, frame, &region),
-            })
+            let token = ticket.0;
+            Ok(Outgoing { token, bytes })
         };
-        let payload = payload.filter(|_| !is_there).map(lend).transpose()?;
+        let payload = payload.map(lend).transpose()?;
         let link = self.links.get_mut(&peer).filter(|link| link.can_send());
         match link.map(|link| link.push(&header, payload)) {
             Some(Ok(())) => {
                 if !self.pushed.contains(&peer) {
                     self.pushed.push(peer);
-                }
-                if is_there {
-                    self.done(token.into_iter().collect());
                 }
             }
             Some(Err(error)) => {

@@ -242,10 +242,6 @@ impl Engine {
         }
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
-        if let Err(error) = self.memory.replace_forsaken() {
-            warn!(%error, "no memory for results whose segments others may still write to");
-            self.handle(Input::Revoke);
-        }
         for (group, held) in served {
             self.uses.entry((group, held.op)).or_default();
             let bytes = usize::try_from(held.bytes).unwrap_or(usize::MAX);

@@ -2,7 +2,6 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
-mod answers;
 mod attach;
 mod calls;
 mod departed;
@@ -33,7 +32,6 @@ use collective::recovery::Report;
 use rustix::event::epoll;
 use wire::attach::{Channel, Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
-use wire::ring::Bed;
 use wire::segment;
 use wire::spin::Spin;
 use wire::transport::Transport;
@@ -180,8 +178,6 @@ pub struct Engine {
     limit_bytes: usize,
     places: Places,
     park: Park,
-    /// Where it lies down, kept for the next time.
-    beds: Vec<Bed>,
     stop: Stop,
     start: Instant,
     spin: Spin,
@@ -285,7 +281,6 @@ impl Engine {
             limit_bytes,
             places,
             park: Park::new().map_err(Error::Poll)?,
-            beds: Vec::new(),
             stop,
             start: Instant::now(),
             spin: Spin::default(),

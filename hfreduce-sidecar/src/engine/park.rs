@@ -1,6 +1,6 @@
-//! How the engine sleeps. A node whose neighbours are reached over sockets sleeps on descriptors: sockets and the
-//! bells of its processes. One that shares memory with all of them sleeps on words of that memory, which costs half
-//! as much, and a thread of its own watches the descriptors meanwhile: they only tell of processes that come and go.
+//! How the engine sleeps. A node with neighbours sleeps on descriptors: their sockets and the bells of its processes. One
+//! without sleeps on words of the memory that it shares with its processes, which costs half as much, and a thread of its
+//! own watches the descriptors meanwhile: they only tell of processes that come and go.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -98,7 +98,7 @@ impl Park {
     /// lain down.
     pub(super) fn sleep(
         &self,
-        beds: &[Bed],
+        beds: impl Iterator<Item = Bed>,
         events: &mut Vec<epoll::Event>,
         limit: Duration,
     ) -> rustix::io::Result<()> {
@@ -109,7 +109,8 @@ impl Park {
         let own = Doorbell::of(&watched.engine);
         own.lie_down(Sleep::Word, Depth::Light);
         if !watched.ready.load(Ordering::SeqCst) {
-            let others = beds.iter().map(Bed::doorbell).take(WAIT_LIMIT - 1);
+            let beds: Vec<Bed> = beds.take(WAIT_LIMIT - 1).collect();
+            let others = beds.iter().map(Bed::doorbell);
             let doorbells: Vec<Doorbell<'_>> = [own].into_iter().chain(others).collect();
             let _ = Doorbell::sleep_on_any(&doorbells, limit);
         }

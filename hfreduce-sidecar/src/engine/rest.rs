@@ -5,22 +5,15 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use wire::doorbell::Depth;
-use wire::ring::Bed;
 use wire::spin::Look;
 
 use super::{Engine, Error};
 use crate::session::Session;
 
 impl Engine {
-    /// Sleeps on words from here on, where all neighbours ring them.
+    /// Sleeps on words from here on, if there is no link whose socket would have to wake it.
     pub(super) fn choose_bed(&mut self) -> Result<(), Error> {
-        let mut beds = Vec::new();
-        let are_beds = self.links.values().all(|link| {
-            beds.clear();
-            link.beds(&mut beds);
-            !beds.is_empty()
-        });
-        if are_beds {
+        if self.links.is_empty() {
             self.park.use_words().map_err(Error::Poll)?;
         }
         Ok(())
@@ -45,21 +38,18 @@ impl Engine {
                 return Ok(());
             }
         }
-        let mut beds = std::mem::take(&mut self.beds);
-        beds.clear();
-        let slept = if self.lie_down(&mut beds) {
+        let slept = if self.lie_down() {
             let until = self.machine.wake_at().saturating_sub(self.now());
             let limit = match (self.left, &self.stopping) {
                 (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
                 (None, None) => until.min(Duration::from_secs(1)),
             };
-            self.park.sleep(&beds, events, limit)
+            let beds = self.sessions.values().map(Session::bed);
+            self.park.sleep(beds, events, limit)
         } else {
             self.park.look(events)
         };
-        self.beds = beds;
         self.sessions.values().for_each(Session::awake);
-        self.links.values().for_each(|link| link.awake());
         slept
     }
 
@@ -85,11 +75,11 @@ impl Engine {
     }
 
     /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
-    fn lie_down(&mut self, beds: &mut Vec<Bed>) -> bool {
+    fn lie_down(&mut self) -> bool {
         let (how, depth) = (self.park.how(), self.depth());
         for (&rank, session) in &self.sessions {
             match session.sleep(how, depth) {
-                Ok(true) => beds.push(session.bed()),
+                Ok(true) => {}
                 Ok(false) => return false,
                 Err(error) => {
                     self.lose_session(rank, &error);
@@ -98,8 +88,8 @@ impl Engine {
             }
         }
         for (&peer, link) in &mut self.links {
-            match link.sleep(how, depth) {
-                Ok(true) => link.beds(beds),
+            match link.sleep() {
+                Ok(true) => {}
                 Ok(false) => return false,
                 Err(error) => {
                     self.lose_link(peer, &error);
@@ -110,11 +100,10 @@ impl Engine {
         true
     }
 
-    /// Slots and results that come back wake the engine only if something waits for them: that spares a small
-    /// operation half of its awakenings.
+    /// Results that come back wake the engine only if something waits for them: that spares a small operation
+    /// half of its awakenings.
     fn depth(&self) -> Depth {
-        let waits = self.machine.waits_for_room()
-            || self.left.is_some()
+        let waits = self.left.is_some()
             || self.stopping.is_some()
             || self.sessions.values().any(Session::is_stalled);
         if waits { Depth::Light } else { Depth::Deep }

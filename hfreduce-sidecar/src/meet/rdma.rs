@@ -4,19 +4,21 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
 use wire::transport::Error as LinkError;
 use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
 use wire::verbs::{Error, GidChoice, Library, LinkLayer, PathOptions};
 
-use super::{Side, wait};
+use super::Side;
 use crate::member::Options;
 
 /// How long what was written may take to arrive. Less than a word of the handshake: the other side waits for ours.
@@ -192,6 +194,13 @@ fn arrives(opening: &mut Opening) -> Result<(), LinkError> {
         wait(opening, left);
     }
     Ok(())
+}
+
+/// Waits until there may be something to read, for a second at most.
+fn wait(source: &impl AsFd, limit: Duration) {
+    let limit = Timespec::try_from(limit.min(Duration::from_secs(1))).ok();
+    let mut fds = [PollFd::new(source, PollFlags::IN)];
+    rustix::event::poll(&mut fds, limit.as_ref()).ok();
 }
 
 /// Tells the other side whether this one is done with a step, and hears whether both are.

@@ -211,8 +211,6 @@ impl Session {
             },
             Some((result, bytes)) => {
                 if self.known_results.insert(result.number) {
-                    // From here on it is not for neighbours that have not written to it.
-                    result.block.seal()?;
                     let message = ToClient::Result {
                         segment: result.number,
                         bytes: result.block.len() as u64,

@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use wire::attach::Listener;
 use wire::home::Home;
-use wire::segment::{Segment, View, Writers};
+use wire::segment::Segment;
 
 use super::*;
 use crate::background::Before;
-use crate::pool::ResultBlock;
 use crate::stop::Stop;
 
 const STANDING: Standing = Standing {
@@ -176,30 +175,4 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
         kept.push(fd);
     }
     assert_eq!(session.lent_bytes(), 0);
-}
-
-// T16.
-#[test]
-fn a_result_can_be_read_by_a_process_and_written_only_by_who_has_mapped_it_before() {
-    let (mut session, process) = session();
-    let welcome = process.receive_with_fds::<ToClient>().unwrap().unwrap();
-    assert!(matches!(welcome, (ToClient::Welcome { .. }, _)));
-    let segment = Segment::create("result", 1, Writers::UntilSealed).unwrap();
-    let neighbour = segment.fd().try_clone_to_owned().unwrap();
-    let mut neighbour = Segment::open(neighbour, segment.len()).unwrap();
-    let block = Block::new(segment);
-    let result = ResultBlock { number: 3, block };
-    let called = barrier(1);
-    let told = session.succeed((WORLD, 0), 1, &called, Some((&result, 8)));
-    told.unwrap();
-    let (message, mut fds) = process.receive_with_fds::<ToClient>().unwrap().unwrap();
-    let ToClient::Result { segment: 3, bytes } = message else {
-        panic!("{message:?}");
-    };
-    let fd = fds.remove(0);
-    let view = View::open(&fd, bytes as usize).unwrap();
-    neighbour.bytes_mut()[0] = 7;
-    assert_eq!(view.bytes()[0], 7);
-    let refused = Segment::open(fd, bytes as usize).unwrap_err();
-    assert!(refused.is_sealed(), "{refused}");
 }

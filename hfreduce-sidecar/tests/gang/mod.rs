@@ -9,6 +9,7 @@ pub(crate) mod leader;
 pub(crate) mod limits;
 pub(crate) mod pods;
 pub(crate) mod processes;
+pub(crate) mod rdma;
 pub(crate) mod restarted;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -2,7 +2,6 @@
 //! once and in order, its payload to where the receiver wants it, and says when what was lent for sending may be
 //! used again. It never blocks; whoever owns it polls. What frames mean is `collective::machine`'s business.
 
-pub mod shared;
 pub mod tcp;
 pub mod verbs;
 
@@ -10,15 +9,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::attach;
 use crate::block::{Denied, Reading, Writing};
-use crate::doorbell::{Depth, Sleep};
 use crate::frame::{self, Body, Header};
-use crate::ring::{Bed, Corrupt};
 use crate::segment;
 use crate::verbs::channel;
 
-pub use shared::Shared;
 pub use tcp::Tcp;
 pub use verbs::Verbs;
 
@@ -47,9 +42,6 @@ pub enum Error {
     /// More is sent than can ever be on the way.
     #[error("{0} frames wait to be sent, at most {QUEUE_LIMIT} can")]
     Queue(usize),
-    /// The other side broke the ring between the two.
-    #[error(transparent)]
-    Corrupt(#[from] Corrupt),
     /// A payload is not what was sent.
     #[error(
         "chunk {chunk} of operation {operation} was damaged on the way: it does not match its checksum"
@@ -63,10 +55,7 @@ pub enum Error {
     /// What came with a frame cannot be read.
     #[error("a frame speaks of {0}")]
     Payload(&'static str),
-    /// The socket beside the shared memory failed.
-    #[error(transparent)]
-    Socket(#[from] attach::Error),
-    /// A segment that the other side shares cannot be mapped, or none can be made.
+    /// There is no memory for payload.
     #[error(transparent)]
     Segment(#[from] segment::Error),
     /// The device failed, the peer's does not answer, or one of the two breaks the rules.
@@ -81,26 +70,6 @@ pub struct Outgoing {
     pub token: u64,
     /// The bytes.
     pub bytes: Reading,
-    /// For a part: where the chunk of the result that answers it belongs. A link that lends may let the receiver
-    /// write it there.
-    pub answer: Option<Writing>,
-}
-
-/// Payload that a link lends.
-#[derive(Debug)]
-pub struct Lent {
-    /// The bytes, to be read where they lie.
-    pub bytes: Reading,
-    /// Where the sender wants the answer to be written, if it lets this side. What was written there is not sent: the
-    /// frame that says so is pushed without a payload.
-    pub answer: Option<Writing>,
-}
-
-impl From<Reading> for Lent {
-    fn from(bytes: Reading) -> Self {
-        let answer = None;
-        Self { bytes, answer }
-    }
 }
 
 /// Where the payload of a frame goes.
@@ -118,9 +87,9 @@ pub type Placing<'a> = dyn FnMut(&Header) -> Result<Place, String> + 'a;
 /// What one look at a link brought.
 #[derive(Debug)]
 pub enum Received {
-    /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be let
-    /// go before the `Credit` of its slot is sent, and so must the place of its answer.
-    Frame(Header, Option<Lent>),
+    /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be dropped
+    /// before the `Credit` of its slot is sent.
+    Frame(Header, Option<Reading>),
     /// Part of one: look again.
     Part,
     /// Nothing more for now.
@@ -132,7 +101,7 @@ pub trait Transport: fmt::Debug + Send {
     /// How it is called in logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// Queues a frame. One without the payload that its header tells of says that it is in place: see [`Lent`].
+    /// Queues a frame.
     fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error>;
 
     /// Sends what can be sent. The tokens of payloads that have left go into `left`.
@@ -177,11 +146,6 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
-    /// Whether parts may name the place of their answer.
-    fn takes_places(&self) -> bool {
-        false
-    }
-
     /// Whether something was read ahead: look again, the socket does not tell.
     fn has_more(&self) -> bool {
         false
@@ -192,19 +156,9 @@ pub trait Transport: fmt::Debug + Send {
         self.has_more()
     }
 
-    /// Prepares for its owner's sleep. False: something has come, do not sleep. One that sleeps deeply has no use
-    /// for slots and payloads that come back.
-    fn sleep(&mut self, how: Sleep, depth: Depth) -> Result<bool, Error> {
-        let _ = (how, depth);
+    /// Prepares for its owner's sleep. False: something has come, do not sleep.
+    fn sleep(&mut self) -> Result<bool, Error> {
         Ok(!self.has_more())
-    }
-
-    /// The owner looks again.
-    fn awake(&self) {}
-
-    /// Where its owner, once prepared, may sleep in place of the socket; nowhere if only the socket tells.
-    fn beds(&self, into: &mut Vec<Bed>) {
-        let _ = into;
     }
 }
 

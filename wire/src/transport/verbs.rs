@@ -20,7 +20,6 @@ use rustix::event::epoll;
 
 use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
 use crate::block::Reading;
-use crate::doorbell::{Depth, Sleep};
 use crate::frame::Header;
 use crate::verbs::channel::{self, Channel, Destination, Event, Payload};
 use crate::verbs::{Completion, CompletionQueue, Source};
@@ -137,11 +136,10 @@ impl Verbs {
     /// What is sent of a payload: its own bytes where they are registered, else a copy, if there is room for one.
     fn source(&mut self, payload: &Outgoing) -> Result<Option<(Source, Option<usize>)>, Error> {
         let bytes = payload.bytes.len();
-        if let Some((block, start)) = payload.bytes.place() {
-            let source = self.adapter.source(block, start, bytes as u32);
-            if let Some(source) = source.map_err(channel::Error::from)? {
-                return Ok(Some((source, None)));
-            }
+        let (block, start) = payload.bytes.place();
+        let source = self.adapter.source(block, start, bytes as u32);
+        if let Some(source) = source.map_err(channel::Error::from)? {
+            return Ok(Some((source, None)));
         }
         let copied = self.staging.copy(&payload.bytes)?;
         Ok(copied.map(|(place, source)| (source, Some(place))))
@@ -170,7 +168,7 @@ impl Verbs {
         let arrived = self.landings.arrived(to, header.payload, channel)?;
         if is_read_in_place(&header.body) {
             let lent = self.landings.lend(arrived, channel);
-            return Ok(Received::Frame(header, Some(lent.into())));
+            return Ok(Received::Frame(header, Some(lent)));
         }
         match place(&header).map_err(Error::Unplaced)? {
             Place::Into(mut into) if into.len() == arrived.reading.len() => {
@@ -284,7 +282,7 @@ impl Transport for Verbs {
         self.poll().is_err() || !self.completions.is_empty()
     }
 
-    fn sleep(&mut self, _: Sleep, _: Depth) -> Result<bool, Error> {
+    fn sleep(&mut self) -> Result<bool, Error> {
         if !self.armed {
             self.queue.arm().map_err(channel::Error::from)?;
             self.armed = true;

@@ -8,6 +8,5 @@ mod damage;
 mod documents;
 mod frames;
 mod handshakes;
-mod links;
 mod messages;
 mod rings;

@@ -14,7 +14,7 @@ use crate::damage;
 use crate::frames::call;
 
 /// Any way to sleep.
-pub(crate) fn sleep(rng: &mut Rng) -> (Sleep, Depth) {
+fn sleep(rng: &mut Rng) -> (Sleep, Depth) {
     (
         *rng.pick(&[Sleep::Bell, Sleep::Word]),
         *rng.pick(&[Depth::Light, Depth::Deep]),
@@ -77,11 +77,8 @@ fn read<const WORDS: usize>(
     decode: impl Fn(&[u64; WORDS]),
 ) {
     for _ in 0..rng.below(2 * CAPACITY) {
-        match end.peek() {
-            Ok(Some(entry)) => {
-                decode(&entry);
-                end.done();
-            }
+        match end.pop() {
+            Ok(Some(entry)) => decode(&entry),
             Ok(None) | Err(_) => break,
         }
     }
@@ -109,13 +106,6 @@ fn write<const WORDS: usize>(
     }
     if let Ok(room) = end.room() {
         assert!(room <= CAPACITY);
-    }
-    if let Ok(consumed) = end.consumed() {
-        assert!(consumed <= end.produced(), "not more than was written");
-        let (how, _) = sleep(rng);
-        if end.sleep(consumed, how).is_ok() {
-            end.awake();
-        }
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::Call;
 use wire::block::{Block, Reading};
-use wire::doorbell::{Depth, Sleep};
 use wire::frame::{Body, Claim, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
@@ -99,11 +98,7 @@ fn down(operation: u64, payload: u32) -> Header {
 }
 
 fn push(link: &mut Verbs, header: &Header, payload: Option<(u64, Reading)>) {
-    let payload = payload.map(|(token, bytes)| Outgoing {
-        token,
-        bytes,
-        answer: None,
-    });
+    let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
     link.push(header, payload).unwrap();
 }
 
@@ -122,7 +117,7 @@ fn receive(links: &mut [Verbs; 2], into: &Arc<Block>) -> (Header, Option<Reading
             |header: &Header| Ok(Place::Into(into.write(0..header.payload as usize).unwrap()));
         if let Received::Frame(header, lent) = to.receive(&mut place).unwrap() {
             to.flush(&mut Vec::new()).unwrap();
-            return (header, lent.map(|lent| lent.bytes), left);
+            return (header, lent, left);
         }
         to.flush(&mut Vec::new()).unwrap();
     }
@@ -203,7 +198,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
             assert_eq!(header.operation, number, "frames are out of order");
             let expected = &content[range(number)];
             match lent {
-                Some(lent) => drop(kept[at].insert(number, lent.bytes)),
+                Some(lent) => drop(kept[at].insert(number, lent)),
                 None if header.payload > 0 => {
                     let into = result.read(0..expected.len()).unwrap();
                     assert!(into[..] == *expected, "frame {number} is damaged");
@@ -382,7 +377,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
     let fake = Fake::new();
     let [mut one, mut other] = links(&fake);
     for number in 0..3 {
-        while !other.sleep(Sleep::Bell, Depth::Light).unwrap() {
+        while !other.sleep().unwrap() {
             other.receive(&mut |_| Ok(Place::Discard)).unwrap();
             other.flush(&mut Vec::new()).unwrap();
         }
@@ -390,7 +385,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
         one.flush(&mut Vec::new()).unwrap();
         wait(&other);
         other.wake().unwrap();
-        assert!(!other.sleep(Sleep::Bell, Depth::Light).unwrap());
+        assert!(!other.sleep().unwrap());
         let came = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
         assert!(matches!(came, Received::Frame(header, None) if header == down(number, 0)));
     }

@@ -176,7 +176,7 @@ impl Field {
     fn limits(&mut self, limits: &Limits) -> Result<()> {
         for limit in limits::ALL {
             let (value, others, quiet) = limits.measure(limit, &self.network, self.gate)?;
-            println!("  {:<50} {value:>9.2} {}", limit.to_string(), limit.unit());
+            println!("  {:<50} {value:>9.2} GB/s", limit.to_string());
             let sample = LimitSample {
                 value,
                 others,

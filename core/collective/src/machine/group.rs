@@ -108,22 +108,6 @@ impl Group {
         self.ops.is_awaited() || self.p2p.is_busy()
     }
 
-    /// Whether a part waits for a slot to the parent, or a chunk for one to a child.
-    pub(super) fn waits_for_room(&self) -> bool {
-        self.ops.wait_for_slots() || self.traffic.waits() || self.p2p.waits()
-    }
-
-    /// Where the result of a chunk belongs whose part goes up in a frame.
-    pub(super) fn answer(&self, frame: &Frame) -> Option<Region> {
-        let Frame::Up {
-            tree, op, chunk, ..
-        } = *frame
-        else {
-            return None;
-        };
-        self.ops.get(op)?.answer(&self.view, tree.into(), chunk)
-    }
-
     /// How far this node is.
     pub(super) fn report(&self) -> GroupReport {
         self.retention.report(self.view.id)

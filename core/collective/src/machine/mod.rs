@@ -150,21 +150,6 @@ impl Machine {
         self.node.work.is_empty()
     }
 
-    /// Whether something could go on if a slot or a payload came back. Otherwise the shell may let them wait for the
-    /// next input of another kind.
-    #[must_use]
-    pub fn waits_for_room(&self) -> bool {
-        self.groups.values().any(Group::waits_for_room)
-    }
-
-    /// Where the result of a chunk belongs whose part goes up in a frame, if the receiver computes it and sends it back.
-    /// Only looks. A shell that shares memory with the receiver may let it write there what it would send; the machines
-    /// of both say and hear the same either way, so who writes which bytes is no business of theirs.
-    #[must_use]
-    pub fn answer(&self, frame: &Frame) -> Option<Region> {
-        self.groups.get(&frame.group()?)?.answer(frame)
-    }
-
     /// The operations that are not over here, by group and in their order.
     #[must_use]
     pub fn in_flight(&self) -> Vec<Status> {

@@ -23,11 +23,6 @@ impl ReadyQueue {
         self.starved[tree].insert(id);
     }
 
-    /// Whether one has found no slot.
-    pub(super) fn wait_for_slots(&self) -> bool {
-        self.starved.iter().any(|starved| !starved.is_empty())
-    }
-
     /// Takes the oldest. `has_slot`: whether an operation finds a send slot of a tree now.
     pub(super) fn next(&mut self, has_slot: impl Fn(OpId, usize) -> bool) -> Option<OpId> {
         // Where the oldest of the starved finds no slot, no later one does.

@@ -340,12 +340,6 @@ impl Traffic {
         left.map(|(&peer, _)| peer)
     }
 
-    /// Whether a chunk waits for a slot to a child.
-    pub(super) fn waits(&self) -> bool {
-        let mut children = self.edges.values().flat_map(|edge| &edge.child).flatten();
-        children.any(|child| !child.backlog.is_empty())
-    }
-
     /// The epoch is over: nothing is combined and nothing goes down any more.
     pub(super) fn close(&mut self) {
         let children = self.edges.values_mut().flat_map(|edge| &mut edge.child);

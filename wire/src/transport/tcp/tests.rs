@@ -6,7 +6,6 @@ use rustix::net::sockopt::{ip_tos, ipv6_tclass};
 
 use super::*;
 use crate::block::Block;
-use crate::doorbell::{Depth, Sleep};
 use crate::frame::{Body, Mark};
 use crate::segment::{Segment, Writers};
 
@@ -63,7 +62,7 @@ fn nobody_falls_asleep_over_a_frame_that_was_read_ahead() {
     for may_sleep in [false, true] {
         let said = link.receive(&mut |_| Ok(Place::Discard)).unwrap();
         assert!(matches!(said, Received::Frame(..)));
-        assert_eq!(link.sleep(Sleep::Bell, Depth::Light).unwrap(), may_sleep);
+        assert_eq!(link.sleep().unwrap(), may_sleep);
     }
 }
 
@@ -165,7 +164,6 @@ fn frames_come_whole(has_sums: bool) {
             Outgoing {
                 token: token as u64,
                 bytes,
-                answer: None,
             }
         });
         one.push(&down(*size), payload).unwrap();

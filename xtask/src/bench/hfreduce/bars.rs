@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::case::{
-    Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load,
-    OPEN_MPI_SHM, SHM, STEP_SHAPE, Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
+    Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, STEP_SHAPE,
+    Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
 use super::limits::Limit;
 use super::machine;
@@ -117,20 +117,13 @@ pub(super) fn all(results: &Results) -> Vec<Bar> {
         of_floor(results, one, large),
         against(four, large, TCP, GLOO, 5.0),
         against(four, large, TCP_COPIES, GLOO, 2.2),
-        // Over both: what a pair of nodes has between them is not the bar's business.
         against(thirty_two, mib(64), TCP, GLOO, 8.0),
-        against(thirty_two, mib(64), SHM, GLOO, 8.0),
         against(thirty_two, mib(64), TCP, INTEL_MPI_SHM, 1.8),
-        against(thirty_two, mib(64), SHM, INTEL_MPI_SHM, 1.8),
-        against(one, large, SHM, INTEL_MPI_SHM, 1.5),
-        against(one, large, SHM, OPEN_MPI_SHM, 3.5),
-        of_relay(results, one, kib(4)),
-        of_relay(results, one, kib(64)),
         against(one, kib(4), TCP, GLOO, 5.0),
     ];
-    for (shape, contender) in [(one, TCP), (four, TCP), (one, SHM)] {
+    for shape in [one, four] {
         for dtype in [DType::F16, DType::Bf16] {
-            bars.push(per_byte(results, shape, contender, dtype));
+            bars.push(per_byte(results, shape, dtype));
         }
     }
     for shape in [one, four] {
@@ -251,33 +244,18 @@ fn of_floor(results: &Results, shape: Shape, load: Load) -> Bar {
     )
 }
 
-fn of_relay(results: &Results, shape: Shape, load: Load) -> Bar {
-    let limit = Limit::Relay(load.bytes as usize);
-    let relay = measured(results, limit).map(|sample| Side {
-        time: Duration::from_secs_f64(sample.value / 1e6),
-        noisy: sample.is_noisy(),
-    });
-    Bar::compare(
-        format!("{shape}, {load}: {SHM} against the {limit}"),
-        (Want::AtMost(1.3), Unit::Times),
-        side(results, case(shape, load), SHM),
-        relay,
-        |own, relay| own / relay,
-    )
-}
-
 /// The rate of a smaller type against single precision, as many bytes each.
-fn per_byte(results: &Results, shape: Shape, contender: Contender, dtype: DType) -> Bar {
+fn per_byte(results: &Results, shape: Shape, dtype: DType) -> Bar {
     let load = mib(186);
     let small = Case { shape, dtype, load };
     Bar::compare(
         format!(
-            "{shape}, {load}: {contender}, {} a byte against f32",
+            "{shape}, {load}: {TCP}, {} a byte against f32",
             dtype.name()
         ),
         (Want::AtLeast(1.0), Unit::Times),
-        side(results, small, contender),
-        side(results, case(shape, load), contender),
+        side(results, small, TCP),
+        side(results, case(shape, load), TCP),
         |small, f32| f32 / small,
     )
 }

@@ -72,12 +72,8 @@ pub(super) enum Transport {
     Tcp,
     /// With a checksum of each payload: what sidecars do by themselves between machines.
     TcpChecked,
-    /// Sidecars of one machine, which all nodes are here, share memory.
-    Shm,
     /// As the first, in a job that goes on after losses: results are handed over when they can no longer be lost.
     TcpStable,
-    /// The same through shared memory.
-    ShmStable,
 }
 
 /// How ranks of an MPI library reach each other: as nodes of their own, or in one node's shared memory, which is
@@ -139,9 +135,7 @@ impl fmt::Display for Player {
         f.write_str(match self {
             Self::Ours(Transport::Tcp) => "hfreduce tcp",
             Self::Ours(Transport::TcpChecked) => "hfreduce tcp + sums",
-            Self::Ours(Transport::Shm) => "hfreduce shm",
             Self::Ours(Transport::TcpStable) => "hfreduce shrink tcp",
-            Self::Ours(Transport::ShmStable) => "hfreduce shrink shm",
             Self::Gloo => "gloo tcp",
             Self::OpenMpi(Path::Tcp) => "open mpi tcp",
             Self::OpenMpi(Path::Shm) => "open mpi shm",
@@ -228,9 +222,7 @@ pub(super) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
 pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
 pub(super) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
 pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
-pub(super) const SHM: Contender = ours(Transport::Shm, Way::Plain);
 pub(super) const TCP_STABLE: Contender = ours(Transport::TcpStable, Way::Plain);
-pub(super) const SHM_STABLE: Contender = ours(Transport::ShmStable, Way::Plain);
 pub(super) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
 pub(super) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
 
@@ -287,13 +279,11 @@ pub(super) const LAYERS: Load = Load {
 };
 const LOADS: [Load; 7] = [kib(4), kib(64), mib(1), mib(16), mib(64), mib(186), LAYERS];
 const SHAPES: [Shape; 4] = [shape(2, 1), shape(2, 4), shape(2, 8), shape(4, 8)];
-const EVERYBODY: [Contender; 11] = [
+const EVERYBODY: [Contender; 9] = [
     TCP,
     TCP_CHECKED,
     TCP_COPIES,
     TCP_BITWISE,
-    SHM,
-    ours(Transport::Shm, Way::Copies),
     GLOO,
     OPEN_MPI_TCP,
     OPEN_MPI_SHM,
@@ -333,7 +323,7 @@ pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
                     contenders.extend(STEPS);
                 }
                 if (shape, dtype) == (STABLE_SHAPE, DType::F32) && STABLE_LOADS.contains(&load) {
-                    contenders.extend([TCP_STABLE, SHM_STABLE]);
+                    contenders.push(TCP_STABLE);
                 }
                 cases.push((case, contenders));
             }
@@ -350,8 +340,8 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
     let (one, four) = (shape(2, 1), shape(2, 4));
     let f32 = DType::F32;
     vec![
-        case(one, kib(4), f32, &[TCP, TCP_STABLE, SHM, SHM_STABLE, GLOO]),
-        case(one, kib(64), f32, &[TCP, TCP_STABLE, SHM, SHM_STABLE, GLOO]),
+        case(one, kib(4), f32, &[TCP, TCP_STABLE, GLOO]),
+        case(one, kib(64), f32, &[TCP, TCP_STABLE, GLOO]),
         case(
             one,
             mib(186),
@@ -361,22 +351,18 @@ pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
                 TCP_STABLE,
                 TCP_CHECKED,
                 TCP_BITWISE,
-                SHM,
-                SHM_STABLE,
                 GLOO,
                 INTEL_MPI_TCP,
-                INTEL_MPI_SHM,
-                OPEN_MPI_SHM,
             ],
         ),
-        case(one, mib(186), DType::F16, &[TCP, SHM]),
-        case(one, mib(186), DType::Bf16, &[TCP, TCP_BITWISE, SHM]),
+        case(one, mib(186), DType::F16, &[TCP]),
+        case(one, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(four, mib(186), f32, &[TCP, TCP_COPIES, TCP_BITWISE, GLOO]),
         case(STEP_SHAPE, LAYERS, f32, &STEPS),
         case(four, mib(186), DType::F16, &[TCP]),
         case(four, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(shape(4, 8), kib(4), f32, &[TCP]),
-        case(shape(4, 8), mib(64), f32, &[TCP, SHM, GLOO, INTEL_MPI_SHM]),
+        case(shape(4, 8), mib(64), f32, &[TCP, GLOO, INTEL_MPI_SHM]),
     ]
 }
 

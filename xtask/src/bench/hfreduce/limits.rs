@@ -18,27 +18,9 @@ pub(super) enum Limit {
     Memcpy(usize),
     /// One TCP connection between two nodes' namespaces, both ways at once, bytes of both counted, GB/s.
     TcpBothWays,
-    /// Client, sidecar, peer sidecar, sidecar, client by futex, with so many bytes copied in and out at each hop, us.
-    Relay(usize),
 }
 
-pub(super) const ALL: [Limit; 6] = [
-    Limit::Memcpy(1),
-    Limit::Memcpy(2),
-    Limit::TcpBothWays,
-    Limit::Relay(0),
-    Limit::Relay(4 << 10),
-    Limit::Relay(64 << 10),
-];
-
-impl Limit {
-    pub(super) const fn unit(self) -> &'static str {
-        match self {
-            Self::Memcpy(_) | Self::TcpBothWays => "GB/s",
-            Self::Relay(_) => "us",
-        }
-    }
-}
+pub(super) const ALL: [Limit; 3] = [Limit::Memcpy(1), Limit::Memcpy(2), Limit::TcpBothWays];
 
 impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,8 +28,6 @@ impl std::fmt::Display for Limit {
             Self::Memcpy(1) => write!(f, "memcpy, 1 thread"),
             Self::Memcpy(threads) => write!(f, "memcpy, {threads} threads"),
             Self::TcpBothWays => write!(f, "tcp, both ways"),
-            Self::Relay(0) => write!(f, "futex relay, 4 hops"),
-            Self::Relay(bytes) => write!(f, "futex relay, 4 hops of {} KiB", bytes >> 10),
         }
     }
 }
@@ -82,9 +62,6 @@ impl Limits {
         let output = match limit {
             Limit::Memcpy(threads) => Command::new(&self.program)
                 .args(["memcpy", &threads.to_string()])
-                .output(),
-            Limit::Relay(bytes) => Command::new(&self.program)
-                .args(["relay", &bytes.to_string()])
                 .output(),
             Limit::TcpBothWays => {
                 let mut listen = far.command(&self.program);

@@ -12,11 +12,12 @@ use super::conductor::Conductor;
 use super::gang::Gang;
 use super::network::Network;
 
-/// What a sidecar is told, and how its log then calls every link.
+/// Over what all nodes are linked.
+const LINK: &str = "tcp";
+
+/// What a sidecar is told.
 pub(super) struct Words {
-    pub(super) told: &'static str,
     pub(super) checksum: &'static str,
-    pub(super) link: &'static str,
     /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
     pub(super) on_peer_loss: &'static str,
     /// Gangs of all transports are there at the same time, in the same namespaces.
@@ -35,41 +36,22 @@ pub(super) struct Served {
 pub(super) const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
-            told: "tcp",
             checksum: "off",
-            link: "tcp",
             on_peer_loss: "Restart",
             port: 9404,
             metrics: "127.0.0.1:9402",
         },
         Transport::TcpChecked => Words {
-            told: "tcp",
             checksum: "on",
-            link: "tcp",
             on_peer_loss: "Restart",
             port: 9424,
             metrics: "127.0.0.1:9422",
-        },
-        // By itself, because all nodes are on this machine.
-        Transport::Shm => Words {
-            told: "auto",
-            checksum: "auto",
-            link: "shared memory",
-            on_peer_loss: "Restart",
-            port: 9414,
-            metrics: "127.0.0.1:9412",
         },
         Transport::TcpStable => Words {
             on_peer_loss: "Shrink",
             port: 9434,
             metrics: "127.0.0.1:9432",
             ..words(Transport::Tcp)
-        },
-        Transport::ShmStable => Words {
-            on_peer_loss: "Shrink",
-            port: 9444,
-            metrics: "127.0.0.1:9442",
-            ..words(Transport::Shm)
         },
     }
 }
@@ -105,9 +87,7 @@ pub(super) fn serve(
     words: &Words,
 ) -> Result<Served> {
     let &Words {
-        told,
         checksum,
-        link,
         on_peer_loss,
         port,
         metrics,
@@ -137,7 +117,7 @@ pub(super) fn serve(
         serve.arg("serve").arg("--roster").arg(&roster);
         serve.arg("--run-dir").arg(run_dir);
         serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
-        serve.args(["--transport", told, "--checksum", checksum]);
+        serve.args(["--transport", LINK, "--checksum", checksum]);
         sidecars.insert(conductor.start(&serve)?);
     }
     conductor.wait("the sidecars join", || {
@@ -150,11 +130,11 @@ pub(super) fn serve(
     })?;
     for rank in 0..shape.nodes {
         let log = conductor.log(rank)?;
-        let said = format!("\"transport\":\"{link}\"");
+        let said = format!("\"transport\":\"{LINK}\"");
         let mut links = log.lines().filter(|line| line.contains("\"transport\":\""));
         ensure!(
             links.all(|line| line.contains(&said)) && log.contains(&said),
-            "the links of node {rank} are not {link}"
+            "the links of node {rank} are not {LINK}"
         );
     }
     Ok(Served { sidecars, run_dirs })

@@ -24,10 +24,9 @@ pub(super) fn print(results: &Results) {
         if let Some(sample) = results.limit(limit) {
             let noisy = if sample.is_noisy() { '!' } else { ' ' };
             println!(
-                "  {:<34} {:>9.2} {:<4} {noisy}",
+                "  {:<34} {:>9.2} GB/s {noisy}",
                 limit.to_string(),
-                sample.value,
-                limit.unit()
+                sample.value
             );
         }
     }

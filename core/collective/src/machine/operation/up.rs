@@ -21,22 +21,6 @@ struct Sources {
 }
 
 impl Operation {
-    /// Where the result of a chunk belongs whose part goes up, if the receiver computes it and sends it back.
-    pub(in crate::machine) fn answer(
-        &self,
-        view: &GroupView,
-        tree: usize,
-        index: u32,
-    ) -> Option<Region> {
-        let root = view.trees.trees.get(tree)?.root;
-        let (chunk, step) = self.step(view, index)?;
-        let is_combined = matches!(chunk.flow, Flow::Combine { .. });
-        let [up, down] = [step.to_parent, step.from_parent];
-        let comes_back = up == Some(Carry::Payload) && down == up && !self.holds;
-        let is_root = view.parent(tree) == Some(root);
-        (is_root && is_combined && comes_back).then(|| view.result(self.id, &chunk))
-    }
-
     /// The chunk of a tree that has to be started next.
     pub(in crate::machine) fn next_chunk(
         &self,

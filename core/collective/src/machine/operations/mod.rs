@@ -167,11 +167,6 @@ impl Operations {
         ready.next(|id, tree| free_slot(ops, called, traffic, id, tree).is_some())
     }
 
-    /// Whether one has found no send slot.
-    pub(super) fn wait_for_slots(&self) -> bool {
-        self.ready.wait_for_slots()
-    }
-
     /// Decides whether an operation can be carried out, as far as that is known. At the root it has failed with the
     /// verdict that is returned.
     pub(super) fn judge(&mut self, at: &mut Context<'_>, id: OpId) -> Option<Verdict> {

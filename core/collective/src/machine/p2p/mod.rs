@@ -84,11 +84,6 @@ impl P2p {
         !self.calls.is_empty() || self.queues.hold_slots()
     }
 
-    /// Whether something waits for room.
-    pub(super) fn waits(&self) -> bool {
-        self.queues.wait()
-    }
-
     fn forget(&mut self) {
         self.incoming.clear();
         self.outgoing.clear();

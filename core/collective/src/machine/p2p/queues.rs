@@ -215,12 +215,6 @@ impl Queues {
         self.queues.values().all(|queue| queue.sending == 0)
     }
 
-    /// Whether something waits for room.
-    pub(super) fn wait(&self) -> bool {
-        let mut queues = self.queues.values();
-        queues.any(|queue| !queue.own.is_empty() || !queue.relayed.is_empty())
-    }
-
     pub(super) fn clear(&mut self) {
         for queue in self.queues.values_mut() {
             queue.own.clear();

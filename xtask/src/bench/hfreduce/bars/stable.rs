@@ -2,7 +2,7 @@
 //! the job chooses it with `onPeerLoss`, and this is what it pays.
 
 use super::{Results, Short, case, side};
-use crate::bench::hfreduce::case::{SHM, SHM_STABLE, STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
+use crate::bench::hfreduce::case::{STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
 
 /// A time against that of a contender who pays for less.
 #[derive(Debug)]
@@ -16,29 +16,26 @@ pub(in super::super) struct Cost {
     pub(in super::super) noisy: bool,
 }
 
-/// Of every load, over every transport.
+/// Of every load.
 pub(in super::super) fn costs(results: &Results) -> Vec<Cost> {
-    let pairs = [(TCP_STABLE, TCP), (SHM_STABLE, SHM)];
     let each = STABLE_LOADS.map(|load| {
-        pairs.map(|(stable, plain)| {
-            let case = case(STABLE_SHAPE, load);
-            let about = format!("{case}: {stable} against {plain}");
-            let both = || Ok((side(results, case, stable)?, side(results, case, plain)?));
-            match both() {
-                Ok((stable, plain)) => Cost {
-                    about,
-                    value: Ok(stable.time.as_secs_f64() / plain.time.as_secs_f64()),
-                    sides: format!("{} : {}", Short(stable.time), Short(plain.time)),
-                    noisy: stable.noisy || plain.noisy,
-                },
-                Err(why) => Cost {
-                    about,
-                    value: Err(why),
-                    sides: String::new(),
-                    noisy: false,
-                },
-            }
-        })
+        let case = case(STABLE_SHAPE, load);
+        let about = format!("{case}: {TCP_STABLE} against {TCP}");
+        let both = || Ok((side(results, case, TCP_STABLE)?, side(results, case, TCP)?));
+        match both() {
+            Ok((stable, plain)) => Cost {
+                about,
+                value: Ok(stable.time.as_secs_f64() / plain.time.as_secs_f64()),
+                sides: format!("{} : {}", Short(stable.time), Short(plain.time)),
+                noisy: stable.noisy || plain.noisy,
+            },
+            Err(why) => Cost {
+                about,
+                value: Err(why),
+                sides: String::new(),
+                noisy: false,
+            },
+        }
     });
-    each.into_iter().flatten().collect()
+    each.into()
 }

@@ -1,17 +1,12 @@
-/* The machine's limits, as plainly as they can be had: libc's memcpy, one TCP connection both ways, and a relay of
- * futex wake-ups through processes. Prints one number, of a connection also its congestion control. No code of the project is in here. */
+/* The machine's limits, as plainly as they can be had: libc's memcpy, and one TCP connection both ways. Prints one
+ * number, of a connection also its congestion control. No code of the project is in here. */
 #define _GNU_SOURCE
 #include "gang.h"
 #include <arpa/inet.h>
-#include <linux/futex.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define ROUNDS 5
 
@@ -150,70 +145,6 @@ static void measure_tcp(int listens, const char *host) {
         printf("%.3f %.15s\n", 2.0 * (double)SEND_BYTES / median(times, ROUNDS), control);
 }
 
-/* --- relay: client, sidecar, peer sidecar, sidecar, client. Each hop is a futex wake-up between two processes and,
- * with a payload, one copy into shared memory and one out of it. Microseconds for all four. */
-
-#define HOPS 4
-#define RELAYS 4000
-
-struct hop {
-    uint32_t turn;
-    char line[60]; /* a cache line of its own */
-};
-
-static struct hop *hops;
-static char *slots, *own;
-static size_t payload;
-
-static void pass(int hop, uint32_t turn) {
-    memcpy(slots + (size_t)hop * payload, own, payload);
-    __atomic_store_n(&hops[hop].turn, turn, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, &hops[hop].turn, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
-static void await(int hop, uint32_t turn) {
-    while (__atomic_load_n(&hops[hop].turn, __ATOMIC_SEQ_CST) != turn)
-        syscall(SYS_futex, &hops[hop].turn, FUTEX_WAIT, turn - 1, NULL, NULL, 0);
-    memcpy(own, slots + (size_t)hop * payload, payload);
-}
-
-/* Hop 0 leads to the sidecar, 1 to its peer, 2 back to the sidecar, 3 to the client. */
-static void station(const int *from, const int *to, int count) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (uint32_t turn = 1; turn <= RELAYS; turn++)
-        for (int i = 0; i < count; i++) {
-            await(from[i], turn);
-            pass(to[i], turn);
-        }
-    _exit(0);
-}
-
-static void measure_relay(size_t bytes) {
-    static double times[RELAYS];
-    payload = bytes;
-    size_t shared = HOPS * (sizeof *hops + bytes);
-    char *memory = mmap(NULL, shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    own = calloc(1, bytes + 1);
-    if (memory == MAP_FAILED || !own)
-        die("find memory for the relay");
-    memset(memory, 0, shared);
-    hops = (struct hop *)memory;
-    slots = memory + HOPS * sizeof *hops;
-    if (!fork())
-        station((int[]){0, 2}, (int[]){1, 3}, 2);
-    if (!fork())
-        station((int[]){1}, (int[]){2}, 1);
-    for (uint32_t turn = 1; turn <= RELAYS; turn++) {
-        uint64_t begin = now_ns();
-        pass(0, turn);
-        await(3, turn);
-        times[turn - 1] = (double)(now_ns() - begin);
-    }
-    while (wait(NULL) > 0)
-        ; /* their processor time is ours to tell */
-    printf("%.3f\n", median(times, RELAYS) / 1000.0);
-}
-
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "memcpy") && atoi(argv[2]) > 0 && atoi(argv[2]) <= 64)
         measure_memcpy(atoi(argv[2]));
@@ -221,10 +152,8 @@ int main(int argc, char **argv) {
         measure_tcp(1, argv[2]);
     else if (argc == 3 && !strcmp(argv[1], "dial"))
         measure_tcp(0, argv[2]);
-    else if (argc == 3 && !strcmp(argv[1], "relay"))
-        measure_relay((size_t)atol(argv[2]));
     else {
-        fprintf(stderr, "usage: limits memcpy THREADS | listen ADDRESS | dial ADDRESS | relay BYTES\n");
+        fprintf(stderr, "usage: limits memcpy THREADS | listen ADDRESS | dial ADDRESS\n");
         return 2;
     }
     return 0;
