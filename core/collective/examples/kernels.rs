@@ -1,10 +1,9 @@
 //! The bench of the kernels: how fast each instruction set combines buffers of each type, as a share of the memory
 //! traffic (reads and writes) that libc's memcpy reaches in the same rounds. Buffers are far larger than any cache,
-//! chunks as long as the engine's; rounds are interleaved and figures medians. Two sources and two destinations are what
-//! two nodes of one machine have.
+//! chunks as long as the engine's; rounds are interleaved and figures medians.
 //!
 //! `cargo run --release -p collective --example kernels -- [--json FILE] [--rounds N] [--threads N] [--sources N]
-//! [--destinations N] [--mib N] [--isa NAME] [--type NAME] [--op sum|avg|premul_sum|max|min] [--store cached|streaming]`
+//! [--mib N] [--isa NAME] [--type NAME] [--op sum|avg|premul_sum|max|min] [--store cached|streaming]`
 
 #![expect(
     clippy::print_stdout,
@@ -31,7 +30,6 @@ struct Options {
     rounds: usize,
     threads: usize,
     sources: usize,
-    destinations: usize,
     mib: usize,
     isa: Option<String>,
     dtype: Option<String>,
@@ -43,9 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
     let cpu = cpu_model();
     println!(
-        "{cpu}\n{} sources and {} destinations of {} MiB in chunks of {} KiB, {} threads, {} rounds, {}",
+        "{cpu}\n{} sources of {} MiB in chunks of {} KiB, {} threads, {} rounds, {}",
         options.sources,
-        options.destinations,
         options.mib,
         CHUNK >> 10,
         options.threads,
@@ -63,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let bytes = (options.mib << 20) as f64;
-    let buffers = (options.sources + options.destinations) as f64;
+    let buffers = (options.sources + 1) as f64;
     let copy_rate = 2.0 * bytes / median(&mut copies) / 1e9;
     println!("memcpy                        {copy_rate:6.1} GB/s of traffic");
     let mut rows = String::new();
@@ -85,15 +82,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(path) = options.json {
         let cpu = cpu.replace(['"', '\\'], "");
         let text = format!(
-            "{{\n  \"cpu\": \"{cpu}\",\n  \"operator\": \"{}\",\n  \"sources\": {},\n  \"destinations\": {},\n  \
+            "{{\n  \"cpu\": \"{cpu}\",\n  \"operator\": \"{}\",\n  \"sources\": {},\n  \
              \"mib\": {},\n  \"threads\": {},\n  \"rounds\": {},\n  \"memcpy_gb_per_s\": {copy_rate:.2},\n  \
              \"kernels\": [\n{rows}\n  ]\n}}\n",
-            options.op,
-            options.sources,
-            options.destinations,
-            options.mib,
-            options.threads,
-            options.rounds
+            options.op, options.sources, options.mib, options.threads, options.rounds
         );
         std::fs::write(&path, text).map_err(|error| format!("failed to write {path}: {error}"))?;
     }
@@ -106,7 +98,6 @@ fn options() -> Result<Options, Box<dyn Error>> {
         rounds: 9,
         threads: 2,
         sources: 8,
-        destinations: 1,
         mib: MIB,
         isa: None,
         dtype: None,
@@ -127,7 +118,6 @@ fn options() -> Result<Options, Box<dyn Error>> {
             "--rounds" => options.rounds = number()?,
             "--threads" => options.threads = number()?,
             "--sources" => options.sources = number()?,
-            "--destinations" => options.destinations = number()?,
             "--mib" => options.mib = number()?,
             "--isa" => options.isa = Some(value),
             "--type" => options.dtype = Some(value),
@@ -188,7 +178,7 @@ fn cases(options: &Options) -> Vec<Case> {
 /// The buffers, and the threads that share them.
 struct Memory {
     sources: Vec<Vec<u8>>,
-    destinations: Vec<Vec<u8>>,
+    destination: Vec<u8>,
     threads: usize,
 }
 
@@ -208,7 +198,7 @@ impl Memory {
             .collect();
         Self {
             sources,
-            destinations: vec![vec![1; bytes]; options.destinations],
+            destination: vec![1; bytes],
             threads: options.threads,
         }
     }
@@ -216,32 +206,21 @@ impl Memory {
     /// Seconds that libc's memcpy takes for one source, all in one call for each thread.
     fn copy(&mut self) -> f64 {
         let source = &self.sources[0];
-        time(self.threads, &mut self.destinations[..1], |at, parts| {
-            for part in parts {
-                let from = &source[at..at + part.len()];
-                black_box(part).copy_from_slice(black_box(from));
-            }
+        time(self.threads, &mut self.destination, |at, part| {
+            let from = &source[at..at + part.len()];
+            black_box(part).copy_from_slice(black_box(from));
         })
     }
 
     /// Seconds that combining all sources takes.
     fn reduce(&mut self, case: &Case) -> f64 {
         let sources = &self.sources;
-        time(self.threads, &mut self.destinations, |mut at, parts| {
+        time(self.threads, &mut self.destination, |mut at, part| {
             let mut slices: Vec<&[u8]> = Vec::with_capacity(sources.len());
-            let mut chunks: Vec<_> = parts
-                .iter_mut()
-                .map(|part| part.chunks_mut(CHUNK))
-                .collect();
-            loop {
-                let mut into: Vec<&mut [u8]> =
-                    chunks.iter_mut().filter_map(Iterator::next).collect();
-                let Some(bytes) = into.first().map(|chunk| chunk.len()) else {
-                    return;
-                };
+            for into in part.chunks_mut(CHUNK) {
                 slices.clear();
-                slices.extend(sources.iter().map(|it| &it[at..at + bytes]));
-                at += bytes;
+                slices.extend(sources.iter().map(|it| &it[at..at + into.len()]));
+                at += into.len();
                 let Case {
                     kernels,
                     dtype,
@@ -249,41 +228,29 @@ impl Memory {
                     scale,
                     store,
                 } = case;
-                kernels.reduce(*dtype, *op, black_box(&mut into), &slices, *scale, *store);
+                kernels.reduce(*dtype, *op, black_box(into), &slices, *scale, *store);
             }
         })
     }
 }
 
-/// Seconds of the slowest of some threads, which begin together and share buffers of one length.
-fn time(
-    threads: usize,
-    buffers: &mut [Vec<u8>],
-    work: impl Fn(usize, &mut [&mut [u8]]) + Sync,
-) -> f64 {
-    let bytes = buffers.first().map_or(0, Vec::len);
-    let share = bytes.div_ceil(threads).next_multiple_of(64);
-    let mut shares: Vec<Vec<&mut [u8]>> = Vec::new();
-    shares.resize_with(bytes.div_ceil(share), Vec::new);
-    for buffer in buffers {
-        for (parts, part) in shares.iter_mut().zip(buffer.chunks_mut(share)) {
-            parts.push(part);
-        }
-    }
-    let together = Barrier::new(shares.len());
+/// Seconds of the slowest of some threads, which begin together and share a buffer.
+fn time(threads: usize, buffer: &mut [u8], work: impl Fn(usize, &mut [u8]) + Sync) -> f64 {
+    let share = buffer.len().div_ceil(threads).next_multiple_of(64);
+    let together = Barrier::new(buffer.len().div_ceil(share));
     let (together, work) = (&together, &work);
-    let one = |index: usize, mut parts: Vec<&mut [u8]>| {
+    let one = |index: usize, part: &mut [u8]| {
         together.wait();
         let start = Instant::now();
-        work(index * share, &mut parts);
+        work(index * share, part);
         start.elapsed().as_secs_f64()
     };
     let one = &one;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = shares
-            .into_iter()
+        let threads: Vec<_> = buffer
+            .chunks_mut(share)
             .enumerate()
-            .map(|(index, parts)| scope.spawn(move || one(index, parts)))
+            .map(|(index, part)| scope.spawn(move || one(index, part)))
             .collect();
         let seconds = threads.into_iter().filter_map(|thread| thread.join().ok());
         seconds.fold(0.0, f64::max)

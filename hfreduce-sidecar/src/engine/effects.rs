@@ -353,7 +353,7 @@ impl Engine {
         let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
         let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
         let (elements, sums) = slices.split_at(sources.len());
-        kernels::combine(arithmetic, &mut [&mut into], elements, sums, Store::Cached);
+        kernels::combine(arithmetic, &mut into, elements, sums, Store::Cached);
         self.metrics.moved(all(), destination);
         Ok(())
     }

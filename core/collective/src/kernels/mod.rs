@@ -47,11 +47,11 @@ pub enum Store {
     Streaming,
 }
 
-/// A kernel for one type: operator, destinations, sources, scaling, where the result goes.
-type Kernel = fn(ReduceOp, &mut [&mut [u8]], &[&[u8]], Scale, Store);
+/// A kernel for one type: operator, result, sources, scaling, how the result is stored.
+type Kernel = fn(ReduceOp, &mut [u8], &[&[u8]], Scale, Store);
 
-/// A kernel for the sums of one narrow float: destinations, what is added up, scaling, where the result goes.
-type PartKernel = fn(&mut [&mut [u8]], &Parts<'_>, Scale, Store);
+/// A kernel for the sums of one narrow float: result, what is added up, scaling, how the result is stored.
+type PartKernel = fn(&mut [u8], &Parts<'_>, Scale, Store);
 
 /// A step of a sum whose parts travel in f32: elements, and behind them sums of elements of other nodes.
 #[derive(Clone, Copy, Debug)]
@@ -169,18 +169,18 @@ impl Kernels {
         self.isa
     }
 
-    /// Combines `sources`, scaled on the way, and writes the result to each of `destinations`: at least one. There is
-    /// at least one source, and all are as long as the destinations, a multiple of the type's size.
+    /// Combines `sources`, scaled on the way, and writes the result. There is at least one source, and all are as long
+    /// as the result, a multiple of the type's size.
     pub fn reduce(
         &self,
         dtype: DType,
         op: ReduceOp,
-        destinations: &mut [&mut [u8]],
+        into: &mut [u8],
         sources: &[&[u8]],
         scale: Scale,
         store: Store,
     ) {
-        let length = equal_length(destinations);
+        let length = into.len();
         assert!(!sources.is_empty(), "something to combine");
         assert!(
             sources.iter().all(|source| source.len() == length),
@@ -199,15 +199,15 @@ impl Kernels {
             fits,
             "sums of what is there are scaled, and floats by any factor"
         );
-        (self.kernel)(dtype)(op, destinations, sources, scale, store);
+        (self.kernel)(dtype)(op, into, sources, scale, store);
     }
 
     /// Adds up what a step brings of a float narrower than f32, scaled on the way; partials count as sources behind the
-    /// others. Everything has as many numbers as each destination has of its form.
+    /// others. Everything has as many numbers as the result has of its form.
     pub fn reduce_parts(
         &self,
         dtype: DType,
-        destinations: &mut [&mut [u8]],
+        into: &mut [u8],
         parts: &Parts<'_>,
         scale: Scale,
         store: Store,
@@ -220,7 +220,7 @@ impl Kernels {
             Form::Elements => dtype.size(),
             Form::Partial => WIDE,
         };
-        let length = equal_length(destinations);
+        let length = into.len();
         assert!(length.is_multiple_of(width), "whole numbers");
         let count = length / width;
         let are = |all: &[&[u8]], size: usize| all.iter().all(|one| one.len() == count * size);
@@ -236,7 +236,7 @@ impl Kernels {
             Scale::Multiply { first, .. } => (1..=all).contains(&first),
         };
         assert!(fits, "what is there is scaled");
-        kernel(destinations, parts, scale, store);
+        kernel(into, parts, scale, store);
     }
 }
 
@@ -244,18 +244,18 @@ impl Kernels {
 pub fn reduce(
     dtype: DType,
     op: ReduceOp,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     sources: &[&[u8]],
     scale: Scale,
     store: Store,
 ) {
-    Kernels::best().reduce(dtype, op, destinations, sources, scale, store);
+    Kernels::best().reduce(dtype, op, into, sources, scale, store);
 }
 
-/// Carries out a step of a reduction with the fastest kernels, and writes what comes of it to each destination.
+/// Carries out a step of a reduction with the fastest kernels.
 pub fn combine(
     arithmetic: Arithmetic,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     sources: &[&[u8]],
     partials: &[&[u8]],
     store: Store,
@@ -267,7 +267,7 @@ pub fn combine(
         form,
     } = arithmetic;
     if partials.is_empty() && form == Form::Elements {
-        reduce(dtype, op, destinations, sources, scale, store);
+        reduce(dtype, op, into, sources, scale, store);
         return;
     }
     let parts = Parts {
@@ -275,16 +275,5 @@ pub fn combine(
         partials,
         form,
     };
-    Kernels::best().reduce_parts(dtype, destinations, &parts, scale, store);
-}
-
-/// The length that all destinations have.
-fn equal_length(destinations: &[&mut [u8]]) -> usize {
-    let length = destinations.first().map(|one| one.len());
-    let Some(length) = length else {
-        unreachable!("a result goes somewhere");
-    };
-    let equal = destinations.iter().all(|one| one.len() == length);
-    assert!(equal, "destinations of one length");
-    length
+    Kernels::best().reduce_parts(dtype, into, &parts, scale, store);
 }

@@ -65,33 +65,32 @@ impl<V: PartVector> Vector for AsF32<V> {
     }
 }
 
-/// Adds up elements and partials into destinations of either.
+/// Adds up elements and partials into either.
 ///
 /// # Safety
 /// Needs `V`'s instruction set, and as many numbers in everything.
 #[inline(always)]
 pub(super) unsafe fn sweep<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
     operator: O,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     parts: &Parts<'_>,
     store: Store,
 ) {
     let block = V::BYTES / V::ELEMENT;
-    let length = destinations.first().map_or(0, |one| one.len());
-    let count = length / D::ELEMENT;
-    let (head, store) = head::<D>(destinations, length, store);
+    let count = into.len() / D::ELEMENT;
+    let (head, store) = head::<D>(into, store);
     let head = head / D::ELEMENT;
     // SAFETY: `at` and the numbers behind it that are read and written stay within `count`, which everything has;
-    // behind the head, streaming destinations lie on a line. Prefetches may go past the end: they do not fault.
+    // behind the head, what is streamed lies on a line. Prefetches may go past the end: they do not fault.
     unsafe {
-        piecewise::<V, D, O>(operator, destinations, parts, 0, head);
+        piecewise::<V, D, O>(operator, into, parts, 0, head);
         let mut at = head;
         while count - at >= block {
             let sums = combine::<V, O, true>(operator, parts, at, block);
-            write::<D>(destinations, at * D::ELEMENT, sums, store);
+            write::<D>(into, at * D::ELEMENT, sums, store);
             at += block;
         }
-        piecewise::<V, D, O>(operator, destinations, parts, at, count);
+        piecewise::<V, D, O>(operator, into, parts, at, count);
         if store == Store::Streaming {
             V::Lanes::fence();
         }
@@ -105,7 +104,7 @@ pub(super) unsafe fn sweep<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator
 #[inline(always)]
 unsafe fn piecewise<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
     operator: O,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     parts: &Parts<'_>,
     at: usize,
     end: usize,
@@ -121,9 +120,7 @@ unsafe fn piecewise<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
             let mut written = Block([0; LARGEST]);
             D::store(written.0.as_mut_ptr(), sums, Store::Cached);
             let (from, bytes) = (at * D::ELEMENT, count * D::ELEMENT);
-            for to in &mut *destinations {
-                to[from..from + bytes].copy_from_slice(&written.0[..bytes]);
-            }
+            into[from..from + bytes].copy_from_slice(&written.0[..bytes]);
         }
         at += count;
     }

@@ -37,29 +37,22 @@ pub(super) fn kernel(dtype: DType) -> Kernel {
     }
 }
 
-/// Combines equally long sources into destinations of that length.
+/// Combines equally long sources into a result of that length.
 pub(super) fn reduce<E: Element>(
     op: ReduceOp,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     sources: &[&[u8]],
     scale: Scale,
     _store: Store,
 ) {
-    for index in 0..count(destinations, E::BYTES) {
+    for index in 0..into.len() / E::BYTES {
         let at = index * E::BYTES..(index + 1) * E::BYTES;
         let brought = sources.iter().map(|source| E::load(&source[at.clone()]));
         let Some(wide) = combined::<E>(op, brought, scale) else {
             return;
         };
-        for target in destinations.iter_mut() {
-            E::store(wide, &mut target[at.clone()]);
-        }
+        E::store(wide, &mut into[at]);
     }
-}
-
-/// Numbers of so many bytes that each destination has.
-fn count(destinations: &[&mut [u8]], bytes: usize) -> usize {
-    destinations.first().map_or(0, |one| one.len() / bytes)
 }
 
 /// What sources bring, in their order.
@@ -102,7 +95,7 @@ pub(super) fn part_kernel(dtype: DType) -> Option<PartKernel> {
 
 /// Adds up elements and partials of as many.
 fn reduce_parts<E: Element<Wide = f32>>(
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     parts: &Parts<'_>,
     scale: Scale,
     _store: Store,
@@ -111,7 +104,7 @@ fn reduce_parts<E: Element<Wide = f32>>(
         Form::Elements => E::BYTES,
         Form::Partial => F32::BYTES,
     };
-    for index in 0..count(destinations, width) {
+    for index in 0..into.len() / width {
         let narrow = index * E::BYTES..(index + 1) * E::BYTES;
         let wide = index * F32::BYTES..(index + 1) * F32::BYTES;
         let elements = parts
@@ -125,11 +118,9 @@ fn reduce_parts<E: Element<Wide = f32>>(
         let Some(sum) = combined::<E>(ReduceOp::Sum, elements.chain(partials), scale) else {
             return;
         };
-        for target in destinations.iter_mut() {
-            match parts.form {
-                Form::Elements => E::store(sum, &mut target[narrow.clone()]),
-                Form::Partial => F32::store(sum, &mut target[wide.clone()]),
-            }
+        match parts.form {
+            Form::Elements => E::store(sum, &mut into[narrow]),
+            Form::Partial => F32::store(sum, &mut into[wide]),
         }
     }
 }

@@ -141,46 +141,41 @@ impl Operator for Multiplied {
     }
 }
 
-/// Combines the sources into each destination.
+/// Combines the sources.
 ///
 /// # Safety
-/// Needs `V`'s instruction set, destinations of one length, a multiple of the elements' size, and sources of that.
+/// Needs `V`'s instruction set, and sources as long as the result, a multiple of the elements' size.
 #[inline(always)]
 pub(super) unsafe fn sweep<V: Vector, O: Operator>(
     operator: O,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     sources: &[&[u8]],
     store: Store,
 ) {
-    let length = destinations.first().map_or(0, |one| one.len());
-    let (head, store) = head::<V>(destinations, length, store);
-    // SAFETY: `at` plus what is read and written stays within the length that everything has; behind the head,
-    // streaming destinations lie on a line. Prefetches may go past the end: they do not fault.
+    let length = into.len();
+    let (head, store) = head::<V>(into, store);
+    // SAFETY: `at` plus what is read and written stays within the length that everything has; behind the head, what is
+    // streamed lies on a line. Prefetches may go past the end: they do not fault.
     unsafe {
-        part::<V, O>(operator, destinations, sources, 0, head);
+        part::<V, O>(operator, into, sources, 0, head);
         let mut at = head;
         while length - at >= V::BYTES {
             let sums = combine::<V, O, true>(operator, sources, at, V::BYTES);
-            write::<V>(destinations, at, sums, store);
+            write::<V>(into, at, sums, store);
             at += V::BYTES;
         }
-        part::<V, O>(operator, destinations, sources, at, length);
+        part::<V, O>(operator, into, sources, at, length);
         if store == Store::Streaming {
             V::Lanes::fence();
         }
     }
 }
 
-/// Bytes before the first block, and how to store the blocks: streaming stores begin on a line, in all destinations at
-/// once, which elements that lie across lines never do.
-pub(super) fn head<V: Vector>(
-    destinations: &[&mut [u8]],
-    length: usize,
-    store: Store,
-) -> (usize, Store) {
-    let mut heads = destinations.iter().map(|to| to.as_ptr().align_offset(LINE));
-    let head = heads.next().unwrap_or(0);
-    let fits = head.is_multiple_of(V::ELEMENT) && head < length && heads.all(|other| other == head);
+/// Bytes before the first block, and how to store the blocks: streaming stores begin on a line, which elements that lie
+/// across lines never do.
+pub(super) fn head<V: Vector>(into: &[u8], store: Store) -> (usize, Store) {
+    let head = into.as_ptr().align_offset(LINE);
+    let fits = head.is_multiple_of(V::ELEMENT) && head < into.len();
     match store {
         Store::Streaming if fits => (head, store),
         Store::Streaming | Store::Cached => (0, Store::Cached),
@@ -198,7 +193,7 @@ pub(super) struct Block(pub(super) [u8; LARGEST]);
 #[inline(always)]
 unsafe fn part<V: Vector, O: Operator>(
     operator: O,
-    destinations: &mut [&mut [u8]],
+    into: &mut [u8],
     sources: &[&[u8]],
     at: usize,
     end: usize,
@@ -212,9 +207,7 @@ unsafe fn part<V: Vector, O: Operator>(
             let sums = combine::<V, O, false>(operator, sources, at, bytes);
             let mut block = Block([0; LARGEST]);
             V::store(block.0.as_mut_ptr(), sums, Store::Cached);
-            for to in &mut *destinations {
-                to[at..at + bytes].copy_from_slice(&block.0[..bytes]);
-            }
+            into[at..at + bytes].copy_from_slice(&block.0[..bytes]);
         }
         at += bytes;
     }
@@ -244,28 +237,21 @@ unsafe fn combine<V: Vector, O: Operator, const WHOLE: bool>(
     }
 }
 
-/// Writes a whole block to each destination.
+/// Writes a whole block.
 ///
 /// # Safety
 /// Needs `V`'s instruction set, so many bytes at `at`, and for streaming the alignment of a line.
 #[inline(always)]
-pub(super) unsafe fn write<V: Vector>(
-    destinations: &mut [&mut [u8]],
-    at: usize,
-    sums: V::Sums,
-    store: Store,
-) {
+pub(super) unsafe fn write<V: Vector>(into: &mut [u8], at: usize, sums: V::Sums, store: Store) {
     // SAFETY: passed on to the caller.
     unsafe {
-        for to in &mut *destinations {
-            let to = to.as_mut_ptr().add(at);
-            if store == Store::Cached {
-                for line in (0..V::BYTES).step_by(LINE) {
-                    V::Lanes::prefetch_to_write(to.wrapping_add(AHEAD_OF_STORES + line));
-                }
+        let to = into.as_mut_ptr().add(at);
+        if store == Store::Cached {
+            for line in (0..V::BYTES).step_by(LINE) {
+                V::Lanes::prefetch_to_write(to.wrapping_add(AHEAD_OF_STORES + line));
             }
-            V::store(to, sums, store);
         }
+        V::store(to, sums, store);
     }
 }
 

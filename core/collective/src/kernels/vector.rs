@@ -40,40 +40,38 @@ macro_rules! instruction_set {
             }
 
             fn reduce_parts<V: PartVector>(
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 parts: &Parts<'_>,
                 scale: Scale,
                 store: Store,
             ) {
                 match scale {
                     Scale::Not | Scale::Divide { by: 1, .. } => {
-                        run_parts::<V, _>(Sum, destinations, parts, store);
+                        run_parts::<V, _>(Sum, into, parts, store);
                     }
                     Scale::Divide { first, by } => {
                         let by = by as f32;
-                        run_parts::<V, _>(Divided { first, by }, destinations, parts, store);
+                        run_parts::<V, _>(Divided { first, by }, into, parts, store);
                     }
                     Scale::Multiply { first, by } => {
                         let by = by.value();
-                        run_parts::<V, _>(Multiplied { first, by }, destinations, parts, store);
+                        run_parts::<V, _>(Multiplied { first, by }, into, parts, store);
                     }
                 }
             }
 
             fn run_parts<V: PartVector, O: Operator>(
                 operator: O,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 parts: &Parts<'_>,
                 store: Store,
             ) {
                 // SAFETY: as in `run`; `Kernels::reduce_parts` has compared the lengths.
                 unsafe {
                     match parts.form {
-                        Form::Elements => {
-                            sweep_parts::<V, V, O>(operator, destinations, parts, store)
-                        }
+                        Form::Elements => sweep_parts::<V, V, O>(operator, into, parts, store),
                         Form::Partial => {
-                            sweep_parts::<V, AsF32<V>, O>(operator, destinations, parts, store);
+                            sweep_parts::<V, AsF32<V>, O>(operator, into, parts, store);
                         }
                     }
                 }
@@ -82,34 +80,34 @@ macro_rules! instruction_set {
             #[target_feature(enable = $features)]
             unsafe fn sweep_parts<V: PartVector, D: Vector<Sums = V::Sums>, O: Operator>(
                 operator: O,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 parts: &Parts<'_>,
                 store: Store,
             ) {
                 // SAFETY: the features are enabled here; lengths are the caller's.
-                unsafe { parts::sweep::<V, D, O>(operator, destinations, parts, store) }
+                unsafe { parts::sweep::<V, D, O>(operator, into, parts, store) }
             }
 
             fn reduce<V: Vector>(
                 op: ReduceOp,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 sources: &[&[u8]],
                 scale: Scale,
                 store: Store,
             ) {
                 match (op, scale) {
-                    (ReduceOp::Max, _) => run::<V, _>(Max, destinations, sources, store),
-                    (ReduceOp::Min, _) => run::<V, _>(Min, destinations, sources, store),
+                    (ReduceOp::Max, _) => run::<V, _>(Max, into, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, into, sources, store),
                     (_, Scale::Not | Scale::Divide { by: 1, .. }) => {
-                        run::<V, _>(Sum, destinations, sources, store);
+                        run::<V, _>(Sum, into, sources, store);
                     }
                     (_, Scale::Divide { first, by }) => {
                         let by = by as f32;
-                        run::<V, _>(Divided { first, by }, destinations, sources, store);
+                        run::<V, _>(Divided { first, by }, into, sources, store);
                     }
                     (_, Scale::Multiply { first, by }) => {
                         let by = by.value();
-                        run::<V::Exact, _>(Multiplied { first, by }, destinations, sources, store);
+                        run::<V::Exact, _>(Multiplied { first, by }, into, sources, store);
                     }
                 }
             }
@@ -117,49 +115,45 @@ macro_rules! instruction_set {
             /// Vectors of integers are not divided.
             fn reduce_integers<V: Vector, E: scalar::Element>(
                 op: ReduceOp,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 sources: &[&[u8]],
                 scale: Scale,
                 store: Store,
             ) {
                 match (op, scale) {
-                    (ReduceOp::Max, _) => run::<V, _>(Max, destinations, sources, store),
-                    (ReduceOp::Min, _) => run::<V, _>(Min, destinations, sources, store),
+                    (ReduceOp::Max, _) => run::<V, _>(Max, into, sources, store),
+                    (ReduceOp::Min, _) => run::<V, _>(Min, into, sources, store),
                     (_, Scale::Divide { by: 2.., .. }) => {
-                        scalar::reduce::<E>(op, destinations, sources, scale, store);
+                        scalar::reduce::<E>(op, into, sources, scale, store);
                     }
                     (_, Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. }) => {
-                        run::<V, _>(Sum, destinations, sources, store);
+                        run::<V, _>(Sum, into, sources, store);
                     }
                 }
             }
 
             fn run<V: Vector, O: Operator>(
                 operator: O,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 sources: &[&[u8]],
                 store: Store,
             ) {
-                let mut lengths = destinations
-                    .iter()
-                    .map(|one| one.len())
-                    .chain(sources.iter().map(|one| one.len()));
-                let length = lengths.next();
-                assert!(lengths.all(|other| Some(other) == length), "equal lengths");
+                let equal = sources.iter().all(|source| source.len() == into.len());
+                assert!(equal, "equal lengths");
                 // SAFETY: `kernels::Kernels` hands these functions out only where the features were detected;
                 // lengths are equal as just checked.
-                unsafe { sweep::<V, O>(operator, destinations, sources, store) }
+                unsafe { sweep::<V, O>(operator, into, sources, store) }
             }
 
             #[target_feature(enable = $features)]
             unsafe fn sweep<V: Vector, O: Operator>(
                 operator: O,
-                destinations: &mut [&mut [u8]],
+                into: &mut [u8],
                 sources: &[&[u8]],
                 store: Store,
             ) {
                 // SAFETY: the features are enabled here; lengths are the caller's.
-                unsafe { sweep::sweep::<V, O>(operator, destinations, sources, store) }
+                unsafe { sweep::sweep::<V, O>(operator, into, sources, store) }
             }
         }
     };

@@ -12,7 +12,7 @@ pub(crate) fn combined(
     scale: Scale,
 ) -> Vec<u8> {
     let mut destination = vec![0xa5; sources[0].len()];
-    let into = &mut [destination.as_mut_slice()];
+    let into = &mut destination;
     kernels.reduce(dtype, op, into, sources, scale, Store::Cached);
     destination
 }
