@@ -213,21 +213,21 @@ pub struct Communication {
     /// is used. In each, all ranks get the same bits.
     #[serde(default)]
     pub numerics: Numerics,
-    /// Whether HFReduce adds up tensors of two GPUs that share an NVLink before anything goes to the host, unless a process
-    /// group says something else. `Auto` (the default): where every rank of a group has such a pair. `Never`: every
-    /// GPU brings its tensors to the host by itself.
+    /// Alpha, not run on GPUs yet: whether HFReduce adds up tensors of two GPUs that share an NVLink before anything
+    /// goes to the host, unless a process group says something else. `Never` (the default): every GPU copies its own
+    /// tensors to the host. `Auto`: pairs are used where every rank of a group has one.
     #[serde(default)]
     pub nvlink: Nvlink,
 }
 
-/// Whether GPUs that share an NVLink are added up in pairs. Not `Off`: unquoted, that is a boolean in YAML.
+/// Whether tensors of GPUs that share an NVLink are added up in pairs. Not `Off`: unquoted, that is a boolean in YAML.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Nvlink {
-    /// Where every rank of a group has such a pair.
+    /// Every GPU copies its own tensors to the host.
     #[default]
-    Auto,
-    /// Every GPU brings its tensors to the host by itself.
     Never,
+    /// Where every rank of a group has such a pair.
+    Auto,
 }
 
 /// How HFReduce rounds sums of floats.

@@ -170,9 +170,7 @@ def _standing(backend_options: Any) -> tuple[bool, int]:
 def _pairs(
     ranks: list[int], group_id: Any, is_part: bool, backend_options: Any
 ) -> Policy | None:
-    """What a group is told about GPUs that share an NVLink: as its options say, else as the environment does."""
-    from .pairs import Policy
-
+    """How a group uses GPUs that share an NVLink: as its options say, else as the environment does. None: not at all."""
     environment = Environment.read()
     words = [word.lower() for word in NVLINK]
     asked = getattr(backend_options, "nvlink", environment.nvlink.lower())
@@ -180,8 +178,10 @@ def _pairs(
         raise HFReduceError(
             f"failed to make a group: its nvlink must be {' or '.join(words)}, not {asked!r}"
         )
-    if asked == "off":
+    if asked == "never":
         return None
+    from .pairs import Policy
+
     # The group of all goes on when ranks are lost, where any does.
     replicated, priority = _standing(backend_options) if is_part else (True, 0)
     first, second = (_number(f"{group_id} nvlink {half}") for half in range(2))

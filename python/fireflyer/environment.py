@@ -25,8 +25,8 @@ BACKENDS = ("HFReduce", "None")
 NUMERICS = ("Fast", "Precise", "Bitwise")
 #: What becomes of the other nodes when one is lost.
 ON_PEER_LOSS = ("Restart", "Shrink")
-#: Whether GPUs that share an NVLink are added up before the host.
-NVLINK = ("Auto", "Off")
+#: Whether tensors of GPUs that share an NVLink are added up before the host. Alpha: not run on GPUs yet.
+NVLINK = ("Never", "Auto")
 #: The smallest tensor for which that should pay, in bytes, by estimate: two processes tell each other twice, some 100 us in
 #: all, and half of so many bytes less take some 200 us over PCIe and through the sidecars of a full node.
 NVLINK_LEAST_BYTES = 4 << 20
@@ -54,7 +54,7 @@ class Environment:
     backend: str
     #: The job's ``spec.communication.numerics``, one of `NUMERICS`.
     numerics: str
-    #: Whether GPUs that share an NVLink are added up first, one of `NVLINK`, and from how many bytes on.
+    #: The job's ``spec.communication.nvlink``, one of `NVLINK`, and from how many bytes on pairs are used.
     nvlink: str
     nvlink_least_bytes: int
     #: The pod's run directory; none outside a job.

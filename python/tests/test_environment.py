@@ -11,8 +11,8 @@ class EnvironmentTest(unittest.TestCase):
         told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
         self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 3))
         self.assertEqual((told.backend, told.numerics), ("HFReduce", "Fast"))
-        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 4 << 20))
         self.assertEqual((told.node_rank, told.on_peer_loss), (0, "Restart"))
+        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Never", 4 << 20))
         self.assertIsNone(told.run_dir)
         self.assertIsNone(told.checkpoint_dir)
         self.assertEqual((told.resume, told.last_checkpoint), (None, None))
@@ -23,7 +23,7 @@ class EnvironmentTest(unittest.TestCase):
                 "FIREFLYER_ATTEMPT": "3",
                 "FIREFLYER_BACKEND": "None",
                 "FIREFLYER_NUMERICS": "Bitwise",
-                "FIREFLYER_NVLINK": "Off",
+                "FIREFLYER_NVLINK": "Auto",
                 "FIREFLYER_NVLINK_LEAST_BYTES": "0",
                 "FIREFLYER_CHECKPOINT_DIR": "/checkpoint/digits",
                 "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "2.5",
@@ -40,7 +40,7 @@ class EnvironmentTest(unittest.TestCase):
         self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
         self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
         self.assertEqual((told.node_rank, told.on_peer_loss), (2, "Shrink"))
-        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Off", 0))
+        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 0))
         self.assertEqual((told.interval_seconds, told.keep_last), (2.5, 4))
         self.assertEqual((told.resume, told.last_checkpoint), ((2, 120), (2, 120)))
 
@@ -50,8 +50,8 @@ class EnvironmentTest(unittest.TestCase):
             "RANK": "first",
             "FIREFLYER_BACKEND": "gloo",
             "FIREFLYER_NUMERICS": "fast",
-            "FIREFLYER_NVLINK": "On",
             "FIREFLYER_ON_PEER_LOSS": "Go on",
+            "FIREFLYER_NVLINK": "Off",
             "FIREFLYER_NVLINK_LEAST_BYTES": "4M",
             "FIREFLYER_CHECKPOINT_INTERVAL_SECONDS": "-1",
             "FIREFLYER_CHECKPOINT_KEEP_LAST": "0",

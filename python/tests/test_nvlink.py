@@ -271,17 +271,19 @@ class PolicyTest(unittest.TestCase):
     def policy(self, **options):
         return backend._pairs([0, 2], "7", True, types.SimpleNamespace(**options))
 
-    def test_a_group_says_whether_it_uses_nvlinks_or_its_environment_does(self):
-        self.assertEqual(self.policy(replicated=True, priority=3).replicated, True)
-        self.assertIsNone(self.policy(nvlink="off"))
-        with unittest.mock.patch.dict(os.environ, {"FIREFLYER_NVLINK": "Off"}):
-            self.assertIsNone(self.policy())
-            self.assertEqual(self.policy(nvlink="auto").ranks, [0, 2])
-        with self.assertRaisesRegex(HFReduceError, "nvlink must be auto or off"):
-            self.policy(nvlink="on")
+    def test_nvlinks_are_used_only_where_a_group_or_its_environment_asks_for_it(self):
+        self.assertIsNone(self.policy())
+        asked = self.policy(nvlink="auto", replicated=True, priority=3)
+        self.assertEqual((asked.ranks, asked.replicated, asked.priority), ([0, 2], True, 3))
+        with unittest.mock.patch.dict(os.environ, {"FIREFLYER_NVLINK": "Auto"}):
+            self.assertEqual(self.policy().ranks, [0, 2])
+            self.assertIsNone(self.policy(nvlink="never"))
+        with self.assertRaisesRegex(HFReduceError, "nvlink must be never or auto"):
+            self.policy(nvlink="off")
 
     def test_the_numbers_of_halves_are_used_once(self):
-        numbers = [number for _ in range(3) for number in self.policy().numbers]
+        policies = [self.policy(nvlink="auto") for _ in range(3)]
+        numbers = [number for policy in policies for number in policy.numbers]
         self.assertEqual(len(set(numbers)), 6)
 
 

@@ -205,7 +205,7 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     assert!(problem("volumeMounts", mounts).is_some_and(|text| text.contains("/run/fireflyer")));
     let variables = json!([{"name": "FIREFLYER_NODES", "value": "9"}]);
     assert!(problem("env", variables).is_some_and(|text| text.contains("FIREFLYER_NODES")));
-    let variables = json!([{"name": "FIREFLYER_NVLINK", "value": "Off"}]);
+    let variables = json!([{"name": "FIREFLYER_NVLINK", "value": "Auto"}]);
     let told = problem("env", variables).unwrap();
     assert!(
         told.ends_with("set spec.communication.nvlink instead"),
@@ -290,15 +290,15 @@ fn value_of<'a>(container: &'a Value, variable: &str) -> &'a Value {
 }
 
 #[test]
-fn ranks_are_told_whether_to_use_nvlink() {
+fn ranks_use_nvlink_only_where_the_job_asks_for_it() {
     let mut job = job(JOB);
-    let told = |job: &TrainingJob| {
+    let variable = |job: &TrainingJob| {
         let pod = built(job, &class());
         value_of(trainer_of(&pod), "FIREFLYER_NVLINK").clone()
     };
-    assert_eq!(told(&job), "Auto");
-    job.spec.communication.nvlink = Nvlink::Never;
-    assert_eq!(told(&job), "Off");
+    assert_eq!(variable(&job), "Never");
+    job.spec.communication.nvlink = Nvlink::Auto;
+    assert_eq!(variable(&job), "Auto");
 }
 
 #[test]

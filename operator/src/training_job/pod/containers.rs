@@ -168,8 +168,8 @@ fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
         Numerics::Bitwise => "Bitwise",
     };
     let nvlink = match job.spec.communication.nvlink {
+        Nvlink::Never => "Never",
         Nvlink::Auto => "Auto",
-        Nvlink::Never => "Off",
     };
     let mut env = vec![
         variable("FIREFLYER_BACKEND", backend),
