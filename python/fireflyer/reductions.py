@@ -158,5 +158,6 @@ def _call(
         if dtype[0] in "iu":
             return None
         factor = factor_of(op)
-    count = sum(tensor.numel() for tensor in tensors)
-    return Call(kind, dtype, count, reduction, factor, root, numerics=comm.numerics)
+    # What nearly all calls give, without a generator.
+    count = tensors[0].numel() if len(tensors) == 1 else sum(one.numel() for one in tensors)
+    return Call(kind, dtype, count, reduction, factor, root, 0, comm.numerics)
