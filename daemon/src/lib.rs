@@ -8,6 +8,7 @@ pub mod logs;
 pub mod metrics;
 pub mod pending;
 pub mod ready;
+pub mod reference;
 pub mod shutdown;
 pub mod slots;
 pub mod watchdog;

@@ -1,6 +1,8 @@
 //! The process's metrics: a registry that all modules declare into, and its text form. Names start
 //! with `fireflyer_` and end in their unit; each is declared once, with its help text.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -15,11 +17,25 @@ pub struct Error {
     source: prometheus::Error,
 }
 
+/// What was declared of a metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Its name, with its unit.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its labels, in the order of declaration.
+    pub labels: Vec<String>,
+    /// Its help text.
+    pub help: String,
+}
+
 /// Where metrics are declared and read. Cheap to clone; all clones are the same registry.
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: prometheus::Registry,
     resident: IntGauge,
+    declared: Arc<Mutex<Vec<Declared>>>,
 }
 
 impl Registry {
@@ -37,8 +53,9 @@ impl Registry {
         let registry = Self {
             inner,
             resident: resident.clone(),
+            declared: Arc::default(),
         };
-        registry.register("process_resident_memory_bytes", Ok(resident))?;
+        registry.register("gauge", "process_resident_memory_bytes", Ok(resident))?;
         registry
             .gauges(
                 "fireflyer_build_info",
@@ -52,7 +69,7 @@ impl Registry {
 
     /// Declares a counter.
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
-        self.register(name, IntCounter::new(name, help))
+        self.register("counter", name, IntCounter::new(name, help))
     }
 
     /// Declares a counter with labels.
@@ -62,22 +79,30 @@ impl Registry {
         help: &str,
         labels: &[&str],
     ) -> Result<IntCounterVec, Error> {
-        self.register(name, IntCounterVec::new(Opts::new(name, help), labels))
+        self.register(
+            "counter",
+            name,
+            IntCounterVec::new(Opts::new(name, help), labels),
+        )
     }
 
     /// Declares a gauge.
     pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
-        self.register(name, IntGauge::new(name, help))
+        self.register("gauge", name, IntGauge::new(name, help))
     }
 
     /// Declares a gauge with labels.
     pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
-        self.register(name, IntGaugeVec::new(Opts::new(name, help), labels))
+        self.register(
+            "gauge",
+            name,
+            IntGaugeVec::new(Opts::new(name, help), labels),
+        )
     }
 
     /// Declares a gauge of floating-point values with labels.
     pub fn floats(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
-        self.register(name, GaugeVec::new(Opts::new(name, help), labels))
+        self.register("gauge", name, GaugeVec::new(Opts::new(name, help), labels))
     }
 
     /// Declares a histogram with the given upper bounds, with labels (possibly none).
@@ -89,7 +114,7 @@ impl Registry {
         bounds: &[f64],
     ) -> Result<HistogramVec, Error> {
         let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-        self.register(name, HistogramVec::new(options, labels))
+        self.register("histogram", name, HistogramVec::new(options, labels))
     }
 
     /// Everything declared, in Prometheus' text format.
@@ -102,8 +127,15 @@ impl Registry {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Everything that was declared so far, in that order.
+    pub fn declared(&self) -> Vec<Declared> {
+        let declared = self.declared.lock();
+        declared.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn register<M: Collector + Clone + 'static>(
         &self,
+        kind: &'static str,
         name: &str,
         metric: prometheus::Result<M>,
     ) -> Result<M, Error> {
@@ -115,6 +147,13 @@ impl Registry {
         self.inner
             .register(Box::new(metric.clone()))
             .map_err(named)?;
+        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        declared.extend(metric.desc().into_iter().map(|desc| Declared {
+            name: desc.fq_name.clone(),
+            kind,
+            labels: desc.variable_labels.clone(),
+            help: desc.help.clone(),
+        }));
         Ok(metric)
     }
 }

@@ -117,3 +117,17 @@ impl Metrics {
 fn outcome(succeeded: bool) -> &'static str {
     if succeeded { "succeeded" } else { "failed" }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_flags_and_metrics_is_fresh() {
+        let registry = Registry::new("").unwrap();
+        Metrics::new(&registry).unwrap();
+        let command = <crate::args::Args as clap::CommandFactory>::command();
+        let section = daemon::reference::program(&command, &registry).unwrap();
+        daemon::reference::compare(env!("CARGO_MANIFEST_DIR"), "device-plugin", &section).unwrap();
+    }
+}

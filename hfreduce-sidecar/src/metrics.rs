@@ -306,4 +306,14 @@ mod tests {
             assert!(text.contains(&line), "{line} in {text}");
         }
     }
+
+    #[test]
+    fn the_page_of_flags_and_metrics_is_fresh() {
+        let registry = Registry::new("").unwrap();
+        Metrics::new(&registry).unwrap();
+        let command = <crate::args::Cli as clap::CommandFactory>::command();
+        let section = daemon::reference::program(&command, &registry).unwrap();
+        daemon::reference::compare(env!("CARGO_MANIFEST_DIR"), "hfreduce-sidecar", &section)
+            .unwrap();
+    }
 }

@@ -4,7 +4,7 @@
 use crate::Verb;
 use crate::args::Args;
 use crate::chart::{self, Ran};
-use crate::{faults, images, reference};
+use crate::{faults, images};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -20,18 +20,21 @@ Rewrites the committed files that are made from code:
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
   device-plugin/src/pb/v1beta1.rs        from device-plugin/proto
   */Containerfile                        from the table of images in xtask/src/images
-  docs/reference.md                      flags and metrics, from their declarations
+  docs/reference.md                      flags and metrics, from clap and the registry
   docs/protocol/faults.md                the faults of the simulation, and how often each was survived
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
-  --check   write nothing; fail when a file is stale (the protocol is compared by a test of
-            its package), or when a rule, bound or pattern of a CRD has no refusal case
+  --check   write nothing; fail when a file is stale (the protocol and the page of flags and
+            metrics are compared by tests of their packages), or when a rule, bound or pattern of a CRD has no refusal case
             under crds/cases",
     run,
 };
 
 /// Programs that own generated files: package and binary. Each takes `--check`.
 const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
+
+/// Packages with a section in the page of flags and metrics.
+const DESCRIBED: [&str; 4] = ["daemon", "operator", "device-plugin", "hfreduce-sidecar"];
 
 fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let check = args.switch("--check");
@@ -55,12 +58,12 @@ fn generate(check: bool) -> anyhow::Result<()> {
             bail!("{binary} of {package} found what is listed above");
         }
     }
-    // Comparing is a test of its package, so only writing is left to do.
+    // Comparing is a test of the packages, so only writing is left to do.
     if !check {
-        protocol()?;
+        by_test(&["device-plugin"], &["--test", "fresh"])?;
+        by_test(&DESCRIBED, &["--lib", "--", "the_page_"])?;
     }
     images::containerfiles(check)?;
-    reference::page(check)?;
     faults::page(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
@@ -68,24 +71,23 @@ fn generate(check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kubelet's protocol in Rust, written by the test that otherwise compares it.
-fn protocol() -> anyhow::Result<()> {
+/// Has tests write what they otherwise compare.
+fn by_test(packages: &[&str], which: &[&str]) -> anyhow::Result<()> {
+    let packages: Vec<_> = packages
+        .iter()
+        .flat_map(|name| ["--package", name])
+        .collect();
     let status = crate::child::command(env!("CARGO"))
-        .args([
-            "test",
-            "--quiet",
-            "--package",
-            "device-plugin",
-            "--test",
-            "fresh",
-        ])
+        .args(["test", "--quiet"])
+        .args(&packages)
+        .args(which)
         .env("FIREFLYER_REGENERATE", "1")
         .stdout(Stdio::null())
         .current_dir(root())
         .status()
-        .context("failed to start the generator of device-plugin")?;
+        .context("failed to start the tests that write generated files")?;
     if !status.success() {
-        bail!("failed to make device-plugin/src/pb/v1beta1.rs");
+        bail!("failed to write what {} describe", packages.join(" "));
     }
     Ok(())
 }

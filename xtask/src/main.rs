@@ -24,7 +24,6 @@ mod mutants;
 mod packages;
 mod python;
 mod rdma;
-mod reference;
 mod report;
 mod sim;
 mod test;
