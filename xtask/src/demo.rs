@@ -1,31 +1,33 @@
 //! `cargo xtask demo`: from nothing to a trained model on a real cluster, in front of a person. It does what a user would
 //! do, with the same tools: helm installs the chart, kubectl applies the example; the rest is watching.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use ::cluster::{Cluster, Engine, Name, Options, chart, prerequisites, tools};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
-use crate::{Verb, cluster, images, packages, report};
+use crate::{Verb, child, cluster, images, packages, recording, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "demo",
     about: "trains a real model on a real cluster of this machine, from nothing",
     usage: "
-Usage: cargo xtask demo [--kill-node] [--down]
+Usage: cargo xtask demo [--kill-node] [--down] [--record FILE]
 
 Builds everything, brings a cluster of two nodes in two zones up, installs the chart, trains a PyTorch model on
 handwritten digits over HFReduce, and shows it all. The first time takes up to half an hour, later ones minutes.
 Each run starts with a new cluster: jobs and checkpoints of the last one are gone.
 
-  --kill-node  three nodes in one zone; the node of node rank 1 dies in mid-training and the job finishes without it
-  --down       removes the demo's cluster",
+  --kill-node    three nodes in one zone; the node of node rank 1 dies in mid-training and the job finishes without it
+  --down         removes the demo's cluster
+  --record FILE  also writes what it prints as an animated picture (SVG): docs/demo.svg is made so",
     run,
 };
 
@@ -45,11 +47,15 @@ const LOOK: Duration = Duration::from_millis(500);
 fn run(mut args: Args) -> Result<ExitCode> {
     let kill_node = args.switch("--kill-node");
     let down = args.switch("--down");
+    let picture = args.option("--record")?;
     args.finish()?;
     if !prerequisites::is_root() {
         return Ok(cluster::ask_for_root(
             "The demo installs packages and makes file systems and namespaces, which only root may.",
         ));
+    }
+    if let Some(picture) = picture {
+        return recorded(kill_node, Path::new(&picture));
     }
     let name = Name::new(NAME)?;
     if down {
@@ -115,6 +121,19 @@ fn run(mut args: Args) -> Result<ExitCode> {
     );
     println!("\n{}", goodbye(&cluster, &ended, started.elapsed()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs itself and keeps what it prints.
+fn recorded(kill_node: bool, picture: &Path) -> Result<ExitCode> {
+    let own = env::current_exe().context("failed to find this program's own path")?;
+    let mut demo = child::command(own);
+    demo.arg("demo").args(kill_node.then_some("--kill-node"));
+    let status = recording::record(&mut demo, picture)?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn paced() -> Result<String> {

@@ -24,10 +24,13 @@ mod mutants;
 mod packages;
 mod python;
 mod rdma;
+mod recording;
 mod report;
+mod scenario;
 mod sim;
 mod test;
 mod tidy;
+mod try_out;
 
 use std::env;
 use std::process::ExitCode;
@@ -47,8 +50,10 @@ pub(crate) struct Verb {
 }
 
 const VERBS: &[Verb] = &[
+    try_out::VERB,
     demo::VERB,
     test::VERB,
+    scenario::VERB,
     bench::VERB,
     sim::VERB,
     fuzz::VERB,

@@ -1,0 +1,66 @@
+//! `cargo xtask try`: real sidecars reduce on this machine, without root, cluster or GPU, and say how fast next to what
+//! its memory allows. What is measured is the sidecar's own `bench`.
+
+use std::process::{ExitCode, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use ::cluster::{Outcome, command, paths};
+use anyhow::{Context as _, Result};
+
+use crate::args::Args;
+use crate::{Verb, child, report};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "try",
+    about: "reduces over real sidecars on this machine and says how fast: no root, no cluster",
+    usage: "
+Usage: cargo xtask try [--nodes N] [--procs N]
+
+Builds the sidecar and measures all-reduce between nodes of two processes each, over TCP on the loopback, next to what
+memcpy reaches in the same run. Each sum is checked before and after it is timed. Takes minutes the first time.
+
+  --nodes N  nodes, each a sidecar of its own (default: 2)
+  --procs N  processes of each node (default: 2)",
+    run,
+};
+
+fn run(mut args: Args) -> Result<ExitCode> {
+    let nodes = args.parsed("--nodes")?.unwrap_or(2_u32);
+    let procs = args.parsed("--procs")?.unwrap_or(2_u32);
+    args.finish()?;
+    let root = paths::repository();
+    let program = root.join("target/debug/hfreduce-sidecar");
+    println!("Build");
+    let started = Instant::now();
+    report::begin("hfreduce-sidecar");
+    let mut build = child::command(env!("CARGO"));
+    build.args(["build", "--quiet", "--package", "hfreduce-sidecar"]);
+    command::run(build.current_dir(&root))?;
+    report::line("hfreduce-sidecar", Outcome::Built, started.elapsed());
+
+    println!("\nAll-reduce over {nodes} sidecars");
+    let status = child::command(&program)
+        .args(["bench", "--transport", "tcp"])
+        .args(["--nodes", &nodes.to_string(), "--procs", &procs.to_string()])
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("failed to start {}", program.display()))?;
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    println!("\n{}", next(nodes, cores));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How to read the table, and what to do next.
+fn next(nodes: u32, cores: usize) -> String {
+    format!(
+        "alg is bytes of the tensor over time, bus what each link carries for it. The {nodes} nodes shared {cores} \
+         cores here:\non machines of their own each has all of its cores.\n\nWith PyTorch, train over the same sidecars:\n  \
+         python3 -m pip install ./python\n  \
+         FIREFLYER_SIDECAR=target/debug/hfreduce-sidecar fireflyer run -n 4 examples/digits.py --steps 400\n\
+         A job on a real cluster of this machine: cargo xtask demo"
+    )
+}
