@@ -1,0 +1,211 @@
+"""``fireflyer run``: a script on this machine, over real sidecars, without a cluster.
+
+Starts one sidecar for each node that it plays, and the script's processes with the variables that a job gives
+them. The sidecars reduce over the loopback; everything else is as in a job of one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+#: Names the sidecar's program, if it is not in PATH.
+SIDECAR = "FIREFLYER_SIDECAR"
+#: Most processes of a node; the API allows no more.
+_PROCS_LIMIT = 64
+#: A sidecar that is not ready by then never is, in seconds.
+_READY_SECONDS = 30.0
+#: How long the others may go on once a process has failed, and how long any may take to end when asked, in seconds.
+_GRACE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
+
+
+class RunError(Exception):
+    """Why nothing was run, in words for the terminal."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command ``fireflyer``; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="fireflyer", description="HFReduce for PyTorch on one machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="run a training script over real sidecars on this machine",
+        description="Runs a script in several processes whose collectives go over real sidecars on "
+        "this machine: no cluster and no root needed. Ends with 0 when every process did, else with the first "
+        "failure's status.",
+    )
+    run.add_argument("-n", "--procs", type=int, default=2, help="processes in all (default: 2)")
+    run.add_argument(
+        "--nodes",
+        type=int,
+        help="nodes to play, each with a sidecar (default: 2, or 1 for an odd number of processes)",
+    )
+    run.add_argument(
+        "--sidecar",
+        metavar="PROGRAM",
+        default=os.environ.get(SIDECAR),
+        help=f"the sidecar's program (default: {SIDECAR}, else hfreduce-sidecar in PATH)",
+    )
+    run.add_argument("script", help="a Python script that calls init_process_group('hfreduce')")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's arguments")
+    options = parser.parse_args(arguments)
+    # Whoever ends this command ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return _run(options)
+    except RunError as error:
+        print(f"fireflyer run: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(options: argparse.Namespace) -> int:
+    nodes = options.nodes or (2 if options.procs % 2 == 0 else 1)
+    per_node, rest = divmod(options.procs, nodes) if nodes > 0 else (0, 0)
+    if not 1 <= per_node <= _PROCS_LIMIT or rest:
+        raise RunError(
+            f"{options.procs} processes cannot be shared out to {nodes} nodes: take a multiple of the nodes, "
+            f"at most {_PROCS_LIMIT} for each"
+        )
+    if not Path(options.script).is_file():
+        raise RunError(f"there is no script {options.script}")
+    program = shutil.which(options.sidecar or "hfreduce-sidecar")
+    if program is None:
+        raise RunError(
+            f"found no {options.sidecar or 'hfreduce-sidecar'}: build it with `cargo build --release -p "
+            f"hfreduce-sidecar` and name it with --sidecar or {SIDECAR}"
+        )
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fireflyer-")))
+        sidecars = _Processes()
+        ends.callback(sidecars.end)
+        _start_sidecars(sidecars, program, folder, nodes, per_node)
+        ranks = _Processes()
+        ends.callback(ranks.end)
+        port = _free_ports(1)[0]
+        for rank in range(options.procs):
+            node, local_rank = divmod(rank, per_node)
+            variables = {
+                "RANK": rank,
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": options.procs,
+                "LOCAL_WORLD_SIZE": per_node,
+                "NODE_RANK": node,
+                "GROUP_RANK": node,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "FIREFLYER_RUN_DIR": _run_dir(folder, node),
+            }
+            environment = {
+                # As torchrun does: processes that share a machine share its cores.
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                **os.environ,
+                **{name: str(value) for name, value in variables.items()},
+            }
+            ranks.start([sys.executable, options.script, *options.arguments], env=environment)
+        return ranks.wait()
+
+
+class _Processes:
+    """Processes that are ended together."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str], **options: object) -> None:
+        """Starts one more."""
+        self._processes.append(subprocess.Popen(command, **options))  # type: ignore[call-overload]
+
+    def wait(self) -> int:
+        """Waits until all have ended; when one fails, the others have a grace. The first failure's status, or 0."""
+        status, deadline = 0, float("inf")
+        running = list(self._processes)
+        while running and time.monotonic() < deadline:
+            for process in [process for process in running if process.poll() is not None]:
+                running.remove(process)
+                if process.returncode != 0 and status == 0:
+                    # Ended by a signal: as a shell says it.
+                    code = process.returncode
+                    status = code if code > 0 else 128 - code
+                    deadline = time.monotonic() + _GRACE_SECONDS
+            time.sleep(_PAUSE_SECONDS)
+        return status
+
+    def ended(self) -> bool:
+        """Whether one of them is over."""
+        return any(process.poll() is not None for process in self._processes)
+
+    def end(self) -> None:
+        """Asks those that run to end, then makes them."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _start_sidecars(
+    sidecars: _Processes, program: str, folder: Path, nodes: int, per_node: int
+) -> None:
+    """Starts them, and returns when they have joined."""
+    members = [
+        {"rank": rank, "address": "127.0.0.1", "port": port, "name": f"node-{rank}", "zone": "a"}
+        for rank, port in enumerate(_free_ports(nodes))
+    ]
+    roster = folder / "roster.json"
+    roster.write_text(json.dumps({"procsPerNode": per_node, "nodes": members}))
+    for rank in range(nodes):
+        _run_dir(folder, rank).mkdir()
+        command = [program, "serve", f"--run-dir={_run_dir(folder, rank)}", f"--rank={rank}"]
+        command += [f"--roster={roster}", "--metrics-listen=127.0.0.1:0"]
+        with open(_log(folder, rank), "wb") as log:
+            sidecars.start(command, stdout=log, stderr=subprocess.STDOUT)
+    end = time.monotonic() + _READY_SECONDS
+    for rank in range(nodes):
+        ready = [program, "ready", f"--run-dir={_run_dir(folder, rank)}"]
+        while subprocess.run(ready, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+            if time.monotonic() > end or sidecars.ended():
+                logs = (_log(folder, rank).read_text(errors="replace") for rank in range(nodes))
+                raise RunError("the sidecars did not join; they printed:\n" + "\n".join(logs))
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _run_dir(folder: Path, node: int) -> Path:
+    return folder / f"node-{node}"
+
+
+def _log(folder: Path, node: int) -> Path:
+    return folder / f"node-{node}.log"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Different ports that were free a moment ago."""
+    with ExitStack() as listeners:
+        ports = []
+        for _ in range(count):
+            listener = listeners.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(listener.getsockname()[1])
+        return ports
+
+
+if __name__ == "__main__":
+    sys.exit(main())
