@@ -186,7 +186,7 @@ fn all_is_well(gang: &Gang, clients: &[Client]) {
 fn strangers() {
     let gang = Gang::start(2, 1);
     let clients = [gang.client(0), gang.client(1)];
-    explore(60, |rng| {
+    explore(60, &[], |rng| {
         let mut channels = Vec::new();
         for _ in 0..8 {
             match rng.below(4) {
@@ -321,7 +321,7 @@ fn sum_among(honest: &[Client; 2], groups: [Group; 2]) {
 
 #[test]
 fn neighbours() {
-    explore(12, |rng| {
+    explore(12, &[], |rng| {
         let gang = Gang::start(1, 3);
         let honest = [gang.client(0), gang.client(2)];
         let groups = thread::scope(|scope| {

@@ -1,19 +1,26 @@
-//! Seeds of randomised tests: a fixed set by default, one or more from the environment, always printed on failure.
+//! Seeds of randomised tests: some fixed, some drawn from the commit that is tested, one or more from the environment,
+//! always printed on failure.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::rng::Rng;
 
+/// The most seeds of [`explore`] that are the same in every run.
+const FIXED: u64 = 200;
+
 /// Runs `case` for seeds `0..count`, or for the one in `SEED` alone. A failing case prints the line that replays it.
 pub fn for_each_seed(count: u64, case: impl FnMut(&mut Rng)) {
-    run_seeds(count, None, case);
+    run_seeds(0..count, None, case);
 }
 
-/// The same, and with `SIM_SECONDS=n` goes on with new seeds for that long; counts the runs and these seconds. For the one test of a suite
-/// that draws everything at random.
-pub fn explore(count: u64, case: impl FnMut(&mut Rng)) {
+/// Runs `case` for `count` seeds: 200 fixed ones, those that once failed, and the rest drawn from the commit whose hash
+/// begins with `SIM_COMMIT`. With `SIM_SECONDS=n` it goes on with new seeds for that long; counts the runs and these
+/// seconds. For the tests of a suite that draw everything at random.
+pub fn explore(count: u64, failed: &[u64], case: impl FnMut(&mut Rng)) {
     let longer = number("SIM_SECONDS").map(Duration::from_secs);
-    print_count("runs", run_seeds(count, longer, case));
+    let commit = text("SIM_COMMIT");
+    let seeds = seeds(count, failed, commit.as_deref());
+    print_count("runs", run_seeds(seeds, longer, case));
     if let Some(longer) = longer {
         print_count("seconds", longer.as_secs());
     }
@@ -25,11 +32,26 @@ pub fn print_count(what: &str, count: u64) {
     println!("counted {count} {what}");
 }
 
+/// The seeds of an exploration. Without a commit the drawn ones are those that follow the fixed.
+fn seeds(count: u64, failed: &[u64], commit: Option<&str>) -> impl Iterator<Item = u64> {
+    let fixed = count.min(FIXED);
+    let drawn = count - fixed;
+    let hash = commit.and_then(|hash| u64::from_str_radix(hash.get(..10)?, 16).ok());
+    let first = hash.map_or(fixed, |hash| hash << 24);
+    (0..fixed)
+        .chain(failed.iter().copied())
+        .chain(first..first + drawn)
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "exploration is as long as it is told"
 )]
-fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng)) -> u64 {
+fn run_seeds(
+    seeds: impl Iterator<Item = u64>,
+    longer: Option<Duration>,
+    mut case: impl FnMut(&mut Rng),
+) -> u64 {
     let mut run = |seed| {
         let announce = Announce { seed };
         case(&mut Rng::new(seed));
@@ -39,7 +61,7 @@ fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng
         run(seed);
         return 1;
     }
-    (0..count).for_each(&mut run);
+    let count = seeds.inspect(|&seed| run(seed)).count() as u64;
     let Some(longer) = longer else {
         return count;
     };
@@ -60,8 +82,12 @@ fn run_seeds(count: u64, longer: Option<Duration>, mut case: impl FnMut(&mut Rng
     clippy::disallowed_methods,
     reason = "tests take seed and length from the environment"
 )]
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.trim().parse().ok()
+    text(name)?.trim().parse().ok()
 }
 
 /// Prints the seed when a case panics.
@@ -84,6 +110,24 @@ impl Drop for Announce {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_hundred_seeds_are_fixed_and_the_commit_draws_the_rest() {
+        let of = |commit| seeds(1000, &[7777], commit).collect::<Vec<_>>();
+        let (one, other) = (of(Some("0a1b2c3d4e5f")), of(Some("ffffffffff")));
+        assert_eq!((one.len(), other.len()), (1001, 1001));
+        assert!((0..200).chain([7777]).eq(one[..201].iter().copied()));
+        assert_eq!(one[..201], other[..201]);
+        assert!(one[201..].iter().all(|seed| !other.contains(seed)));
+        assert_eq!(of(Some("0a1b2c3d4e")), one);
+    }
+
+    #[test]
+    fn without_a_commit_all_seeds_are_fixed() {
+        assert!(seeds(1000, &[], None).eq(0..1000));
+        assert!(seeds(1000, &[], Some("not a hash")).eq(0..1000));
+        assert!(seeds(60, &[], Some("0a1b2c3d4e")).eq(0..60));
+    }
 
     #[test]
     fn each_seed_gets_its_own_stream() {

@@ -39,7 +39,7 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn documents() {
-    explore(2_000, |rng| {
+    explore(2_000, &[], |rng| {
         let (mut text, other) = (assignment(rng), assignment(rng));
         damage::anyhow(rng, &mut text, &other);
         let mut file = packed(&text);

@@ -102,7 +102,7 @@ pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
 
 #[test]
 fn frames() {
-    explore(20_000, |rng| {
+    explore(20_000, &[], |rng| {
         let header = header(rng);
         let mut bytes = header.encode();
         if let Ok(read) = Header::parse(&bytes) {

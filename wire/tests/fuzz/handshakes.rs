@@ -62,7 +62,7 @@ fn meet(
 
 #[test]
 fn handshakes() {
-    explore(2_000, |rng| {
+    explore(2_000, &[], |rng| {
         let key = Key::new(bytes::<KEY_BYTES>(rng));
         let (one, other, recorded) = meet(rng, &key, &mut |_, _| {});
         assert!(one.is_some() && other.is_some(), "nobody was in the way");

@@ -173,7 +173,7 @@ fn attach() {
     let (client, sidecar) = channels();
     let null = File::open("/dev/null").unwrap();
     let open = open_files();
-    explore(4_000, |rng| {
+    explore(4_000, &[], |rng| {
         let packet = |rng: &mut Rng| match rng.below(2) {
             0 => serde_json::to_vec(&to_sidecar(rng)).unwrap(),
             _ => serde_json::to_vec(&to_client(rng)).unwrap(),
@@ -239,7 +239,7 @@ where
 
 #[test]
 fn rendezvous() {
-    explore(4_000, |rng| {
+    explore(4_000, &[], |rng| {
         check_stream(rng, to_operator);
         check_stream(rng, from_operator);
     });

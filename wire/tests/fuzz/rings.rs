@@ -120,7 +120,7 @@ fn scribble(rng: &mut Rng, control: &Segment) {
 
 #[test]
 fn rings() {
-    explore(400, |rng| {
+    explore(400, &[], |rng| {
         let control = Arc::new(ring::control().unwrap());
         let (mut calls, mut outcomes) = ring::server_ends(&control);
         let (mut submits, mut hears) = ring::client_ends(&control).unwrap();

@@ -220,5 +220,5 @@ fn check_that_groups_end(world: &mut World) {
 // COLL-1, REC-1, REC-3, REC-10, ZONE-2 for groups.
 #[test]
 fn any_groups_end_alike_whatever_is_lost() {
-    explore(2000, check_run);
+    explore(2000, &[], check_run);
 }

@@ -161,7 +161,7 @@ fn between(world: &World, from: usize, to: usize, op: usize) -> u64 {
 
 #[test]
 fn inside_a_zone_bytes_go_from_node_to_node_once_links_stand() {
-    explore(100, |rng| {
+    explore(100, &[], |rng| {
         let nodes = 2 + rng.below(8);
         let mut world = gang(rng, nodes, &vec![0; nodes], &[ALL_TO_ALL]);
         world.start();
@@ -197,7 +197,7 @@ fn inside_a_zone_bytes_go_from_node_to_node_once_links_stand() {
 #[test]
 fn one_pair_of_nodes_carries_what_crosses_the_border_and_nobody_else_any() {
     for n in [2, 3, 4, 5, 7, 8, 12, 17] {
-        explore(6, |rng| {
+        explore(6, &[], |rng| {
             let split = 1 + rng.below(n - 1);
             let zones: Vec<u64> = (0..n).map(|node| u64::from(node >= split)).collect();
             let mut world = gang(rng, n, &zones, &[ALL_TO_ALL]);
@@ -226,7 +226,7 @@ fn one_pair_of_nodes_carries_what_crosses_the_border_and_nobody_else_any() {
 
 #[test]
 fn ranks_that_disagree_about_a_part_are_named_on_all_ranks_and_the_next_operation_runs() {
-    explore(300, |rng| {
+    explore(300, &[], |rng| {
         let nodes = 1 + rng.below(7);
         let zones: Vec<u64> = (0..nodes).map(|node| (node % 2) as u64).collect();
         let mut world = gang(
@@ -258,7 +258,7 @@ fn ranks_that_disagree_about_a_part_are_named_on_all_ranks_and_the_next_operatio
 
 #[test]
 fn what_each_node_has_of_its_own_is_told_or_run_again_after_a_loss_of_memory() {
-    explore(300, |rng| {
+    explore(300, &[], |rng| {
         let nodes = 2 + rng.below(4);
         let recovery = Recovery {
             on_peer_loss: OnPeerLoss::Hold,

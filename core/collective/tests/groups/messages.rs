@@ -256,7 +256,7 @@ fn gang(rng: &mut Rng, nodes: usize) -> World {
 
 #[test]
 fn any_messages_arrive_in_their_order_over_any_ways() {
-    explore(1000, |rng| {
+    explore(1000, &[], |rng| {
         let nodes = 1 + rng.below(9);
         let mut world = gang(rng, nodes);
         for _ in 0..3 {
@@ -286,7 +286,7 @@ impl World {
 
 #[test]
 fn a_message_for_which_nobody_calls_keeps_no_operation_waiting_and_ends_with_its_group() {
-    explore(200, |rng| {
+    explore(200, &[], |rng| {
         let nodes = 1 + rng.below(5);
         let mut world = gang(rng, nodes);
         let everybody = world.lanes[&WORLD].ranks.clone();
@@ -314,7 +314,7 @@ fn a_message_for_which_nobody_calls_keeps_no_operation_waiting_and_ends_with_its
 // COLL-1: who waits for a message of a node that is lost is told.
 #[test]
 fn a_lost_node_ends_every_message() {
-    explore(300, |rng| {
+    explore(300, &[], |rng| {
         let nodes = 2 + rng.below(5);
         let mut world = gang(rng, nodes);
         world.add_messages(rng);
@@ -334,7 +334,7 @@ fn a_lost_node_ends_every_message() {
 
 #[test]
 fn a_rank_that_leaves_is_named_to_who_waits_for_its_message() {
-    explore(100, |rng| {
+    explore(100, &[], |rng| {
         let nodes = 2 + rng.below(4);
         let mut world = gang(rng, nodes);
         let from = *rng.pick(&world.lanes[&WORLD].ranks);

@@ -111,7 +111,7 @@ impl World {
 #[test]
 fn what_is_more_urgent_goes_first_whenever_both_are_ready() {
     let (mut runs, mut sent, mut computed) = (0, 0, 0);
-    explore(RUNS, |rng| {
+    explore(RUNS, &[], |rng| {
         runs += 1;
         let mut world: World = any_world(rng);
         let groups: Vec<GroupId> = world.lanes.keys().copied().collect();

@@ -317,7 +317,7 @@ fn check_that_forgetting_was_right(world: &World, op: OpId) {
 fn any_gang_goes_on_alike_after_any_fault_in_any_phase() {
     let mut cells = Cells::new();
     let mut runs = 0;
-    explore(SEEDS, |rng| {
+    explore(SEEDS, &[], |rng| {
         check_run(rng, &mut cells);
         runs += 1;
     });

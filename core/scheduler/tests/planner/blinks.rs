@@ -141,7 +141,7 @@ fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
 /// healthy is killed, and that who is asked to leave may save. `cargo xtask sim nodes` goes on with it.
 #[test]
 fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
-    explore(1500, |rng| {
+    explore(1500, &[], |rng| {
         let mut world = healthy(rng);
         world.operator.crash = takeovers(rng);
         blink(rng, &mut world);
