@@ -12,20 +12,22 @@ use crate::scenario::{NODE_LOSS, START};
 
 /// Imports of three ranks on a busy machine, and their first step.
 const FIRST_STEP: Duration = Duration::from_secs(200);
-/// The steps that are left after the loss.
-const TRAINING: Duration = Duration::from_secs(600);
-/// Some minutes, so that what follows the loss happens while it trains: peers shun a node that they lost for one.
-const LONG: u32 = 700;
-const SHORT: u32 = 300;
+/// The last step, and the end of the pods.
+const ENDS: Duration = Duration::from_secs(100);
 
-/// A model under DistributedDataParallel whose ranks all tell each step. Nothing of it knows that nodes may be lost.
-const TELLS_ITS_STEPS: &str = r#"
-import sys, time, torch, torch.distributed as dist
+/// A model under DistributedDataParallel whose ranks all print each step. Nothing of it knows that nodes may be lost. It
+/// trains until one of its ranks finds the file [`FINISH`]: they learn that from each other and end after the same step.
+const PRINTS_ITS_STEPS: &str = r#"
+import itertools, os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("hfreduce")
 torch.manual_seed(1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(int(sys.argv[1])):
+for step in itertools.count():
+    finish = torch.tensor([float(os.path.exists(sys.argv[1]))])
+    dist.all_reduce(finish)
+    if finish.item():
+        break
     loss = model(torch.randn(8, 512)).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -37,10 +39,12 @@ print(f"weights={weights!r}", flush=True)
 dist.destroy_process_group()
 "#;
 
-fn job(name: &str, steps: u32) -> Job {
-    let steps = steps.to_string();
+/// In a rank's container, the file that ends the training.
+const FINISH: &str = "/dev/shm/finish";
+
+fn job(name: &str) -> Job {
     Job::digits(name, 3, 1, &[])
-        .program(&["python3", "-c", TELLS_ITS_STEPS], &[&steps])
+        .program(&["python3", "-c", PRINTS_ITS_STEPS], &[FINISH])
         .with(
             "failurePolicy",
             json!({"onPeerLoss": "Shrink", "peerLossSeconds": 5}),
@@ -95,14 +99,15 @@ async fn goes_on_without(context: &Context, name: &str, node: &str) -> Result<Tr
         .await
 }
 
-/// The job is complete in its first attempt, and both that were left took all steps and have the same model.
-async fn completes(
-    context: &Context,
-    name: &str,
-    steps: u32,
-    (rank, node): (u32, &str),
-) -> Result<()> {
-    let ended = context.reaches(name, Phase::Succeeded, TRAINING).await?;
+/// Ended now, the job is complete in its first attempt; both that were left took the same steps, many after the loss, and
+/// have the same model.
+async fn completes(context: &Context, name: &str, (rank, node): (u32, &str)) -> Result<()> {
+    let left: Vec<u32> = (0..3).filter(|left| *left != rank).collect();
+    let before = steps(context, name, left[0]).await?.unwrap_or_default();
+    reaches_step(context, name, left[0], before + 5).await?;
+    let pod = crds::names::pod_name(name, 1, left[0]);
+    context.exec(&pod, &format!("touch {FINISH}")).await?;
+    let ended = context.reaches(name, Phase::Succeeded, ENDS).await?;
     let status = ended.status.unwrap_or_default();
     ensure!(
         (status.attempt, status.restarts, status.replans) == (1, 0, 0),
@@ -128,17 +133,15 @@ async fn completes(
             && lost_nodes == [node],
         "{participants} took part, lost {lost_ranks:?}: {lost_nodes:?}"
     );
-    let mut weights = Vec::new();
-    for left in (0..3).filter(|left| *left != rank) {
+    let mut ends = Vec::new();
+    for left in left {
         let log = context.log(name, 1, left).await?;
-        ensure!(
-            last_step(&log) == Some(steps - 1),
-            "rank {left} did not take all steps: {log}"
-        );
         let own = log.lines().find_map(|line| line.strip_prefix("weights="));
-        weights.push(own.context("no weights in the log")?.to_owned());
+        let weights = own.context("no weights in the log")?.to_owned();
+        ends.push((last_step(&log).context("no step in the log")?, weights));
     }
-    ensure!(weights[0] == weights[1], "the models differ: {weights:?}");
+    ensure!(ends[0] == ends[1], "steps and models differ: {ends:?}");
+    ensure!(ends[0].0 >= before + 5, "ended at {ends:?} after {before}");
     let events = context.events(name).await?;
     let told = |reason: &str| events.iter().filter(|one| *one == reason).count();
     ensure!(
@@ -151,7 +154,7 @@ async fn completes(
 /// Rank 0's, if that is not the leader's: where `torch.distributed` has its store. GANG-1 as well: the node is given to
 /// another job only when it is back and its pod has gone.
 pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) -> Result<()> {
-    context.submit(&job("shrinks", LONG)).await?;
+    context.submit(&job("shrinks")).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
     reaches_step(&context, "shrinks", 0, 5).await?;
     let (rank, lost) = victim(&context, "shrinks", [0, 2]).await?;
@@ -175,14 +178,14 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
     context.submit(&Job::shell("next", 1, ENDS_WELL)).await?;
     context.reaches("next", Phase::Succeeded, NODE_LOSS).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
-    completes(&context, "shrinks", LONG, (rank, &lost)).await
+    completes(&context, "shrinks", (rank, &lost)).await
 }
 
 /// REC-9 on real nodes: what is cut off runs on, unseen, and takes no step.
 pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
     context: Context,
 ) -> Result<()> {
-    context.submit(&job("torn", SHORT)).await?;
+    context.submit(&job("torn")).await?;
     context.reaches("torn", Phase::Running, START).await?;
     reaches_step(&context, "torn", 0, 5).await?;
     let (rank, cut) = victim(&context, "torn", [2, 1]).await?;
@@ -232,5 +235,5 @@ pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
             },
         )
         .await?;
-    completes(&context, "torn", SHORT, (rank, &cut)).await
+    completes(&context, "torn", (rank, &cut)).await
 }
