@@ -35,6 +35,7 @@ pub(crate) const VERB: Verb = Verb {
 
 const USAGE: &str = "
 Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
+       cargo xtask images --base
        cargo xtask images --containerfiles [--check]
 
 Builds release binaries, packs each with the libraries it needs into an image archive, and prints the
@@ -44,6 +45,7 @@ smoke jobs and the cluster itself, are built too.
   --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, trainer, busybox,
                     pause
   --cluster NAME    give them to the nodes of that cluster
+  --base            only the Debian root that the trainer's image is made of
   --containerfiles  write FOLDER/Containerfile of every image instead, for Docker and buildah
   --check           compare the Containerfiles, write nothing
 ";
@@ -66,6 +68,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     }
     let only = args.option("--only")?;
     let cluster = args.option("--cluster")?;
+    let base = args.switch("--base");
     args.finish()?;
     let names: Vec<String> = match only {
         Some(only) => only.split(',').map(str::to_owned).collect(),
@@ -79,10 +82,14 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     {
         return Ok(status);
     }
-    if !prerequisites::is_root() && names.iter().any(|name| name == "trainer") {
+    if !prerequisites::is_root() && (base || names.iter().any(|name| name == "trainer")) {
         return Ok(cluster::ask_for_root(
             "The trainer's image is a Debian root, which only root can make.",
         ));
+    }
+    if base {
+        trainer::base()?;
+        return Ok(ExitCode::SUCCESS);
     }
     let archives = build(&names)?;
     if let Some(cluster) = cluster {

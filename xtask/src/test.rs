@@ -44,13 +44,13 @@ Of the stages unit, rdma and cluster run the tests that must always run, those t
 rest, which the number of commits turns over. A line `left out: ...` names each of the others. Where git knows no
 commit before this one, or not the whole history, all tests run.
 
-Stages, in order; `tools` begins with `tidy` and is waited for in its place:
+Stages, in order; `tools` and `base` begin with `tidy` and are waited for in their places:
   packages  the machine's own, installed where they are missing
   tidy      rules of the repository           gen      generated files are fresh
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   rdma      T3: a guest with RDMA devices in software
-  tools     programs of the test cluster      chart    helm lint, renders of the chart
-  smoke     a cluster comes up, loses a node, goes
+  tools     programs of the test cluster      base     the trainer image's Debian root
+  chart     helm lint, renders of the chart   smoke    a cluster comes up, loses a node, goes
   images    container images, no engine       python   the wheel against real sidecars
   cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
@@ -111,6 +111,11 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             // Compilers of two languages share the cores better than either uses them alone.
             early: true,
             ..stage("tools", "nice", &[&xtask, "cluster", "tools"])
+        },
+        Stage {
+            // It waits for a mirror half of its time.
+            early: true,
+            ..stage("base", "nice", &[&xtask, "images", "--base"])
         },
         // Again, because only now helm is certain to be there.
         verb("chart", &["lint", "--only-chart"]),

@@ -42,9 +42,10 @@ pub(crate) const STAGES: &[Stage] = &[
     parts("unit", 750, 3, &[]),
     parts("rdma", 120, 4, RDMA),
     whole("tools", 480),
+    whole("base", 180),
     whole("chart", 30),
     whole("smoke", 90),
-    whole("images", 480),
+    whole("images", 300),
     whole("python", 300),
     parts("cluster", 660, 4, CLUSTER),
 ];
