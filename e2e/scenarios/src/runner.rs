@@ -81,7 +81,7 @@ macro_rules! scenario {
     };
 }
 
-/// Whether there is a scenario that [`picks`] takes.
+/// Whether `filter` picks a scenario of these.
 pub fn any(scenarios: &[Scenario], filter: &str) -> bool {
     scenarios.iter().any(|scenario| picks(filter, scenario))
 }
