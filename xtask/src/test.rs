@@ -161,7 +161,6 @@ fn run(mut args: Args) -> Result<ExitCode> {
         install_packages()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = plan()?;
     let mut chosen = vec!["--filter", &filter];
     match &base {
         Some(base) => chosen.extend(["--base", base]),
@@ -183,7 +182,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         }
         Tools::can_build(&tools::of_tests(Engine::here()))?;
     }
-    println!("{}", plan.describe());
+    println!("{}", plan()?.describe());
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
     let (lines, counts, times) = run_all(&stages, &watchdog);
