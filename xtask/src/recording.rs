@@ -2,11 +2,11 @@
 //! README shows is then what a run printed.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use anyhow::{Context as _, Result};
 
@@ -36,12 +36,18 @@ pub(crate) fn record(command: &mut Command, picture: &Path) -> Result<ExitStatus
         .stdout(Stdio::piped())
         .spawn()
         .context("failed to start what is to be recorded")?;
+    // Whose machine it was shows nobody anything.
+    let home = env::var("HOME").unwrap_or_default();
     let mut lines = Vec::new();
     if let Some(output) = child.stdout.take() {
         for text in BufReader::new(output).lines() {
             let text = text.context("failed to read what was printed")?;
             println!("{text}");
             let at = began.elapsed();
+            let text = match home.as_str() {
+                "" | "/" => text,
+                home => text.replace(home, "~"),
+            };
             lines.push(Line { at, text });
         }
     }

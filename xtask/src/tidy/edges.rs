@@ -15,7 +15,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
     ("sim", &[]),
-    ("wire", &[]),
+    ("wire", &["topology"]),
     ("rendezvous-codec", &["collective", "wire"]),
     ("crds", &[]),
     ("daemon", &[]),
