@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use collective::DoubleTree;
-use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, OnPeerLoss, Timing};
+use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use topology::OnPeerLoss;
 use wire::handshake::{Identity, JobId, Key, Party};
 use wire::rendezvous::Peer;
 

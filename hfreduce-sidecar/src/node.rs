@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use collective::machine::{Config, Fence, Handover, OnPeerLoss, Recovery};
+use collective::machine::{Config, Fence, Handover, Recovery};
 use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use daemon::{Gate, Readiness};
+use topology::OnPeerLoss;
 use tracing::{info, warn};
-use wire::assignment;
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
 use wire::run_dir::{self, Roster, RosterNode};
@@ -122,8 +122,8 @@ impl Node {
             }
         }
         let welcomed = match member.on_peer_loss {
-            OnPeerLoss::Fail => None,
-            OnPeerLoss::Hold => {
+            OnPeerLoss::Restart => None,
+            OnPeerLoss::Shrink => {
                 let list = Welcomed::open(&options.run_dir).map_err(|source| Error::System {
                     doing: "list the processes that are welcomed",
                     source,
@@ -294,9 +294,9 @@ impl Node {
             recovery: Recovery {
                 on_peer_loss,
                 handover: match on_peer_loss {
-                    OnPeerLoss::Fail => Handover::Immediate,
+                    OnPeerLoss::Restart => Handover::Immediate,
                     // No sidecar that is lost takes an end with it that its processes were told.
-                    OnPeerLoss::Hold => Handover::Stable,
+                    OnPeerLoss::Shrink => Handover::Stable,
                 },
                 ..Recovery::default()
             },
@@ -421,10 +421,7 @@ impl Node {
             epoch,
             nodes: peers.iter().map(node).collect(),
             master_port: self.member.master_port,
-            on_peer_loss: match self.member.on_peer_loss {
-                OnPeerLoss::Fail => assignment::OnPeerLoss::Restart,
-                OnPeerLoss::Hold => assignment::OnPeerLoss::Shrink,
-            },
+            on_peer_loss: self.member.on_peer_loss,
         }
     }
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use collective::machine::{OnPeerLoss, Timing};
+use collective::machine::Timing;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
+use topology::OnPeerLoss;
 use tracing::info;
 use wire::assignment::{self, Assignment};
 use wire::handshake::{JobId, KEY_BYTES, Key};
@@ -46,7 +47,7 @@ struct RosterFile {
     attempt: u32,
     /// Whether results wait until they cannot be lost. Nobody tells the survivors to go on here.
     #[serde(default)]
-    on_peer_loss: assignment::OnPeerLoss,
+    on_peer_loss: OnPeerLoss,
     nodes: Vec<RosterEntry>,
 }
 
@@ -198,7 +199,7 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: assignment.master_port,
-        on_peer_loss: on_peer_loss(assignment.on_peer_loss),
+        on_peer_loss: assignment.on_peer_loss,
     };
     Ok(Start {
         member,
@@ -214,10 +215,10 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
 }
 
 /// How long a peer may be silent before it is lost, as the sidecars or the operator measure it.
-fn patience(on_peer_loss: assignment::OnPeerLoss, peer_loss_seconds: u32) -> Duration {
+fn patience(on_peer_loss: OnPeerLoss, peer_loss_seconds: u32) -> Duration {
     match on_peer_loss {
-        assignment::OnPeerLoss::Restart => Timing::default().lost,
-        assignment::OnPeerLoss::Shrink => Duration::from_secs(peer_loss_seconds.into()),
+        OnPeerLoss::Restart => Timing::default().lost,
+        OnPeerLoss::Shrink => Duration::from_secs(peer_loss_seconds.into()),
     }
 }
 
@@ -259,7 +260,7 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
             })
             .collect(),
         master_port: 29_400,
-        on_peer_loss: on_peer_loss(roster.on_peer_loss),
+        on_peer_loss: roster.on_peer_loss,
     };
     Ok(Start {
         member,
@@ -268,13 +269,6 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         address: listen.ip(),
         fabric: Fabric::default(),
     })
-}
-
-const fn on_peer_loss(job: assignment::OnPeerLoss) -> OnPeerLoss {
-    match job {
-        assignment::OnPeerLoss::Restart => OnPeerLoss::Fail,
-        assignment::OnPeerLoss::Shrink => OnPeerLoss::Hold,
-    }
 }
 
 fn key(path: &Path) -> anyhow::Result<Key> {
@@ -333,19 +327,22 @@ mod tests {
             let cli = Cli::try_parse_from(["hfreduce-sidecar", "--rank", "0"]).unwrap();
             from_roster(&cli.serve, &path).map(|start| start.member.on_peer_loss)
         };
-        assert_eq!(told("").unwrap(), OnPeerLoss::Fail);
+        assert_eq!(told("").unwrap(), OnPeerLoss::Restart);
         assert_eq!(
             told(r#""onPeerLoss":"Restart","#).unwrap(),
-            OnPeerLoss::Fail
+            OnPeerLoss::Restart
         );
-        assert_eq!(told(r#""onPeerLoss":"Shrink","#).unwrap(), OnPeerLoss::Hold);
+        assert_eq!(
+            told(r#""onPeerLoss":"Shrink","#).unwrap(),
+            OnPeerLoss::Shrink
+        );
         let refused = format!("{:#}", told(r#""onPeerLoss":"Go","#).unwrap_err());
         assert!(refused.contains("Restart"), "{refused}");
     }
 
     #[test]
     fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
-        use assignment::OnPeerLoss::{Restart, Shrink};
+        use OnPeerLoss::{Restart, Shrink};
         assert_eq!(patience(Restart, 60), Duration::from_secs(10));
         assert_eq!(patience(Shrink, 60), Duration::from_secs(60));
     }

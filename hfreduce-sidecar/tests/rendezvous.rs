@@ -17,7 +17,7 @@ use gang::{PATIENCE, f32s, failure, filled, wait_until};
 use hfreduce_sidecar::node::not_ready;
 use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
-use wire::assignment::OnPeerLoss;
+use topology::OnPeerLoss;
 use wire::client::Client;
 use wire::entry::FailureKind;
 use wire::rendezvous::{Peer, SuspectReason, ToSidecar, encode};

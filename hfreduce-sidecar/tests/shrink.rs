@@ -13,7 +13,7 @@ use gang::limits::{self, KILLED};
 use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
 use rustix::process::Signal;
-use wire::assignment::OnPeerLoss;
+use topology::OnPeerLoss;
 use wire::client::{Client, Group, Output, Ticket};
 use wire::entry::FailureKind;
 use wire::run_dir;

@@ -16,7 +16,7 @@ use gang::processes::{self, Sidecars, get, loopback, transports};
 use gang::{PATIENCE, encode, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
-use wire::assignment::OnPeerLoss;
+use topology::OnPeerLoss;
 use wire::client::{Client, Ticket};
 use wire::entry::FailureKind;
 use wire::{Call, DType, OpKind};

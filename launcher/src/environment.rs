@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use wire::assignment::OnPeerLoss;
 use wire::run_dir::{Roster, RosterNode};
 
 /// Ranks a node can hold; the API allows no more.
@@ -79,10 +78,6 @@ impl Place {
         local_rank: usize,
     ) -> Result<Vec<(&'static str, String)>, Error> {
         let master = self.master(roster)?;
-        let on_peer_loss = match roster.on_peer_loss {
-            OnPeerLoss::Restart => "Restart",
-            OnPeerLoss::Shrink => "Shrink",
-        };
         let world = u64::from(self.nodes) * u64::from(self.procs_per_node);
         Ok(vec![
             ("RANK", self.rank(local_rank).to_string()),
@@ -93,7 +88,10 @@ impl Place {
             ("GROUP_RANK", self.node_rank.to_string()),
             ("MASTER_ADDR", master.address.to_string()),
             ("MASTER_PORT", roster.master_port.to_string()),
-            ("FIREFLYER_ON_PEER_LOSS", on_peer_loss.to_owned()),
+            (
+                "FIREFLYER_ON_PEER_LOSS",
+                roster.on_peer_loss.name().to_owned(),
+            ),
             ("FIREFLYER_RUN_DIR", run_dir.display().to_string()),
         ])
     }
@@ -119,6 +117,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use wire::OnPeerLoss;
+
     use super::*;
 
     fn roster(attempt: u32, nodes: u32) -> Roster {

@@ -19,7 +19,8 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, OnPeerLoss, VERSION};
+use topology::OnPeerLoss;
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 use wire::handshake::{
     CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
 };

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
+use topology::OnPeerLoss;
 
 use crate::run_dir::CheckpointRef;
 
@@ -157,16 +158,6 @@ pub struct Assignment {
     /// The checkpoint this attempt resumes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<CheckpointRef>,
-}
-
-/// What becomes of the nodes that are left when one is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OnPeerLoss {
-    /// The attempt ends and another one starts.
-    #[default]
-    Restart,
-    /// They go on.
-    Shrink,
 }
 
 /// Until a node counts as lost, unless something else is said: longer than a sidecar takes to start again.

@@ -32,3 +32,4 @@ pub mod verbs;
 
 pub use op::{Call, DType, Numerics, OpKind, ReduceOp};
 pub use run_dir::CheckpointRef;
+pub use topology::OnPeerLoss;

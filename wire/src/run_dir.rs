@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::assignment::OnPeerLoss;
+use topology::OnPeerLoss;
 
 /// The mode of a file that its writer alone may change.
 pub const READABLE: u32 = 0o644;

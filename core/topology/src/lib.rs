@@ -6,7 +6,9 @@ mod address;
 pub mod names;
 pub mod node;
 pub mod numa;
+mod on_peer_loss;
 pub mod placement;
 pub mod preference;
 
 pub use names::{Class, Leaf, NodeName, Zone};
+pub use on_peer_loss::OnPeerLoss;

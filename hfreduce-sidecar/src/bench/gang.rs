@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use collective::machine::OnPeerLoss;
 use daemon::Readiness;
+use topology::OnPeerLoss;
 use wire::client::Client;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
@@ -108,7 +108,7 @@ impl Gang {
                 procs_per_node: procs,
                 nodes: vec![Place::default(); nodes],
                 master_port: 0,
-                on_peer_loss: OnPeerLoss::Fail,
+                on_peer_loss: OnPeerLoss::Restart,
             };
             let options = Options {
                 run_dir: folder.clone(),

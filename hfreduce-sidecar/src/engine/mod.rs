@@ -26,10 +26,11 @@ use std::time::{Duration, Instant};
 
 use collective::agenda::Agenda;
 use collective::machine::{
-    Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OnPeerLoss, OpId, WORLD,
+    Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OpId, WORLD,
 };
 use collective::recovery::Report;
 use rustix::event::epoll;
+use topology::OnPeerLoss;
 use wire::attach::{Channel, Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
@@ -418,7 +419,7 @@ impl Engine {
 
     /// Whether calls fail at once: the epoch is over, and none will follow.
     fn is_over(&self) -> bool {
-        let holds = self.config.recovery.on_peer_loss == OnPeerLoss::Hold;
+        let holds = self.config.recovery.on_peer_loss == OnPeerLoss::Shrink;
         self.over.is_some() || self.machine.broken().is_some() && !holds
     }
 

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use collective::membership::{
-    Connection, Effect, Event, Membership, OnPeerLoss as Loss, Policy, View,
-};
+use collective::membership::{Connection, Effect, Event, Membership, Policy, View};
+use topology::OnPeerLoss;
 use wire::rendezvous::encode;
 
 use super::pods::Streams;
@@ -61,7 +60,7 @@ fn lead(
 ) {
     let start = Instant::now();
     let policy = Policy {
-        on_peer_loss: Loss::Shrink,
+        on_peer_loss: OnPeerLoss::Shrink,
         peer_loss,
         least: 1,
     };

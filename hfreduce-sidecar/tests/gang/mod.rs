@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use collective::machine::OnPeerLoss;
 use hfreduce_sidecar::member::{Member, Options, Place, Source};
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Node};
 use hfreduce_sidecar::stop::Stop;
+use topology::OnPeerLoss;
 use wire::client::{Buffer, Client, Error, Output};
 use wire::entry::FailureKind;
 use wire::handshake::{JobId, Key};
@@ -71,7 +71,7 @@ pub(crate) fn member(rank: u32, nodes: usize, procs: u32) -> Member {
             })
             .collect(),
         master_port: 29_400,
-        on_peer_loss: OnPeerLoss::Fail,
+        on_peer_loss: OnPeerLoss::Restart,
     }
 }
 

@@ -13,9 +13,8 @@ use std::thread;
 
 use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
-use wire::assignment::{
-    ALGORITHM, AssignedNode, Assignment, JobRef, OnPeerLoss, PEER_LOSS_SECONDS, VERSION,
-};
+use topology::OnPeerLoss;
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION};
 use wire::client::Client;
 use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
 use wire::rendezvous::Decoder;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use wire::assignment::OnPeerLoss;
+use wire::OnPeerLoss;
 use wire::run_dir::{Roster, RosterNode};
 use wire::termination::{LIMIT_BYTES, TerminationMessage};
 

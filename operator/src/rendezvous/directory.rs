@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use collective::membership::{OnPeerLoss, Policy};
+use collective::membership::Policy;
 use crds::training_job::{FailurePolicy, Phase, TrainingJob};
 use scheduler::JobKey;
 use topology::NodeName;
-use wire::assignment;
 use wire::handshake::{JobId, Key};
 
 use crate::cluster::Cluster;
 use crate::proof::{Masters, Signer};
 use crate::training_job::assignments;
-use crate::training_job::translate::{Attempt, Terms};
+use crate::training_job::translate::{self, Attempt, Terms};
 
 /// A gang that may meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,10 +164,7 @@ impl Directory for ClusterDirectory {
 fn agreed(terms: Terms) -> Policy {
     let unless_told = Policy::default();
     Policy {
-        on_peer_loss: match terms.on_peer_loss {
-            assignment::OnPeerLoss::Restart => OnPeerLoss::Restart,
-            assignment::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
-        },
+        on_peer_loss: terms.on_peer_loss,
         peer_loss: terms.peer_loss,
         least: terms.min_nodes.unwrap_or(unless_told.least),
     }
@@ -177,10 +173,7 @@ fn agreed(terms: Terms) -> Policy {
 fn policy(spec: &FailurePolicy) -> Policy {
     let unless_told = Policy::default();
     Policy {
-        on_peer_loss: match spec.on_peer_loss {
-            crds::training_job::OnPeerLoss::Restart => OnPeerLoss::Restart,
-            crds::training_job::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
-        },
+        on_peer_loss: translate::on_peer_loss(spec.on_peer_loss),
         peer_loss: Duration::from_secs(spec.peer_loss_seconds.into()),
         least: spec.min_nodes.unwrap_or(unless_told.least),
     }

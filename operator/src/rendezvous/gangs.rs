@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Effect, Event, OnPeerLoss};
+use collective::membership::{Commit, Connection, Effect, Event};
 use scheduler::{Gone, JobKey, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use topology::NodeName;
+use topology::{NodeName, OnPeerLoss};
 use tracing::{debug, info, warn};
 use wire::handshake::JobId;
 

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::membership::{
-    Commit, Connection, Membership, Message, OnPeerLoss, Progress, Reason, Refusal,
-};
+use collective::membership::{Commit, Connection, Membership, Message, Progress, Reason, Refusal};
 use scheduler::{Heard, Report, Stuck, Timestamp};
 use tokio::sync::mpsc;
+use topology::OnPeerLoss;
 use tracing::error;
 use wire::rendezvous::{Features, ToSidecar, encode};
 

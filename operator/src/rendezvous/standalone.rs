@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use collective::membership::{OnPeerLoss, Policy};
+use collective::membership::Policy;
 use scheduler::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -127,10 +127,7 @@ impl OneGang {
                     .map(|node| node.name.into())
                     .collect(),
                 policy: Policy {
-                    on_peer_loss: match assignment.on_peer_loss {
-                        assignment::OnPeerLoss::Restart => OnPeerLoss::Restart,
-                        assignment::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
-                    },
+                    on_peer_loss: assignment.on_peer_loss,
                     peer_loss: Duration::from_secs(assignment.peer_loss_seconds.into()),
                     ..Policy::default()
                 },

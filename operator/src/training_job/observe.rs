@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::names;
-use crds::training_job::{OnPeerLoss, TrainingJob, ZonePolicy};
+use crds::training_job::{TrainingJob, ZonePolicy};
 use scheduler::{
     DryRun, Heard, Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp,
 };
-use topology::NodeName;
-use wire::assignment;
+use topology::{NodeName, OnPeerLoss};
 
 use crate::cluster::Mirrors;
 use crate::quantity;
@@ -206,7 +205,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
     let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
     let terms = terms(job, mirrors);
     let asked = Duration::from_secs(pod::grace_seconds(job).into());
-    let shrinks = spec.failure_policy.on_peer_loss == OnPeerLoss::Shrink;
+    let asked_to = translate::on_peer_loss(spec.failure_policy.on_peer_loss);
     Some(Job {
         key: key(job)?,
         created: translate::created(&job.metadata),
@@ -224,9 +223,7 @@ fn job(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job>
         suspend: spec.suspend,
         grace: terms.map_or(asked, |terms| terms.grace),
         max_restarts: spec.failure_policy.max_restarts,
-        shrinks: terms.map_or(shrinks, |terms| {
-            terms.on_peer_loss == assignment::OnPeerLoss::Shrink
-        }),
+        shrinks: terms.map_or(asked_to, |terms| terms.on_peer_loss) == OnPeerLoss::Shrink,
         ttl: spec
             .ttl_seconds_after_finished
             .map(|ttl| Duration::from_secs(ttl.into())),
@@ -526,7 +523,7 @@ mod tests {
             resume: None,
             terms: Some(Terms {
                 grace: Duration::from_secs(80),
-                on_peer_loss: assignment::OnPeerLoss::Shrink,
+                on_peer_loss: OnPeerLoss::Shrink,
                 peer_loss: Duration::from_secs(10),
                 min_nodes: None,
             }),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use scheduler::{Cause, Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
-use topology::NodeName;
-use wire::assignment::{self, Assignment, LIMIT_BYTES};
+use topology::{NodeName, OnPeerLoss};
+use wire::assignment::{Assignment, LIMIT_BYTES};
 use wire::run_dir::{self, CauseKind, CheckpointRef};
 use wire::termination::{Outcome, TerminationMessage};
 
@@ -77,13 +77,21 @@ pub struct Claim {
     pub readable: bool,
 }
 
+/// The switch of the API as everybody else has it.
+pub const fn on_peer_loss(asked: crds::training_job::OnPeerLoss) -> OnPeerLoss {
+    match asked {
+        crds::training_job::OnPeerLoss::Restart => OnPeerLoss::Restart,
+        crds::training_job::OnPeerLoss::Shrink => OnPeerLoss::Shrink,
+    }
+}
+
 /// What an attempt runs with, whatever its job asks for by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// How long its pods may take to save and leave.
     pub grace: Duration,
     /// What becomes of the others when a node is lost.
-    pub on_peer_loss: assignment::OnPeerLoss,
+    pub on_peer_loss: OnPeerLoss,
     /// How long a silent node is waited for.
     pub peer_loss: Duration,
     /// With fewer nodes than this the others do not go on.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use topology::OnPeerLoss;
+
 use super::io::{Fence, OpId};
 use crate::layout::Layout;
 use crate::recovery::{GroupResume, Held};
@@ -53,16 +55,6 @@ pub enum Handover {
     Stable,
 }
 
-/// What becomes of the operations in flight when the epoch ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnPeerLoss {
-    /// They fail with the cause.
-    #[default]
-    Fail,
-    /// They wait: the next epoch serves them or runs them again.
-    Hold,
-}
-
 /// How much of an operation survives the loss of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
@@ -77,7 +69,7 @@ pub struct Recovery {
 impl Recovery {
     /// Whether anybody waits for what marks say.
     pub(super) fn needs_marks(self) -> bool {
-        self.handover == Handover::Stable || self.on_peer_loss == OnPeerLoss::Hold
+        self.handover == Handover::Stable || self.on_peer_loss == OnPeerLoss::Shrink
     }
 }
 

@@ -3,9 +3,10 @@
 //! others in `retention`. Nodes and ranks have their numbers in the group here; `view` knows those of the epoch.
 
 use std::time::Duration;
+use topology::OnPeerLoss;
 
 use super::cause::{Broken, Reason, Verdict, Violation};
-use super::config::{Config, MAX_IN_FLIGHT, OnPeerLoss, Start};
+use super::config::{Config, MAX_IN_FLIGHT, Start};
 use super::io::{
     Effect, Frame, Mark, MessageId, OpId, Placement, RELAY, Region, Splits, Stream, Ticket,
 };
@@ -92,8 +93,8 @@ impl Group {
             return false;
         };
         let kept = match self.view.recovery.on_peer_loss {
-            OnPeerLoss::Fail => OpId::MAX,
-            OnPeerLoss::Hold => self.retention.released() + MAX_HELD,
+            OnPeerLoss::Restart => OpId::MAX,
+            OnPeerLoss::Shrink => self.retention.released() + MAX_HELD,
         };
         self.ops.called(rank) < (self.oldest() + MAX_IN_FLIGHT).min(kept)
     }

@@ -386,7 +386,7 @@ pub enum Effect {
     },
     /// The epoch is over on this node; comes once, before the failures of what was in flight.
     Broken { broken: Broken },
-    /// After `Broken`, where operations wait ([`super::OnPeerLoss::Hold`]): how far this node is. Nothing ends and
+    /// After `Broken`, where operations wait ([`topology::OnPeerLoss::Shrink`]): how far this node is. Nothing ends and
     /// nothing is released any more. The shell keeps calls, inputs and results for the machine of the next epoch,
     /// which takes over when [`super::Machine::is_idle`].
     Stopped { report: Report },

@@ -15,7 +15,7 @@
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
 //! - The k-th `Submit` or `Refuse` of a local rank is operation k: the shell counts along. A call that was made
 //!   and cannot be carried out is handed in too, or the rank's later calls would meet other calls than their own.
-//! - Where operations wait for the next epoch ([`OnPeerLoss::Hold`]): build the machine when its links stand, so that it
+//! - Where operations wait for the next epoch ([`topology::OnPeerLoss::Shrink`]): build the machine when its links stand, so that it
 //!   notices a loss before the start, and hand calls in after the start. After [`Effect::Stopped`] keep calls, inputs and
 //!   results, and hand in nothing but [`Input::Done`]. When the machine is idle and the next epoch is committed, build
 //!   the next one with [`Machine::resume`]: it needs a result buffer for each operation that is served. Then each rank's
@@ -44,24 +44,23 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::op::Call;
+use crate::recovery::Report;
 pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
 pub use config::{
     Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_IN_FLIGHT, MAX_SLOTS,
-    MIN_CHUNK_BYTES, OnPeerLoss, Recovery, Start, Timing,
+    MIN_CHUNK_BYTES, Recovery, Start, Timing,
 };
 pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
+use group::Group;
 pub use io::{
     Buffer, Effect, FIRST_POST, Fence, Frame, GroupId, Input, Mark, MessageId, NO_SLOT, OpId,
     Placement, RELAY, Region, Splits, Stream, Ticket, WORLD,
 };
 pub use node::Counters;
-pub use operation::Status;
-
-use crate::op::Call;
-use crate::recovery::Report;
-use group::Group;
 use node::{Leaving, Node};
 use open::Openings;
+pub use operation::Status;
 use p2p::PairCall;
 use retention::Retention;
 

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use topology::OnPeerLoss;
 
 use super::cause::Broken;
-use super::config::{Config, OnPeerLoss};
+use super::config::Config;
 use super::dispute::MAX_LINKS;
 use super::io::{Effect, Frame, GroupId, OpId, Region, Ticket, WORLD};
 
@@ -158,7 +159,7 @@ impl Node {
 
     /// Whether operations wait for the next epoch: this one has stopped.
     pub(super) fn holds(&self) -> bool {
-        self.broken.is_some() && self.config.recovery.on_peer_loss == OnPeerLoss::Hold
+        self.broken.is_some() && self.config.recovery.on_peer_loss == OnPeerLoss::Shrink
     }
 
     pub(super) fn ticket(&mut self, group: GroupId, work: Work) -> Ticket {

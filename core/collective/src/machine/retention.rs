@@ -3,9 +3,10 @@
 //! until every node has told its ranks, because it may have to be served to one that lost its memory.
 
 use std::collections::BTreeMap;
+use topology::OnPeerLoss;
 
 use super::cause::Violation;
-use super::config::{Handover, MAX_IN_FLIGHT, OnPeerLoss, Recovery, Start};
+use super::config::{Handover, MAX_IN_FLIGHT, Recovery, Start};
 use super::io::{Frame, GroupId, Mark, OpId};
 use super::node::Node;
 use super::view::GroupView;
@@ -92,8 +93,8 @@ impl Retention {
         };
         // In order, so that one number says what was delivered to a rank.
         let is_next = match recovery.on_peer_loss {
-            OnPeerLoss::Hold => self.delivered[rank] == op,
-            OnPeerLoss::Fail => true,
+            OnPeerLoss::Shrink => self.delivered[rank] == op,
+            OnPeerLoss::Restart => true,
         };
         is_stable && is_next
     }
@@ -101,9 +102,9 @@ impl Retention {
     /// Lets go of the operations that need not be kept any more.
     pub(super) fn release(&mut self, on_peer_loss: OnPeerLoss) -> Vec<OpId> {
         let end = match on_peer_loss {
-            OnPeerLoss::Hold => self.everywhere.told,
+            OnPeerLoss::Shrink => self.everywhere.told,
             // Nobody is ever served.
-            OnPeerLoss::Fail => self.own.told,
+            OnPeerLoss::Restart => self.own.told,
         };
         if self.kept.first_key_value().is_none_or(|(&op, _)| op >= end) {
             return Vec::new();
@@ -192,16 +193,17 @@ impl Retention {
         if view.parent(MARKS).is_none() {
             self.learn(subtree);
         }
-        if (recovery.handover, recovery.on_peer_loss) == (Handover::Immediate, OnPeerLoss::Fail) {
+        if (recovery.handover, recovery.on_peer_loss) == (Handover::Immediate, OnPeerLoss::Restart)
+        {
             return; // Nothing is kept that marks could let go.
         }
         let due = |news: Mark, sent: Mark| match (recovery.handover, recovery.on_peer_loss) {
-            (Handover::Stable, OnPeerLoss::Fail) => news.done > sent.done,
-            (Handover::Stable, OnPeerLoss::Hold) => {
+            (Handover::Stable, OnPeerLoss::Restart) => news.done > sent.done,
+            (Handover::Stable, OnPeerLoss::Shrink) => {
                 news.done > sent.done || news.told >= sent.told + URGENT
             }
-            (Handover::Immediate, OnPeerLoss::Hold) => news.told >= sent.told + URGENT,
-            (Handover::Immediate, OnPeerLoss::Fail) => false,
+            (Handover::Immediate, OnPeerLoss::Shrink) => news.told >= sent.told + URGENT,
+            (Handover::Immediate, OnPeerLoss::Restart) => false,
         };
         if due(subtree, self.sent_up)
             && let Some(peer) = view.parent(MARKS)

@@ -1,5 +1,7 @@
 //! What one machine does by itself: how much a rank may have in flight, and what it begins an epoch with.
 
+use topology::OnPeerLoss;
+
 use super::config::tests::config;
 use super::*;
 use crate::op::Call;
@@ -38,7 +40,7 @@ fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
         layout: Layout::new(&[1, 1]).unwrap(),
         trees: DoubleTree::build(&[0, 0]),
         recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             ..Recovery::default()
         },
         ..config()
@@ -178,7 +180,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
         trees: DoubleTree::build(&[0, 0]),
         slots: 1,
         recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             ..Recovery::default()
         },
         ..config()
@@ -292,7 +294,7 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
     let config = || Config {
         layout: Layout::new(&[2]).unwrap(),
         recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             ..Recovery::default()
         },
         ..config()
@@ -369,7 +371,7 @@ fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_i
     let config = Config {
         layout: Layout::new(&[2, 1]).unwrap().of_members(&[0]).unwrap(),
         recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             ..Recovery::default()
         },
         ..config()

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use presence::Summary;
+pub use recover::Policy;
 use recover::Recovery;
-pub use recover::{OnPeerLoss, Policy};
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
 use suspicions::Suspicions;
 pub use types::{

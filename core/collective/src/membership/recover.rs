@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use topology::OnPeerLoss;
+
 use super::reports::{Reports, Stopped};
 use super::survivors::{Reach, is_whole, survivors};
 use super::types::{Break, Commit, Effect, Message, Refusal};
@@ -29,16 +31,6 @@ const FAILED_JOINS: u32 = 2;
 const FRUITLESS: u32 = 10;
 /// Before another try when the store did not take a commit and nobody else's is there.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// What becomes of the members that are left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnPeerLoss {
-    /// The attempt ends; another one starts.
-    #[default]
-    Restart,
-    /// They go on.
-    Shrink,
-}
 
 /// When and with how many the members go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

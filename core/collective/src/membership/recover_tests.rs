@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
+use topology::OnPeerLoss;
 
 use super::*;
 use crate::recovery::GroupReport;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use sim::Rng;
+use topology::OnPeerLoss;
 
 use super::*;
 

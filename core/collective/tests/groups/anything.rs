@@ -1,8 +1,9 @@
 //! Any gang, any groups, any calls, any losses at any time. The test that explores.
 
-use collective::machine::{Dispute, Handover, OnPeerLoss, OpenError, OpenReason, Recovery, WORLD};
+use collective::machine::{Dispute, Handover, OpenError, OpenReason, Recovery, WORLD};
 use collective::{Call, DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, explore};
+use topology::OnPeerLoss;
 
 use crate::draw;
 use crate::world::{MS, World};
@@ -60,7 +61,7 @@ fn any_exchange(rng: &mut Rng, root: u32) -> Call {
 fn any_recovery(rng: &mut Rng) -> Recovery {
     Recovery {
         handover: *rng.pick(&[Handover::Stable, Handover::Stable, Handover::Immediate]),
-        on_peer_loss: *rng.pick(&[OnPeerLoss::Hold, OnPeerLoss::Hold, OnPeerLoss::Fail]),
+        on_peer_loss: *rng.pick(&[OnPeerLoss::Shrink, OnPeerLoss::Shrink, OnPeerLoss::Restart]),
         replicated: true,
     }
 }
@@ -147,7 +148,7 @@ fn check_run(rng: &mut Rng) {
             continue;
         }
         // That one node loses its memory is what ends that wait for everybody are proof against.
-        let holds = world.recovery.on_peer_loss == OnPeerLoss::Hold;
+        let holds = world.recovery.on_peer_loss == OnPeerLoss::Shrink;
         let stable = world.recovery.handover == Handover::Stable;
         let node = *rng.pick(&members);
         let alone = forgot.is_none_or(|forgetful| forgetful == node);
@@ -171,7 +172,7 @@ fn check_run(rng: &mut Rng) {
     if world.forgotten {
         return;
     }
-    if world.recovery.on_peer_loss == OnPeerLoss::Hold || losses == 0 {
+    if world.recovery.on_peer_loss == OnPeerLoss::Shrink || losses == 0 {
         check_that_groups_end(&mut world);
     }
 }

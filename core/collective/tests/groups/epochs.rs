@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use collective::machine::{Buffer, GroupId, Input, Machine, OnPeerLoss, OpId, Start, WORLD};
+use collective::machine::{Buffer, GroupId, Input, Machine, OpId, Start, WORLD};
 use collective::recovery::{
     self, Forgotten, GroupReport, GroupResume, Report, Resume, Told, is_over, told_each,
 };
+use topology::OnPeerLoss;
 
 use crate::memory::Memory;
 use crate::world::{Event, MS, World};
@@ -161,7 +162,7 @@ impl World {
 
     /// Begins the next epoch when all that are left have stopped.
     pub(crate) fn go_on(&mut self) {
-        if self.recovery.on_peer_loss == OnPeerLoss::Fail {
+        if self.recovery.on_peer_loss == OnPeerLoss::Restart {
             return;
         }
         let stopped = |&node: &usize| {

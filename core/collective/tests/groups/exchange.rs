@@ -2,10 +2,11 @@
 //! ways that it takes.
 
 use collective::machine::{
-    Buffer, Cause, GroupId, Handover, Input, OnPeerLoss, Recovery, Region, Splits, Verdict, WORLD,
+    Buffer, Cause, GroupId, Handover, Input, Recovery, Region, Splits, Verdict, WORLD,
 };
 use collective::{Call, DType, Numerics, OpKind};
 use sim::{Rng, explore};
+use topology::OnPeerLoss;
 
 use crate::memory::Id;
 use crate::world::{MS, World};
@@ -261,7 +262,7 @@ fn what_each_node_has_of_its_own_is_told_or_run_again_after_a_loss_of_memory() {
     explore(300, &[], |rng| {
         let nodes = 2 + rng.below(4);
         let recovery = Recovery {
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             handover: Handover::Stable,
             ..Recovery::default()
         };

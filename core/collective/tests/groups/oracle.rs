@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use collective::machine::{Broken, Cause, GroupId, OnPeerLoss, Verdict};
+use collective::machine::{Broken, Cause, GroupId, Verdict};
 use collective::{Call, OpKind};
+use topology::OnPeerLoss;
 
 use crate::integers::{combine, words};
 use crate::refusal;
@@ -73,7 +74,7 @@ impl World {
             if let Err(Cause::Broken(broken)) = outcome {
                 // Whoever was told before the loss was told something else.
                 assert!(
-                    self.recovery.on_peer_loss == OnPeerLoss::Fail && self.ends_of(*broken),
+                    self.recovery.on_peer_loss == OnPeerLoss::Restart && self.ends_of(*broken),
                     "group {group}, operation {op}, rank {rank}: {broken}"
                 );
             } else if self.present().contains(&self.node_of(rank)) {

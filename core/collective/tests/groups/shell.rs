@@ -1,8 +1,7 @@
 //! What a machine asks of its node: work that takes time, frames, links.
 
-use collective::machine::{
-    Broken, Buffer, Effect, Frame, GroupId, Input, OnPeerLoss, Region, Ticket,
-};
+use collective::machine::{Broken, Buffer, Effect, Frame, GroupId, Input, Region, Ticket};
+use topology::OnPeerLoss;
 
 use crate::memory::Work;
 use crate::world::{CHUNK, Event, MS, World};
@@ -209,7 +208,7 @@ impl World {
     /// What is final may be being read by ranks: nothing is written to it.
     pub(crate) fn check_unread(&self, node: usize, region: Region) {
         if let Buffer::Result { group, op } = region.buffer
-            && self.recovery.on_peer_loss == OnPeerLoss::Hold
+            && self.recovery.on_peer_loss == OnPeerLoss::Shrink
         {
             let report = self.nodes[node].machine.as_ref().unwrap().report();
             let of = report.iter().filter(|of| of.group == group);

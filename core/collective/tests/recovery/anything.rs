@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use collective::machine::{GroupId, Handover, OnPeerLoss, OpId, Recovery, WORLD};
+use collective::machine::{GroupId, Handover, OpId, Recovery, WORLD};
 use collective::membership::{Break, probes};
 use collective::{Call, DType, Layout, Numerics, OpKind, ReduceOp};
 use sim::{Conditions, Rng, explore, print_count};
+use topology::OnPeerLoss;
 
 use crate::faults::{FAULTS, Fault, Phase, When};
 use crate::fixture::draw;
@@ -101,7 +102,7 @@ fn any_setup(rng: &mut Rng) -> Setup {
             } else {
                 Handover::Immediate
             },
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             replicated: rng.chance(7, 8),
         },
         least: 1 + u32::from(rng.chance(1, 4)),

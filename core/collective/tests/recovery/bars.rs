@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::Layout;
-use collective::machine::{Handover, OnPeerLoss, Recovery, WORLD};
+use collective::machine::{Handover, Recovery, WORLD};
 use collective::membership::Phase as Leading;
 use collective::{DType, Numerics, OpKind, ReduceOp};
 use sim::{Conditions, Rng, for_each_seed};
+use topology::OnPeerLoss;
 
 use crate::faults::Phase;
 use crate::world::{Event, MS, Setup, World};
@@ -33,7 +34,7 @@ fn gang(rng: &mut Rng, nodes: usize, least: u32) -> World {
         window: 2,
         recovery: Recovery {
             handover: Handover::Stable,
-            on_peer_loss: OnPeerLoss::Hold,
+            on_peer_loss: OnPeerLoss::Shrink,
             replicated: true,
         },
         least,

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use collective::membership::{
-    Commit, Connection, Effect, Event as Heard, Membership, Message, OnPeerLoss, Phase, Policy,
+    Commit, Connection, Effect, Event as Heard, Membership, Message, Phase, Policy,
 };
+use topology::OnPeerLoss;
 
 use crate::world::{Event, MS, World};
 

@@ -1,8 +1,9 @@
 //! What the modes promise: in precise mode a sum is rounded once, in bitwise mode it does not depend on how it was cut.
 
-use collective::machine::{Handover, OnPeerLoss, Recovery};
+use collective::machine::{Handover, Recovery};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
+use topology::OnPeerLoss;
 
 use crate::LIMIT;
 use crate::cluster::Cluster;
@@ -154,7 +155,7 @@ fn results_that_are_kept_for_others_are_cut_alike_in_every_mode() {
                 let mut group = Group::random(rng, nodes);
                 group.recovery = Recovery {
                     handover: Handover::Stable,
-                    on_peer_loss: OnPeerLoss::Hold,
+                    on_peer_loss: OnPeerLoss::Shrink,
                     replicated: true,
                 };
                 let world = u64::from(group.layout.world());

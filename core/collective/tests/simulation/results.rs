@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use collective::machine::{
-    Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, OnPeerLoss, Reason, Recovery, Refusal,
-    Verdict, WORLD,
+    Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, Reason, Recovery, Refusal, Verdict, WORLD,
 };
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use sim::{Rng, for_each_seed};
+use topology::OnPeerLoss;
 
 use crate::cluster::{Cluster, FENCE, Outcome};
 use crate::group::Group;
@@ -60,7 +60,7 @@ fn check_group(rng: &mut Rng, group: Group, calls: usize) {
     cluster.run(LIMIT);
     all_ok(&cluster);
     // Results that are kept for others are let go when a heartbeat has said that nobody needs them.
-    let beats = if cluster.group.recovery.on_peer_loss == OnPeerLoss::Hold {
+    let beats = if cluster.group.recovery.on_peer_loss == OnPeerLoss::Shrink {
         Duration::from_secs(6)
     } else {
         Duration::ZERO
@@ -91,7 +91,7 @@ fn results_that_are_kept_for_others_are_let_go_in_the_end() {
                 let mut group = Group::random(rng, nodes);
                 group.recovery = Recovery {
                     handover,
-                    on_peer_loss: OnPeerLoss::Hold,
+                    on_peer_loss: OnPeerLoss::Shrink,
                     replicated: true,
                 };
                 check_group(rng, group, 40);
@@ -103,7 +103,7 @@ fn results_that_are_kept_for_others_are_let_go_in_the_end() {
 #[test]
 fn a_rank_calls_on_and_on_whatever_is_kept() {
     for_each_seed(2, |rng| {
-        for on_peer_loss in [OnPeerLoss::Fail, OnPeerLoss::Hold] {
+        for on_peer_loss in [OnPeerLoss::Restart, OnPeerLoss::Shrink] {
             for handover in [Handover::Immediate, Handover::Stable] {
                 for (nodes, window) in [(1, 80), (3, 1), (5, 200)] {
                     let mut group = Group::uniform(nodes, 2);

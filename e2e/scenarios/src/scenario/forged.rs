@@ -5,7 +5,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, OnPeerLoss, VERSION};
+use wire::OnPeerLoss;
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 
 use crate::context::Context;
 use crate::jobs::{Job, RUNS_UNTIL_ASKED, VERSION as TAG};

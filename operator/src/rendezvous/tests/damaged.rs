@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use collective::membership::{Commit, Connection, Endpoint, Event, OnPeerLoss};
+use collective::membership::{Commit, Connection, Endpoint, Event};
 use futures::future::{BoxFuture, ready};
 use tokio::time::{Instant, timeout};
+use topology::OnPeerLoss;
 
 use super::*;
 use crate::rendezvous::gangs::{Input, start as start_gangs};

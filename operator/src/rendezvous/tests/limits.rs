@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use collective::membership::{Commit, OnPeerLoss};
+use collective::membership::Commit;
 use tokio::net::TcpSocket;
+use topology::OnPeerLoss;
 use wire::rendezvous::TO_OPERATOR_LIMIT_BYTES;
 
 use super::*;

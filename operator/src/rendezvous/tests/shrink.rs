@@ -1,10 +1,10 @@
 //! Gangs that go on without lost nodes, led over loopback.
 
 use collective::machine::WORLD;
-use collective::membership::OnPeerLoss;
 use collective::recovery::{GroupReport, Held, MAX_HELD, Report};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use scheduler::Gone;
+use topology::OnPeerLoss;
 use wire::rendezvous::FRAME_LIMIT_BYTES;
 
 use super::*;

@@ -6,15 +6,13 @@ use std::time::Instant;
 
 use crds::fabric::FabricSpec;
 use crds::names;
-use crds::training_job::{OnPeerLoss, TrainingJob};
+use crds::training_job::TrainingJob;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
 use scheduler::{JobKey, NewAttempt};
 use serde_json::{Value, json};
-use wire::assignment::{
-    self, ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION,
-};
+use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
 use wire::handshake::Key;
 use wire::run_dir::CheckpointRef;
 
@@ -219,10 +217,7 @@ fn assignment_of(
         nodes: nodes.collect(),
         crossing: new.crossing,
         master_port: MASTER_PORT,
-        on_peer_loss: match job.spec.failure_policy.on_peer_loss {
-            OnPeerLoss::Restart => assignment::OnPeerLoss::Restart,
-            OnPeerLoss::Shrink => assignment::OnPeerLoss::Shrink,
-        },
+        on_peer_loss: translate::on_peer_loss(job.spec.failure_policy.on_peer_loss),
         peer_loss_seconds: job.spec.failure_policy.peer_loss_seconds,
         min_nodes: job.spec.failure_policy.min_nodes,
         grace_seconds: Some(pod::grace_seconds(job)),
@@ -271,7 +266,7 @@ mod tests {
         let mut fabric = crate::bootstrap::default_fabric(None).unwrap();
         let said = |fabric: &FabricSpec| {
             let packed = assignment_of(&job, fabric, &new).unwrap().to_gz().unwrap();
-            let read = Assignment::from_gz(&packed, assignment::LIMIT_BYTES).unwrap();
+            let read = Assignment::from_gz(&packed, wire::assignment::LIMIT_BYTES).unwrap();
             (read.traffic_class, read.relaxed_ordering)
         };
         assert_eq!(said(&fabric), (1, true));

@@ -10,9 +10,9 @@ mod up;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+use topology::OnPeerLoss;
 
 use super::cause::{Cause, Claim, Mismatch, Reason, Verdict};
-use super::config::OnPeerLoss;
 use super::io::{Effect, OpId, Splits, Ticket};
 use super::node::{Node, Work};
 use super::retention::Retention;
@@ -185,8 +185,8 @@ impl Operation {
             return false;
         };
         let plan = match view.recovery.on_peer_loss {
-            OnPeerLoss::Fail => Plan::new(call, &view.layout, view.chunk_bytes),
-            OnPeerLoss::Hold => Plan::kept(call, &view.layout, view.chunk_bytes),
+            OnPeerLoss::Restart => Plan::new(call, &view.layout, view.chunk_bytes),
+            OnPeerLoss::Shrink => Plan::kept(call, &view.layout, view.chunk_bytes),
         };
         self.plan(view, plan);
         true

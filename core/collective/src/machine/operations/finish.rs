@@ -1,8 +1,9 @@
 //! How operations come to an end: their outcome is delivered to the ranks, and what nobody needs any more is released.
 
+use topology::OnPeerLoss;
+
 use super::Operations;
 use crate::machine::cause::{Broken, Verdict};
-use crate::machine::config::OnPeerLoss;
 use crate::machine::io::{Effect, OpId};
 use crate::machine::node::Node;
 use crate::machine::operation::Context;
@@ -57,7 +58,7 @@ impl Operations {
     fn release_kept(&mut self, at: &mut Context<'_>) {
         let on_peer_loss = at.view.recovery.on_peer_loss;
         let released = at.retention.release(on_peer_loss);
-        if on_peer_loss == OnPeerLoss::Fail {
+        if on_peer_loss == OnPeerLoss::Restart {
             return;
         }
         for op in released {
@@ -73,8 +74,8 @@ impl Operations {
     /// Lets go of what is over and used by nobody here.
     fn release(&mut self, at: &mut Context<'_>, is_in_use: impl Fn(OpId) -> bool) {
         let released = match at.view.recovery.on_peer_loss {
-            OnPeerLoss::Fail => OpId::MAX,
-            OnPeerLoss::Hold => at.retention.released(),
+            OnPeerLoss::Restart => OpId::MAX,
+            OnPeerLoss::Shrink => at.retention.released(),
         };
         let (group, closed) = (at.view.id, self.closed);
         let mut is_closed_everywhere = false;
