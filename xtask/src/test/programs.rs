@@ -19,7 +19,10 @@ use crate::tidy::edges::{self, Package};
 use crate::{child, report};
 
 /// Those that measure what they test, and are disturbed by others.
-const ALONE: &[&str] = &["operator tests/rendezvous_scale.rs"];
+const ALONE: &[&str] = &[
+    "hfreduce_sidecar tests/namespaces/main.rs",
+    "operator tests/rendezvous_scale.rs",
+];
 /// What no program reaches by itself.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long the children of a program that was killed may hold on to its output.
