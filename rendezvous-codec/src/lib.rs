@@ -149,6 +149,9 @@ pub fn resume(resume: serde_json::Value) -> Result<Resume, Error> {
 }
 
 #[cfg(test)]
+mod golden;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 

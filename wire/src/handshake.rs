@@ -238,6 +238,38 @@ mod tests {
         assert_eq!(initiator, Ok(sidecar(5)));
     }
 
+    /// Whoever changes these bytes shuts releases out that run beside this one, and has to raise the version.
+    #[test]
+    fn the_messages_keep_their_bytes() {
+        let hex = |bytes: &[u8]| -> String {
+            let lines = bytes.chunks(32).map(|line| {
+                let hex: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("{hex}\n")
+            });
+            lines.collect()
+        };
+        let said = std::cell::RefCell::new(String::new());
+        let both = shake(KEY, operator(), |_, bytes| {
+            said.borrow_mut().push_str(&hex(bytes));
+        });
+        assert_eq!(both, (Ok(operator()), Ok(sidecar(5))));
+        let (hello, challenge, proof) = (
+            "\
+             46464c59485301004a49acf8a6bd727728495d1e541a84080300000005000000\n\
+             0101010101010101010101010101010101010101010101010101010101010101\n\
+            ",
+            "\
+             46464c59485301004a49acf8a6bd727728495d1e541a840803000000ffffffff\n\
+             0202020202020202020202020202020202020202020202020202020202020202\n\
+             4872c528aa514fe0ca135e19542e27d711f4f93c7af121b2a52cac7600153e32\n\
+            ",
+            "\
+             1f35f4eada19fd168fd92a337714c1d68d06e1952622de48c0a2d8c78a89cdb7\n\
+            ",
+        );
+        assert_eq!(said.into_inner(), [hello, challenge, proof].concat());
+    }
+
     #[test]
     fn a_wrong_key_and_a_stale_attempt_are_refused_by_name() {
         let (refused, _) = shake([8; KEY_BYTES], operator(), |_, _| {});

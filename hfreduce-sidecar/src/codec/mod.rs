@@ -483,4 +483,6 @@ fn broken(notice: &Notice, op: u64) -> Result<Broken, Unknown> {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

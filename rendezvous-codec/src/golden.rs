@@ -1,0 +1,240 @@
+//! The bytes of every message of the rendezvous, kept: releases that run beside each other have to understand them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use collective::machine::{Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Refusal, Verdict};
+use collective::membership::{Break, Endpoint, Message, Reach, Refusal as Unwanted};
+use collective::recovery::{GroupReport, GroupResume, Held, Report, Served};
+use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use wire::rendezvous::{Features, SuspectReason, ToSidecar, encode};
+use wire::run_dir::{CheckpointRef, Progress};
+
+use super::{ToOperator, stopped, to_sidecar};
+
+fn call(kind: OpKind) -> Call {
+    Call {
+        kind,
+        dtype: DType::Bf16,
+        count: 1_000,
+        tag: 21,
+        numerics: Numerics::Precise,
+    }
+}
+
+fn held(op: u64, kind: OpKind, verdict: Option<Verdict>) -> Held {
+    Held {
+        op,
+        epoch: 2,
+        call: call(kind),
+        bytes: 2_000,
+        complete: verdict.is_none(),
+        verdict,
+    }
+}
+
+fn dispute() -> Dispute {
+    let opener = |rank| Opener {
+        rank,
+        size: 8,
+        checksum: 5,
+    };
+    Dispute::Mismatch {
+        one: opener(1),
+        other: opener(2),
+    }
+}
+
+fn all_held() -> Vec<Held> {
+    let op = ReduceOp::PremulSum(Factor::new(-0.75));
+    let claim = |rank, kind| Claim {
+        rank,
+        call: call(kind),
+    };
+    let kinds = [
+        OpKind::AllReduce { op },
+        OpKind::Reduce {
+            op: ReduceOp::Avg,
+            root: 3,
+        },
+        OpKind::Broadcast { root: 3 },
+        OpKind::AllGather,
+        OpKind::ReduceScatter { op: ReduceOp::Max },
+        OpKind::Gather { root: 3 },
+        OpKind::Scatter { root: 3 },
+        OpKind::AllToAll { with: None },
+        OpKind::AllToAll { with: Some(3) },
+        OpKind::Barrier,
+        OpKind::Close,
+    ];
+    let mismatch = Verdict::Mismatch(Mismatch {
+        one: claim(1, kinds[0]),
+        other: claim(2, kinds[3]),
+    });
+    let refusal = Verdict::Refusal(Refusal {
+        claim: claim(1, kinds[0]),
+        reason: Reason::Memory,
+    });
+    let ended = kinds.map(|kind| (kind, None)).into_iter();
+    let ended = ended.chain([(kinds[0], Some(mismatch)), (kinds[0], Some(refusal))]);
+    (7..)
+        .zip(ended)
+        .map(|(op, (kind, verdict))| held(op, kind, verdict))
+        .collect()
+}
+
+fn report() -> Report {
+    vec![
+        GroupReport {
+            group: 0,
+            told_all: 7,
+            told_any: 8,
+            held: all_held(),
+            refused: None,
+        },
+        GroupReport {
+            group: 9,
+            told_all: 0,
+            told_any: 0,
+            held: Vec::new(),
+            refused: Some(dispute()),
+        },
+    ]
+}
+
+fn to_operator() -> Vec<ToOperator> {
+    let address: IpAddr = [192, 0, 2, 1].into();
+    let checkpoint = CheckpointRef {
+        attempt: 3,
+        step: 40,
+        digest: "sha256:00".to_owned(),
+    };
+    let reach = Reach {
+        reached: BTreeSet::from([0, 2]),
+        unreached: BTreeSet::from([1]),
+    };
+    vec![
+        ToOperator::Hello {
+            version: "0.1.0".to_owned(),
+            address,
+            port: 9404,
+            joined_epoch: Some(2),
+            features: Features::OURS.list(),
+        },
+        ToOperator::Hello {
+            version: "0.1.0".to_owned(),
+            address: "2001:db8::1".parse().unwrap(),
+            port: 9404,
+            joined_epoch: None,
+            features: Vec::new(),
+        },
+        ToOperator::Joined { epoch: 2 },
+        ToOperator::Heartbeat { progress: None },
+        ToOperator::Heartbeat {
+            progress: Some(Progress {
+                step: 41,
+                loss: Some(0.25),
+                checkpoint: Some(checkpoint),
+                passed_over: Some("why".to_owned()),
+            }),
+        },
+        ToOperator::Suspect {
+            epoch: 2,
+            rank: 1,
+            reason: SuspectReason::Dead,
+            detail: "why".to_owned(),
+        },
+        ToOperator::Suspect {
+            epoch: 2,
+            rank: 1,
+            reason: SuspectReason::Silent,
+            detail: "why".to_owned(),
+        },
+        ToOperator::Suspect {
+            epoch: 2,
+            rank: 1,
+            reason: SuspectReason::Frozen,
+            detail: "why".to_owned(),
+        },
+        ToOperator::Recovered { epoch: 2, rank: 1 },
+        stopped(2, report(), &reach),
+        ToOperator::RankLost,
+        ToOperator::Bye,
+    ]
+}
+
+fn messages() -> Vec<Message> {
+    let endpoint = |port| Endpoint {
+        address: [192, 0, 2, 1].into(),
+        port,
+    };
+    let members = vec![(0, endpoint(1)), (2, endpoint(2))];
+    let served = |(at, held): (usize, Held)| Served {
+        held,
+        holder: at % 2,
+        spread: at == 1,
+    };
+    vec![
+        Message::Roster {
+            epoch: 1,
+            endpoints: vec![endpoint(1), endpoint(2)],
+        },
+        Message::Go { epoch: 1 },
+        Message::Revoke {
+            epoch: 1,
+            members: members.clone(),
+        },
+        Message::Next {
+            epoch: 2,
+            members,
+            resume: vec![
+                GroupResume {
+                    group: 0,
+                    base: 7,
+                    served: all_held().into_iter().enumerate().map(served).collect(),
+                    refused: None,
+                },
+                GroupResume {
+                    group: 9,
+                    base: 0,
+                    served: Vec::new(),
+                    refused: Some(Dispute::Refused {
+                        opener: Opener {
+                            rank: 1,
+                            size: 8,
+                            checksum: 5,
+                        },
+                        reason: OpenReason::Gateway,
+                    }),
+                },
+            ],
+        },
+        Message::Refused(Unwanted::Rank { rank: 9, nodes: 4 }),
+        Message::Refused(Unwanted::Epoch { theirs: 1, ours: 2 }),
+        Message::Refused(Unwanted::Out { rank: 1, epoch: 2 }),
+        Message::Refused(Unwanted::Connected { rank: 1 }),
+        Message::Refused(Unwanted::Replaced { rank: 1 }),
+        Message::Refused(Unwanted::Broken(Break::Lost { rank: 1, by: 2 })),
+    ]
+}
+
+#[test]
+fn messages_keep_their_bytes() {
+    let redirect = ToSidecar::Redirect {
+        address: ([192, 0, 2, 1], 9443).into(),
+    };
+    let to_operator = to_operator();
+    let to_operator = to_operator.iter().map(|message| encode(message).unwrap());
+    let to_sidecar = messages()
+        .into_iter()
+        .map(|message| encode(&to_sidecar(&message).unwrap()).unwrap());
+    let redirect = encode(&redirect).unwrap();
+    let mut all = String::new();
+    for frame in to_operator.chain(to_sidecar).chain([redirect]) {
+        let (length, body) = frame.split_first_chunk::<4>().unwrap();
+        assert_eq!(u32::from_le_bytes(*length) as usize, body.len());
+        all += &String::from_utf8(body.to_vec()).unwrap();
+        all.push('\n');
+    }
+    assert_eq!(all, include_str!("golden.txt"));
+}
