@@ -13,6 +13,7 @@ pub mod numerics;
 pub mod op;
 pub mod recovery;
 pub mod schedule;
+pub mod session;
 pub mod tree;
 
 pub use dtype::DType;

@@ -143,6 +143,12 @@ impl Machine {
         self.node.broken
     }
 
+    /// Whether it has ended all operations: the epoch is over, and none follows.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.node.broken.is_some() && !self.node.holds()
+    }
+
     /// Whether the shell works on nothing for it any more.
     #[must_use]
     pub fn is_idle(&self) -> bool {
