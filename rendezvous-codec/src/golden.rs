@@ -233,7 +233,7 @@ fn messages_keep_their_bytes() {
     for frame in to_operator.chain(to_sidecar).chain([redirect]) {
         let (length, body) = frame.split_first_chunk::<4>().unwrap();
         assert_eq!(u32::from_le_bytes(*length) as usize, body.len());
-        all += &String::from_utf8(body.to_vec()).unwrap();
+        all += std::str::from_utf8(body).unwrap();
         all.push('\n');
     }
     assert_eq!(all, include_str!("golden.txt"));
