@@ -51,7 +51,7 @@ pub struct Serve {
     #[command(flatten)]
     pub daemon: daemon::Args,
     /// The folder shared with the trainer: socket, roster, progress, launcher.
-    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = wire::run_dir::PATH)]
+    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = contract::run_dir::PATH)]
     pub run_dir: PathBuf,
     /// The operator's rendezvous service, as address:port.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS")]
@@ -60,10 +60,10 @@ pub struct Serve {
     #[arg(long, env = "FIREFLYER_ROSTER")]
     pub roster: Option<PathBuf>,
     /// The attempt's assignment.
-    #[arg(long, env = "FIREFLYER_ASSIGNMENT", default_value = wire::run_dir::ASSIGNMENT)]
+    #[arg(long, env = "FIREFLYER_ASSIGNMENT", default_value = contract::run_dir::ASSIGNMENT)]
     pub assignment: PathBuf,
     /// The attempt's key, 32 bytes; with a roster it may be missing.
-    #[arg(long, env = "FIREFLYER_KEY", default_value = wire::run_dir::KEY)]
+    #[arg(long, env = "FIREFLYER_KEY", default_value = contract::run_dir::KEY)]
     pub key: PathBuf,
     /// This node's rank.
     #[arg(long, env = "FIREFLYER_NODE_RANK")]
@@ -178,7 +178,7 @@ impl RdmaFlags {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ready {
     /// The folder shared with the trainer.
-    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = wire::run_dir::PATH)]
+    #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = contract::run_dir::PATH)]
     pub run_dir: PathBuf,
 }
 

@@ -13,12 +13,12 @@ use std::time::Duration;
 use collective::machine::{Config, Fence, Handover, Recovery};
 use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
+use contract::run_dir::{self, Roster, RosterNode};
 use daemon::{Gate, Readiness};
 use topology::OnPeerLoss;
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
-use wire::run_dir::{self, Roster, RosterNode};
 use wire::transport::Transport;
 
 use crate::engine::{self, Command, Engine, Epoch, Notice};

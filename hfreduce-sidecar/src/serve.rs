@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use collective::machine::Timing;
+use contract::assignment::{self, Assignment};
+use contract::run_dir;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use serde::Deserialize;
 use topology::OnPeerLoss;
 use tracing::info;
-use wire::assignment::{self, Assignment};
 use wire::handshake::{JobId, KEY_BYTES, Key};
 use wire::rendezvous::Peer;
-use wire::run_dir;
 
 use crate::args::{Fabric, Serve};
 use crate::inspect::{Inspector, Ops};

@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use collective::machine::OpId;
+use contract::run_dir;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 use wire::attach::{GROUP_LIMIT, OPERATION_LIMIT, Told};
-use wire::run_dir;
 
 /// Largest record: a few groups of a large gang, or hundreds of small ones.
 const RECORD_LIMIT_BYTES: u64 = 4 << 20;

@@ -343,7 +343,7 @@ fn lend(channel: &Channel, segment: u32, bytes: u64, fds: &[BorrowedFd<'_>]) -> 
 #[test]
 fn what_a_process_lends_again_is_checked_as_a_strangers() {
     let mut gang = Restarted::start("auto", (1, 2));
-    let socket = gang.pods.run_dir(0).join(wire::run_dir::SOCKET);
+    let socket = gang.pods.run_dir(0).join(contract::run_dir::SOCKET);
     gang.pods.kill(0);
     gang.clients.truncate(1);
     gang.pods.start_again(0);
@@ -441,7 +441,7 @@ fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past()
 #[test]
 fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
     let mut gang = Restarted::start("auto", (2, 1));
-    let socket = gang.pods.run_dir(1).join(wire::run_dir::SOCKET);
+    let socket = gang.pods.run_dir(1).join(contract::run_dir::SOCKET);
     gang.pods.kill(1);
     gang.clients.truncate(1);
     gang.pods.start_again(1);
@@ -464,7 +464,7 @@ fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
 #[test]
 fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     let mut gang = Restarted::start("auto", (1, 2));
-    let socket = gang.pods.run_dir(0).join(wire::run_dir::SOCKET);
+    let socket = gang.pods.run_dir(0).join(contract::run_dir::SOCKET);
     gang.pods.kill(0);
     gang.clients.truncate(1);
     gang.pods.start_again(0);

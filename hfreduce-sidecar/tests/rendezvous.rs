@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
+use contract::run_dir::{self, CheckpointRef, Progress, Roster};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use gang::pods::{Caller, Pods, Streams, sum};
@@ -21,7 +22,6 @@ use topology::OnPeerLoss;
 use wire::client::Client;
 use wire::entry::FailureKind;
 use wire::rendezvous::{Peer, SuspectReason, ToSidecar, encode};
-use wire::run_dir::{self, CheckpointRef, Progress, Roster};
 use wire::{Call, DType, ReduceOp};
 
 /// A connection of a sidecar: what it says comes out of `heard` with its rank.
@@ -169,8 +169,12 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
                 .unwrap()
                 .contains("not joined")
         );
-        assert!(!pods.run_dir(rank).join(wire::run_dir::SOCKET).exists());
-        assert!(pods.run_dir(rank).join(wire::run_dir::LAUNCHER).exists());
+        assert!(!pods.run_dir(rank).join(contract::run_dir::SOCKET).exists());
+        assert!(
+            pods.run_dir(rank)
+                .join(contract::run_dir::LAUNCHER)
+                .exists()
+        );
         let answer = get(pods.metrics_address(rank), "/ready");
         assert!(
             answer.starts_with("HTTP/1.1 503") && answer.contains("the gang"),

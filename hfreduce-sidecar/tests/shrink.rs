@@ -7,6 +7,7 @@ mod gang;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contract::run_dir;
 use gang::grouped::{call_sum_in, close, sum_in};
 use gang::leader::Leader;
 use gang::limits::{self, KILLED};
@@ -16,7 +17,6 @@ use rustix::process::Signal;
 use topology::OnPeerLoss;
 use wire::client::{Client, Group, Output, Ticket};
 use wire::entry::FailureKind;
-use wire::run_dir;
 use wire::{Call, DType, ReduceOp};
 
 const PEER_LOSS: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use wire::run_dir::{Roster, RosterNode};
+use contract::run_dir::{Roster, RosterNode};
 
 /// Ranks a node can hold; the API allows no more.
 const PROCS_LIMIT: u32 = 64;
@@ -117,7 +117,7 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use wire::OnPeerLoss;
+    use contract::OnPeerLoss;
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use wire::run_dir::{Cause, CheckpointRef};
-use wire::termination::{Outcome, TerminationMessage};
+use contract::run_dir::{Cause, CheckpointRef};
+use contract::termination::{Outcome, TerminationMessage};
 
 use crate::environment::Place;
 use crate::gang::{Ending, Failure, Verdict};

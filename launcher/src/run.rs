@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use contract::run_dir::{self, Cause, CheckpointRef, Roster};
 use rustix::process::{Pid, Signal};
-use wire::run_dir::{self, Cause, CheckpointRef, Roster};
 
 use crate::args::Args;
 use crate::environment::{self, Place};

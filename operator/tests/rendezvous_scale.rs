@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -20,7 +21,6 @@ use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use topology::OnPeerLoss;
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 use wire::handshake::{
     CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
 };

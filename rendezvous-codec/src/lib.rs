@@ -6,8 +6,8 @@ use collective::membership::{
     Checkpoint, Connection, Endpoint, Event, MOST_ASKED, Message, Progress, Reach, Reason, Refusal,
 };
 use collective::recovery::{Report, Resume};
+use contract::run_dir;
 use wire::rendezvous::{Error, Peer, SidecarMessage, SuspectReason, ToSidecar, encode};
-use wire::run_dir;
 
 /// What a sidecar says, with its report in the words of membership.
 pub type ToOperator = SidecarMessage<Report>;

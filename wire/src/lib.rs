@@ -1,10 +1,8 @@
-//! Bytes between our processes: files in the run directory, the rendezvous stream, mutual
-//! authentication, shared segments, where their memory lies, and rings between trainer and sidecar, data frames between
+//! Bytes between our processes: the rendezvous stream, mutual authentication, shared segments, where their memory lies, and rings between trainer and sidecar, data frames between
 //! sidecars, RDMA. What arrives is validated here once, so the rest may trust its types; what a message
 //! means is decided by those who exchange it. No module here reads a clock to make a decision,
-//! and none depends on another crate of ours.
+//! and none depends on another crate of ours but `contract`.
 
-pub mod assignment;
 pub mod attach;
 pub mod bell;
 pub mod block;
@@ -23,13 +21,9 @@ pub mod op;
 pub mod parts;
 pub mod rendezvous;
 pub mod ring;
-pub mod run_dir;
 pub mod segment;
 pub mod spin;
-pub mod termination;
 pub mod transport;
 pub mod verbs;
 
 pub use op::{Call, DType, Numerics, OpKind, ReduceOp};
-pub use run_dir::CheckpointRef;
-pub use topology::OnPeerLoss;

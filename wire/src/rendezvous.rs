@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::run_dir::Progress;
+use contract::run_dir::Progress;
 
 /// The port of the rendezvous service.
 pub const PORT: u16 = 9443;

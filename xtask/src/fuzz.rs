@@ -36,7 +36,7 @@ const TARGETS: [(&str, &str); 8] = [
     ("attach", "wire"),
     ("rendezvous", "wire"),
     ("rings", "wire"),
-    ("documents", "wire"),
+    ("documents", "contract"),
     ("strangers", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),
 ];

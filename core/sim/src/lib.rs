@@ -18,6 +18,7 @@
 //! ```
 
 mod crash;
+pub mod damage;
 mod network;
 mod queue;
 mod rng;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::Cluster;
+use contract::run_dir::{CheckpointRef, Progress};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, Patch, PatchParams};
@@ -22,7 +23,6 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use wire::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BYTES, Party};
 use wire::rendezvous::{Decoder, Features, ToOperator, ToSidecar, encode};
-use wire::run_dir::{CheckpointRef, Progress};
 
 use crate::context::leader;
 use crate::scenario::scale::RUN_SECONDS;

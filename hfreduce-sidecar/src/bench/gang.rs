@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use contract::run_dir;
 use daemon::Readiness;
 use topology::OnPeerLoss;
 use wire::client::Client;
 use wire::handshake::{JobId, Key};
 use wire::rendezvous::Peer;
-use wire::{DType, Numerics, run_dir};
+use wire::{DType, Numerics};
 
 use super::PATIENCE;
 use super::load::{Load, Mode};

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use contract::run_dir;
 use rustix::time::{ClockId, clock_gettime};
 use wire::client::Client;
-use wire::{DType, Numerics, run_dir};
+use wire::{DType, Numerics};
 
 use super::PATIENCE;
 use super::load::{Load, Mode};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use collective::machine::{Frame, OpId, WORLD};
+use contract::run_dir;
 use tracing::{info, warn};
-use wire::run_dir;
 
 use super::Engine;
 use super::waits::Who;

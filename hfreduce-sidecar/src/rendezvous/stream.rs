@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use contract::run_dir::Progress;
 use rendezvous_codec::ToOperator;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -14,7 +15,6 @@ use tracing::{debug, info, warn};
 use wire::bell::Bell;
 use wire::handshake::Party;
 use wire::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
-use wire::run_dir::Progress;
 
 use super::{Order, Report, Setup, Standstill};
 use crate::introduce;

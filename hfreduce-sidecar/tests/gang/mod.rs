@@ -48,7 +48,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn socket(&self) -> PathBuf {
-        self.dir.path().join(wire::run_dir::SOCKET)
+        self.dir.path().join(contract::run_dir::SOCKET)
     }
 }
 

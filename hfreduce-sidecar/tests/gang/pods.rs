@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use contract::assignment::{
+    ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION,
+};
 use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION};
 use wire::client::Client;
 use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
 use wire::rendezvous::Decoder;
@@ -269,7 +271,7 @@ impl Pods {
     /// The process of a rank.
     pub(crate) fn client_of(&self, rank: u32) -> Client {
         let (node, local_rank) = (rank / self.procs, rank % self.procs);
-        let socket = self.run_dir(node).join(wire::run_dir::SOCKET);
+        let socket = self.run_dir(node).join(contract::run_dir::SOCKET);
         Client::attach(&socket, local_rank, PATIENCE).unwrap()
     }
 

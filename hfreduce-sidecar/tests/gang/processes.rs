@@ -143,7 +143,7 @@ impl Sidecars {
     }
 
     pub(crate) fn socket(&self, node: usize) -> PathBuf {
-        self.run_dir(node).join(wire::run_dir::SOCKET)
+        self.run_dir(node).join(contract::run_dir::SOCKET)
     }
 
     pub(crate) fn client(&self, node: usize, local_rank: u32) -> Client {

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use contract::run_dir::{CauseKind, Roster};
+use contract::termination::{Outcome, TerminationMessage};
 use rustix::process::Signal;
-use wire::run_dir::{CauseKind, Roster};
-use wire::termination::{Outcome, TerminationMessage};
 
 use crate::node::{Node, Process, processes, wait_until};
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use contract::OnPeerLoss;
+use contract::run_dir::{Roster, RosterNode};
+use contract::termination::{LIMIT_BYTES, TerminationMessage};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use wire::OnPeerLoss;
-use wire::run_dir::{Roster, RosterNode};
-use wire::termination::{LIMIT_BYTES, TerminationMessage};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use contract::run_dir::CheckpointRef;
+use contract::termination::Outcome;
 use rustix::process::Signal;
-use wire::run_dir::CheckpointRef;
-use wire::termination::Outcome;
 
 use crate::node::{Node, send, wait_until_it_catches_sigterm};
 

@@ -61,7 +61,7 @@ pub(super) enum Input {
     /// How far training is, for people.
     Progress {
         connection: Connection,
-        progress: wire::run_dir::Progress,
+        progress: contract::run_dir::Progress,
     },
     /// What became of a commit.
     Kept { key: Key, event: Event },
@@ -362,7 +362,7 @@ impl Gangs {
         }
     }
 
-    fn show(&self, job: &JobKey, progress: &wire::run_dir::Progress) {
+    fn show(&self, job: &JobKey, progress: &contract::run_dir::Progress) {
         let labels = [&*job.namespace, &*job.name];
         let step = i64::try_from(progress.step).unwrap_or(i64::MAX);
         self.metrics.job_step.with_label_values(&labels).set(step);

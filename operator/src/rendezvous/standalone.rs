@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use collective::membership::Policy;
+use contract::assignment::{self, Assignment};
 use scheduler::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use wire::assignment::{self, Assignment};
 use wire::handshake::{JobId, KEY_BYTES, Key};
 
 use crate::args::StandaloneArgs;

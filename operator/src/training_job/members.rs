@@ -15,7 +15,7 @@ const NAMED: usize = 16;
 /// The longest record: 128 operations of some 250 bytes, eight times. An object of the API server holds 1 MiB.
 const RESUME_BYTES: usize = 256 << 10;
 /// No attempt has ranks from here on.
-const RANKS: u32 = wire::assignment::MAX_NODES as u32;
+const RANKS: u32 = contract::assignment::MAX_NODES as u32;
 
 /// What a record cannot hold.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,11 @@ mod containers;
 mod template;
 mod volumes;
 
+use contract::run_dir::CheckpointRef;
 use crds::fabric::NodeClass;
 use crds::names;
 use crds::training_job::TrainingJob;
 use serde_json::{Map, Value, json};
-use wire::run_dir::CheckpointRef;
 
 use containers::{plain, sidecar, trainer};
 pub use template::{claims, template_problem};

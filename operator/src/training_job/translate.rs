@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::assignment::{Assignment, LIMIT_BYTES};
+use contract::run_dir::{self, CauseKind, CheckpointRef};
+use contract::termination::{Outcome, TerminationMessage};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use scheduler::{Cause, Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
 use topology::{NodeName, OnPeerLoss};
-use wire::assignment::{Assignment, LIMIT_BYTES};
-use wire::run_dir::{self, CauseKind, CheckpointRef};
-use wire::termination::{Outcome, TerminationMessage};
 
 use crate::mirror::{Kept, Key};
 use crate::proof::{Masters, Signer};
@@ -328,7 +328,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
 }
 
 /// Reads a file that the operator wrote; of a version that is not known at least its nodes.
-fn read(attempt: &mut Attempt, file: &[u8]) -> Result<(), wire::assignment::Error> {
+fn read(attempt: &mut Attempt, file: &[u8]) -> Result<(), contract::assignment::Error> {
     let place = &mut attempt.attempt;
     match Assignment::from_gz(file, LIMIT_BYTES) {
         Ok(assignment) => {

@@ -318,7 +318,7 @@ fn a_lease_that_ran_out_is_told_from_a_kubelet_that_is_not_ready() {
 /// The ConfigMap of attempt 2 of `digits`, signed by these keys, with a file of this version.
 fn config_map(signed_by: &Masters, version: u64) -> Value {
     let file = json!({
-        "version": version, "algorithm": wire::assignment::ALGORITHM, "attempt": 2, "procsPerNode": 1,
+        "version": version, "algorithm": contract::assignment::ALGORITHM, "attempt": 2, "procsPerNode": 1,
         "job": {"namespace": "team", "name": "digits", "uid": "u-1"},
         "nodes": [{"name": "n7", "zone": "a"}, {"name": "n8", "zone": "b"}], "crossing": true,
         "masterPort": 29500, "trafficClass": 1,
@@ -396,7 +396,7 @@ fn an_attempt_stays_proved_while_its_key_is_replaced() {
 #[test]
 fn an_attempt_of_another_release_keeps_its_nodes() {
     let masters = Masters::new([7; 32], None);
-    let reads = wire::assignment::VERSIONS;
+    let reads = contract::assignment::VERSIONS;
     for version in reads.clone() {
         let read = read_attempt(&config_map(&masters, version.into()), &masters).unwrap();
         assert_eq!(read.standing, Standing::Proved(Signer::Current));

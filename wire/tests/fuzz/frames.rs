@@ -1,10 +1,8 @@
 //! Headers of frames between sidecars.
 
-use sim::{Rng, explore};
+use sim::{Rng, damage, explore};
 use wire::frame::{Body, Claim, HEADER_BYTES, Header, Mark, Notice, PAYLOAD_LIMIT_BYTES, Verdict};
 use wire::{Call, DType, Numerics, OpKind, ReduceOp};
-
-use crate::damage;
 
 /// Any call.
 pub(crate) fn call(rng: &mut Rng) -> Call {

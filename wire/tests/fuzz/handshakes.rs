@@ -1,12 +1,10 @@
 //! The three messages of the handshake: whoever changes one of them, or repeats those of another time, is not let in.
 
-use sim::{Rng, explore};
+use sim::{Rng, damage, explore};
 use wire::handshake::{
     CHALLENGE_BYTES, HELLO_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES,
     PROOF_BYTES, Party, Responder,
 };
-
-use crate::damage;
 
 type Messages = ([u8; HELLO_BYTES], [u8; CHALLENGE_BYTES], [u8; PROOF_BYTES]);
 

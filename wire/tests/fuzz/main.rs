@@ -4,8 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
-mod damage;
-mod documents;
 mod frames;
 mod handshakes;
 mod messages;

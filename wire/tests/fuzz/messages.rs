@@ -9,11 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
-use sim::{Rng, explore};
+use sim::{Rng, damage, explore};
 use wire::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar, Told};
 use wire::rendezvous::{self, Decoder, Messages, Peer, SuspectReason, ToOperator};
-
-use crate::damage;
 
 /// Two ends of a socket.
 pub(crate) fn channels() -> (Channel, Channel) {

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sim::{Rng, explore};
+use sim::{Rng, damage, explore};
 use wire::entry::{Completion, FailureKind, Outcome, Place, Submission, TEXT_LIMIT_BYTES};
 use wire::ring::{
     self, CAPACITY, COMPLETION_WORDS, Consumer, Depth, Producer, SUBMISSION_WORDS, Sleep,
 };
 use wire::segment::Segment;
 
-use crate::damage;
 use crate::frames::call;
 
 /// Any way to sleep.

@@ -101,6 +101,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "sim ", Always),
     ("unit", "collective tests/instruction_sets.rs", On(&[])),
     ("unit", "operator src/lib.rs", Always),
+    ("unit", "contract src/lib.rs", Always),
     ("unit", "wire src/lib.rs", Always),
     ("unit", "crds ", Always),
     // One canary of what the sidecar does with processes, and of what others do.
@@ -142,6 +143,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
 ];
 
 const TRAINING: &[&str] = &[
+    "contract/src",
     "core/collective/src",
     "e2e/scenarios/src/scenario/training.rs",
     "examples",
@@ -153,6 +155,7 @@ const TRAINING: &[&str] = &[
 ];
 
 const JOBS: &[&str] = &[
+    "contract/src",
     "core/scheduler/src",
     "crds/src",
     "daemon/src",

@@ -10,13 +10,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// What a crate of ours may use of ours.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
     ("sim", &[]),
-    ("wire", &["topology"]),
-    ("rendezvous-codec", &["collective", "wire"]),
+    ("contract", &["topology"]),
+    ("wire", &["contract"]),
+    ("rendezvous-codec", &["collective", "contract", "wire"]),
     ("crds", &[]),
     ("daemon", &[]),
     (
@@ -24,6 +25,7 @@ const EDGES: [(&str, &[&str]); 16] = [
         &[
             "scheduler",
             "collective",
+            "contract",
             "topology",
             "wire",
             "rendezvous-codec",
@@ -31,11 +33,12 @@ const EDGES: [(&str, &[&str]); 16] = [
             "daemon",
         ],
     ),
-    ("launcher", &["wire"]),
+    ("launcher", &["contract"]),
     (
         "hfreduce-sidecar",
         &[
             "collective",
+            "contract",
             "topology",
             "wire",
             "rendezvous-codec",
@@ -47,17 +50,25 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("cluster", &[]),
     (
         "scenarios",
-        &["cluster", "crds", "scheduler", "collective", "wire"],
+        &[
+            "cluster",
+            "crds",
+            "scheduler",
+            "collective",
+            "contract",
+            "wire",
+        ],
     ),
     ("xtask", &["cluster"]),
 ];
 
 /// What tests may use on top.
-const TEST_EDGES: [(&str, &[&str]); 5] = [
+const TEST_EDGES: [(&str, &[&str]); 6] = [
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
+    ("contract", &["sim"]),
     ("wire", &["sim"]),
 ];
 

@@ -2,11 +2,11 @@
 //! job runs.
 
 use anyhow::{Context as _, Result, bail, ensure};
+use contract::OnPeerLoss;
+use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 use crds::training_job::Phase;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use wire::OnPeerLoss;
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 
 use crate::context::Context;
 use crate::jobs::{Job, RUNS_UNTIL_ASKED, VERSION as TAG};

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use collective::membership::Policy;
+use contract::run_dir::{CheckpointRef, Progress};
 use daemon::Registry;
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +18,6 @@ use wire::handshake::{
     CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
 };
 use wire::rendezvous::{Decoder, Features, SuspectReason, ToOperator, ToSidecar, encode};
-use wire::run_dir::{CheckpointRef, Progress};
 
 use super::standalone::OneGang;
 use super::*;

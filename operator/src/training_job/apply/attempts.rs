@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use contract::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
+use contract::run_dir::CheckpointRef;
 use crds::fabric::FabricSpec;
 use crds::names;
 use crds::training_job::TrainingJob;
@@ -12,9 +14,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
 use scheduler::{JobKey, NewAttempt};
 use serde_json::{Value, json};
-use wire::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
 use wire::handshake::Key;
-use wire::run_dir::CheckpointRef;
 
 use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
@@ -266,7 +266,7 @@ mod tests {
         let mut fabric = crate::bootstrap::default_fabric(None).unwrap();
         let said = |fabric: &FabricSpec| {
             let packed = assignment_of(&job, fabric, &new).unwrap().to_gz().unwrap();
-            let read = Assignment::from_gz(&packed, wire::assignment::LIMIT_BYTES).unwrap();
+            let read = Assignment::from_gz(&packed, contract::assignment::LIMIT_BYTES).unwrap();
             (read.traffic_class, read.relaxed_ordering)
         };
         assert_eq!(said(&fabric), (1, true));

@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The assignment could not be packed.
     #[error(transparent)]
-    Assignment(#[from] wire::assignment::Error),
+    Assignment(#[from] contract::assignment::Error),
 }
 
 impl Error {

@@ -60,7 +60,7 @@ pub(super) fn sidecar(
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            {"name": VOLUME_RUN, "mountPath": wire::run_dir::PATH},
+            {"name": VOLUME_RUN, "mountPath": contract::run_dir::PATH},
             {"name": VOLUME_ATTEMPT, "mountPath": ATTEMPT_PATH, "readOnly": true},
             {"name": VOLUME_KEY, "mountPath": KEY_PATH, "readOnly": true},
         ],
@@ -74,7 +74,11 @@ pub(super) fn trainer(
     rank: Rank<'_>,
 ) -> Value {
     let mut trainer = plain(container);
-    let launcher = format!("{}/{}", wire::run_dir::PATH, wire::run_dir::LAUNCHER);
+    let launcher = format!(
+        "{}/{}",
+        contract::run_dir::PATH,
+        contract::run_dir::LAUNCHER
+    );
     let mut command = vec![launcher, "--".to_owned()];
     command.extend(container.command.clone().unwrap_or_default());
     trainer["command"] = json!(command);
@@ -88,7 +92,7 @@ pub(super) fn trainer(
     let own_shared_memory = mounts
         .iter()
         .any(|mount| mount["mountPath"] == SHARED_MEMORY_PATH);
-    mounts.push(json!({"name": VOLUME_RUN, "mountPath": wire::run_dir::PATH}));
+    mounts.push(json!({"name": VOLUME_RUN, "mountPath": contract::run_dir::PATH}));
     mounts.push(json!({"name": VOLUME_ATTEMPT, "mountPath": ATTEMPT_PATH, "readOnly": true}));
     if !own_shared_memory {
         mounts.push(json!({"name": VOLUME_SHARED_MEMORY, "mountPath": SHARED_MEMORY_PATH}));

@@ -64,7 +64,12 @@ fn our_volume<'a>(container: &'a Map<String, Value>, list: &str) -> Option<&'a s
 }
 
 fn path_or_variable_problem(body: &PodTemplateBody) -> Option<String> {
-    let ours = [wire::run_dir::PATH, ATTEMPT_PATH, KEY_PATH, CHECKPOINT_PATH];
+    let ours = [
+        contract::run_dir::PATH,
+        ATTEMPT_PATH,
+        KEY_PATH,
+        CHECKPOINT_PATH,
+    ];
     for container in body.containers.iter() {
         let mounts = array(&container.rest, "volumeMounts");
         let paths = mounts

@@ -7,6 +7,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use contract::termination::TerminationMessage;
 use http::{Method, Request, Response};
 use k8s_openapi::jiff;
 use kube::Client;
@@ -14,7 +15,6 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use wire::termination::TerminationMessage;
 
 use crate::cluster::{Cluster, key_of, now, version_of};
 use crate::mirror::{Kept, Mirror};

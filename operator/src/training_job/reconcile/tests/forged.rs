@@ -1,7 +1,7 @@
 //! What somebody else writes beside the operator, in the namespace of their own job.
 
+use contract::assignment::Assignment;
 use scheduler::Phase;
-use wire::assignment::Assignment;
 
 use super::*;
 use crate::training_job::translate::{self, ASSIGNMENT_FILE, Standing};
@@ -50,7 +50,7 @@ async fn a_configmap_written_beforehand_gives_a_job_no_pods() {
     let read = translate::attempt(&signed, &api::masters()).unwrap();
     assert!(matches!(read.standing, Standing::Proved(_)), "{read:?}");
     let file = &signed.binary_data[ASSIGNMENT_FILE].0;
-    let assignment = Assignment::from_gz(file, wire::assignment::LIMIT_BYTES).unwrap();
+    let assignment = Assignment::from_gz(file, contract::assignment::LIMIT_BYTES).unwrap();
     assert_eq!((assignment.attempt, assignment.nodes.len()), (2, 1));
 }
 

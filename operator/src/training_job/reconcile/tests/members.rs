@@ -3,10 +3,10 @@
 
 use collective::membership::Commit;
 use collective::recovery::GroupResume;
+use contract::run_dir::CheckpointRef;
+use contract::termination::{Outcome, TerminationMessage};
 use scheduler::Stuck;
 use topology::NodeName;
-use wire::run_dir::CheckpointRef;
-use wire::termination::{Outcome, TerminationMessage};
 
 use super::*;
 use crate::training_job::apply::Applier;

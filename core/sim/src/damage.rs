@@ -1,6 +1,6 @@
 //! What a hostile side does to what is valid.
 
-use sim::Rng;
+use crate::Rng;
 
 /// Numbers at which arithmetic goes wrong.
 const EDGES: [u64; 14] = [
@@ -21,7 +21,7 @@ const EDGES: [u64; 14] = [
 ];
 
 /// A number at an edge, near one, or any.
-pub(crate) fn number(rng: &mut Rng) -> u64 {
+pub fn number(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => rng.next_u64(),
         1 => rng
@@ -34,7 +34,7 @@ pub(crate) fn number(rng: &mut Rng) -> u64 {
 }
 
 /// Damages bytes in one to four places and keeps their number.
-pub(crate) fn in_place(rng: &mut Rng, bytes: &mut [u8]) {
+pub fn in_place(rng: &mut Rng, bytes: &mut [u8]) {
     for _ in 0..1 + rng.below(4) {
         let at = rng.below(bytes.len());
         match rng.below(4) {
@@ -52,7 +52,7 @@ pub(crate) fn in_place(rng: &mut Rng, bytes: &mut [u8]) {
 }
 
 /// Damages bytes: changed, cut off, repeated, left out, put in, or gone on with as another message.
-pub(crate) fn anyhow(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+pub fn anyhow(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     let at = rng.below(bytes.len() + 1);
     let end = at + rng.below(bytes.len() - at + 1);
     match rng.below(8) {

@@ -1,15 +1,16 @@
-//! Files that are read at a start and messages that are read after an end.
+//! Files that are read at a start and messages that are read after an end, valid or damaged in a few places: nothing
+//! panics, and what is accepted means what it says. `cargo xtask fuzz documents --minutes M` goes on for longer.
+
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
 use std::io::Write as _;
 
+use contract::CheckpointRef;
+use contract::assignment::Assignment;
+use contract::termination::{Outcome, TerminationMessage};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sim::{Rng, explore};
-use wire::CheckpointRef;
-use wire::assignment::Assignment;
-use wire::termination::{Outcome, TerminationMessage};
-
-use crate::damage;
+use sim::{Rng, damage, explore};
 
 const LIMIT: u64 = 1 << 20;
 
@@ -18,10 +19,10 @@ fn assignment(rng: &mut Rng) -> Vec<u8> {
         .map(|node| serde_json::json!({"name": format!("node-{node}"), "zone": "a", "leaf": "l"}))
         .collect();
     let text = serde_json::json!({
-        "version": wire::assignment::VERSION,
+        "version": contract::assignment::VERSION,
         "job": {"namespace": "team", "name": "job", "uid": "u"},
         "attempt": rng.range(1..5),
-        "algorithm": wire::assignment::ALGORITHM,
+        "algorithm": contract::assignment::ALGORITHM,
         "procsPerNode": 1 + rng.below(8),
         "nodes": nodes,
         "crossing": false,

@@ -1,0 +1,10 @@
+//! What the programs of an attempt leave for each other in files: the assignment that the operator writes, the run
+//! directory that trainer and sidecar share, the termination message that the operator reads. What is read is validated
+//! here once. What it means is decided by those who read it.
+
+pub mod assignment;
+pub mod run_dir;
+pub mod termination;
+
+pub use run_dir::CheckpointRef;
+pub use topology::OnPeerLoss;
