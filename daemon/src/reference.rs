@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory};
 
 use crate::{Args, Registry};
 
@@ -15,8 +15,15 @@ const PAGE: &str = "../docs/reference.md";
 /// Set by `cargo xtask gen`: write instead of comparing.
 const REGENERATE: &str = "FIREFLYER_REGENERATE";
 
+/// Compares the section of a program with the page, or writes it. The package, whose folder this is, has the program's
+/// name. The error says what to do.
+pub fn check<P: CommandFactory>(package: &str, registry: &Registry) -> Result<(), String> {
+    let section = program(&P::command(), registry).map_err(|error| error.to_string())?;
+    compare(package, &section)
+}
+
 /// The section of a program: its flags by command, without those of every process, and its metrics.
-pub fn program(command: &Command, registry: &Registry) -> Result<String, crate::metrics::Error> {
+fn program(command: &Command, registry: &Registry) -> Result<String, crate::metrics::Error> {
     let shared = process();
     let is_own = |arg: &&Arg| {
         shared
@@ -39,18 +46,10 @@ pub fn program(command: &Command, registry: &Registry) -> Result<String, crate::
     Ok(text)
 }
 
-/// The section of what every program has.
-pub fn every_program() -> Result<String, crate::metrics::Error> {
-    let mut text = String::new();
-    flags(&mut text, None, process().get_arguments());
-    let declared = Registry::new("")?.declared().into_iter();
-    metrics(&mut text, declared);
-    Ok(text)
-}
-
-/// Compares a section with the page, or writes it. The error says what to do.
-pub fn compare(folder: &str, name: &str, section: &str) -> Result<(), String> {
-    let path = Path::new(folder).join(PAGE);
+fn compare(package: &str, section: &str) -> Result<(), String> {
+    let folder = Path::new(package);
+    let path = folder.join(PAGE);
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let failed = |what, error| format!("failed to {what} {}: {error}", path.display());
     let page = fs::read_to_string(&path).map_err(|error| failed("read", error))?;
     let heading = format!("\n## {name}\n");
@@ -194,7 +193,10 @@ mod tests {
 
     #[test]
     fn the_page_has_what_every_program_has() {
-        let section = every_program().unwrap();
-        compare(env!("CARGO_MANIFEST_DIR"), "daemon", &section).unwrap();
+        let mut section = String::new();
+        flags(&mut section, None, process().get_arguments());
+        let declared = Registry::new("").unwrap().declared().into_iter();
+        metrics(&mut section, declared);
+        compare(env!("CARGO_MANIFEST_DIR"), &section).unwrap();
     }
 }

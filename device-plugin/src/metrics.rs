@@ -126,8 +126,7 @@ mod tests {
     fn the_page_of_flags_and_metrics_is_fresh() {
         let registry = Registry::new("").unwrap();
         Metrics::new(&registry).unwrap();
-        let command = <crate::args::Args as clap::CommandFactory>::command();
-        let section = daemon::reference::program(&command, &registry).unwrap();
-        daemon::reference::compare(env!("CARGO_MANIFEST_DIR"), "device-plugin", &section).unwrap();
+        daemon::reference::check::<crate::args::Args>(env!("CARGO_MANIFEST_DIR"), &registry)
+            .unwrap();
     }
 }
