@@ -4,11 +4,12 @@
 use std::process::ExitCode;
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{Engine, paths, prerequisites};
-use anyhow::{Context as _, Result};
+use ::cluster::{Engine, prerequisites};
+use anyhow::Result;
 
 use crate::args::{Args, Usage};
-use crate::{Verb, child, cluster, images, packages, report};
+use crate::test::scenarios;
+use crate::{Verb, cluster, images, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "scenario",
@@ -33,11 +34,15 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let name = args.positional();
     args.finish()?;
     if list {
-        return scenarios(&["list"]);
+        for name in scenarios::matching("")? {
+            println!("{}", scenarios::short(&name));
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     let Some(name) = name else {
         return Err(Usage("say which scenario: --list prints the names".to_owned()).into());
     };
+    scenarios::matching(&name)?;
     if let Some(status) = cluster::refuse_without_root() {
         return Ok(status);
     }
@@ -49,21 +54,5 @@ fn run(mut args: Args) -> Result<ExitCode> {
     images::build(&images::all())?;
     let mut words = vec!["run", "--filter", &name];
     words.extend(keep.then_some("--keep"));
-    scenarios(&words)
-}
-
-/// The program `scenarios` with these words. Not by package: the workspace's features are those that the other tests
-/// are built with.
-fn scenarios(words: &[&str]) -> Result<ExitCode> {
-    let status = child::command(env!("CARGO"))
-        .args(["run", "--quiet", "--bin", "scenarios", "--"])
-        .args(words)
-        .current_dir(paths::repository())
-        .status()
-        .context("failed to run the scenarios")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    scenarios::start(&words)
 }

@@ -20,7 +20,6 @@ use scenarios::{crash, logs, member, scenario};
 
 const USAGE: &str = "
 Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
-       scenarios list
        scenarios members KUBECONFIG
        scenarios crash KUBECONFIG OPERATOR [ARGUMENT...]
 
@@ -39,12 +38,6 @@ async fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let ended = match words.as_slice() {
         ["run", options @ ..] => run(options).await,
-        ["list"] => {
-            for scenario in scenario::REAL.iter().chain(scenario::BESIDE) {
-                println!("{}", scenario.short_name());
-            }
-            Ok(true)
-        }
         ["members", kubeconfig] => until_deserted(members(kubeconfig)).await,
         ["crash", kubeconfig, operator, arguments @ ..] => {
             until_deserted(crash::serve(kubeconfig, operator, arguments)).await

@@ -27,7 +27,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// The claim without the module that it is in.
-    pub fn short_name(&self) -> &'static str {
+    fn short_name(&self) -> &'static str {
         self.name.rsplit("::").next().unwrap_or(self.name).trim()
     }
 }

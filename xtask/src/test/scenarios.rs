@@ -16,23 +16,39 @@ pub(super) const CLUSTER: &str = "e2e";
 const LIST: &str = "e2e/scenarios/src/scenario.rs";
 
 pub(super) fn run(plan: &Plan, filter: &str) -> Result<ExitCode> {
+    let choice = plan.choose("cluster", matching(filter)?);
+    println!("{}", plan.describe());
+    choice.print();
+    let names: Vec<&str> = choice.run.iter().map(|name| short(name)).collect();
+    start(&["run", "--cluster", CLUSTER, "--filter", &names.join(",")])
+}
+
+/// `module::name` of the scenarios whose name contains the filter; an error if there is none.
+pub(crate) fn matching(filter: &str) -> Result<Vec<String>> {
     let text =
         fs::read_to_string(root().join(LIST)).with_context(|| format!("failed to read {LIST}"))?;
     let mut names = names(&text);
-    names.retain(|name| name.contains(filter));
+    names.retain(|name| short(name).contains(filter));
     if names.is_empty() {
-        bail!("there is no scenario whose name contains {filter:?}");
+        bail!(
+            "there is no scenario whose name contains {filter:?}: \
+             `cargo xtask scenario --list` prints the names"
+        );
     }
-    let choice = plan.choose("cluster", names);
-    println!("{}", plan.describe());
-    choice.print();
-    // The runner knows them without their modules, too.
-    let short = |name: &String| name.rsplit("::").next().unwrap_or(name).to_owned();
-    let filter: Vec<String> = choice.run.iter().map(short).collect();
+    Ok(names)
+}
+
+/// A scenario's name as its runner has it: without the module.
+pub(crate) fn short(name: &str) -> &str {
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+/// Builds the program that runs scenarios and runs it with these words.
+pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
     // Not by package: the workspace's features are those that the unit tests were built with.
-    let status = child::command("cargo")
-        .args(["run", "--bin", "scenarios", "--", "run"])
-        .args(["--cluster", CLUSTER, "--filter", &filter.join(",")])
+    let status = child::command(env!("CARGO"))
+        .args(["run", "--quiet", "--bin", "scenarios", "--"])
+        .args(words)
         .current_dir(root())
         .status()
         .context("failed to start cargo")?;
