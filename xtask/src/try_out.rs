@@ -1,6 +1,7 @@
 //! `cargo xtask try`: real sidecars reduce on this machine, without root, cluster or GPU, and say how fast next to what
 //! its memory allows. What is measured is the sidecar's own `bench`.
 
+use std::env;
 use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -30,7 +31,8 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let procs = args.parsed("--procs")?.unwrap_or(2_u32);
     args.finish()?;
     let root = paths::repository();
-    let program = root.join("target/debug/hfreduce-sidecar");
+    // Both are built into the same folder, wherever that is.
+    let program = env::current_exe()?.with_file_name("hfreduce-sidecar");
     println!("Build");
     let started = Instant::now();
     report::begin("hfreduce-sidecar");
