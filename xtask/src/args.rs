@@ -77,6 +77,11 @@ impl Args {
         }
     }
 
+    /// What nobody has taken, for a program that reads it.
+    pub(crate) fn rest(self) -> impl Iterator<Item = String> {
+        self.rest.into_iter()
+    }
+
     /// Refuses whatever nobody has taken.
     pub(crate) fn finish(self) -> Result<(), Usage> {
         match self.rest.front() {

@@ -48,6 +48,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("device-plugin", &["topology", "crds", "daemon"]),
     ("fireflyer-python", &["wire"]),
     ("cluster", &[]),
+    ("bench", &["cluster"]),
     (
         "scenarios",
         &[

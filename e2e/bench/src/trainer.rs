@@ -1,16 +1,13 @@
 //! Ranks in PyTorch: processes in the trainer's root, in the same namespaces as our nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use ::cluster::prerequisites;
 use anyhow::{Context as _, Result};
 
-use super::case::Shape;
-use super::conductor::Conductor;
-use super::network::{INTERFACE, Namespace, Network};
-use crate::images::trainer;
-use crate::{packages, python};
+use crate::case::Shape;
+use crate::conductor::Conductor;
+use crate::network::{INTERFACE, Namespace, Network};
 
 /// Mounts what the root needs, then starts the ranks in it. Arguments: root, folder of installed wheels or nothing,
 /// conductor's folder, program, and the program's. Processes keep their numbers, by which their processor time is found.
@@ -28,22 +25,15 @@ exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 OM
   PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 python3 "$@"
 "#;
 
-/// The trainer's root, made where it is missing.
-pub(super) fn root() -> Result<PathBuf> {
-    packages::install(&prerequisites::missing_for_images())?;
-    packages::install(&prerequisites::missing_for_trainer())?;
-    python::unpacked(&trainer::base()?)
-}
-
 /// A program for the ranks: its name, its text, and the arguments before those that all have.
-pub(super) struct Program<'a> {
-    pub(super) name: &'a str,
-    pub(super) text: &'a str,
-    pub(super) arguments: &'a [&'a str],
+pub(crate) struct Program<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
+    pub(crate) arguments: &'a [&'a str],
 }
 
 /// Starts the process that forks the ranks.
-pub(super) fn start(
+pub(crate) fn start(
     conductor: &mut Conductor,
     (root, site): (&Path, Option<&Path>),
     network: &Network,

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::case::Shape;
-use super::conductor::Conductor;
-use super::gang::Gang;
-use super::network::Network;
-use super::trainer::{self, Program};
+use crate::case::Shape;
+use crate::conductor::Conductor;
+use crate::gang::Gang;
+use crate::network::Network;
+use crate::trainer::{self, Program};
 
 const PROGRAM: Program<'_> = Program {
     name: "gloo.py",
@@ -17,7 +17,7 @@ const PROGRAM: Program<'_> = Program {
     arguments: &[],
 };
 
-pub(super) fn start(root: &Path, network: &Network, shape: Shape) -> Result<Gang> {
+pub(crate) fn start(root: &Path, network: &Network, shape: Shape) -> Result<Gang> {
     let mut conductor = Conductor::new()?;
     trainer::start(&mut conductor, (root, None), network, shape, &PROGRAM)?;
     conductor.gather(shape.world(), BTreeSet::new())

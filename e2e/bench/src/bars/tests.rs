@@ -1,9 +1,9 @@
 //! What training steps expose and what stable results cost: when there is a ratio, and whether a bar holds.
 
 use super::*;
-use crate::bench::hfreduce::case::{STABLE_LOADS, STABLE_SHAPE, TCP_STABLE};
-use crate::bench::hfreduce::gang::Figures;
-use crate::bench::hfreduce::machine::Seconds;
+use crate::case::{STABLE_LOADS, STABLE_SHAPE, TCP_STABLE};
+use crate::gang::Figures;
+use crate::machine::Seconds;
 
 fn figures(milliseconds: u64) -> Figures {
     let time = Duration::from_millis(milliseconds);

@@ -2,22 +2,22 @@
 //! the job chooses it with `onPeerLoss`, and this is what it pays.
 
 use super::{Results, Short, case, side};
-use crate::bench::hfreduce::case::{STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
+use crate::case::{STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
 
 /// A time against that of a contender who pays for less.
 #[derive(Debug)]
-pub(in super::super) struct Cost {
-    pub(in super::super) about: String,
+pub(crate) struct Cost {
+    pub(crate) about: String,
     /// The ratio, or why there is none.
-    pub(in super::super) value: Result<f64, String>,
+    pub(crate) value: Result<f64, String>,
     /// What was compared.
-    pub(in super::super) sides: String,
+    pub(crate) sides: String,
     /// Whether others may have changed it.
-    pub(in super::super) noisy: bool,
+    pub(crate) noisy: bool,
 }
 
 /// Of every load.
-pub(in super::super) fn costs(results: &Results) -> Vec<Cost> {
+pub(crate) fn costs(results: &Results) -> Vec<Cost> {
     let each = STABLE_LOADS.map(|load| {
         let case = case(STABLE_SHAPE, load);
         let about = format!("{case}: {TCP_STABLE} against {TCP}");

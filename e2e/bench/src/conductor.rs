@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::gang::Gang;
-use super::process::{Folder, Process};
+use crate::gang::Gang;
+use crate::process::{Folder, Process};
 
 /// A gang that needs longer to come up never does: 32 times PyTorch on two cores takes a while.
 const START: Duration = Duration::from_secs(180);
@@ -20,13 +20,13 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// A rank that has connected.
 #[derive(Debug)]
-pub(super) struct Rank {
-    pub(super) stream: BufReader<UnixStream>,
-    pub(super) process: u32,
+pub(crate) struct Rank {
+    pub(crate) stream: BufReader<UnixStream>,
+    pub(crate) process: u32,
 }
 
 impl Rank {
-    pub(super) fn say(&mut self, words: &str) -> Result<()> {
+    pub(crate) fn say(&mut self, words: &str) -> Result<()> {
         self.stream
             .get_mut()
             .write_all(format!("{words}\n").as_bytes())
@@ -36,14 +36,14 @@ impl Rank {
 
 /// A socket that ranks are about to connect to, and the folder that it is in.
 #[derive(Debug)]
-pub(super) struct Conductor {
+pub(crate) struct Conductor {
     listener: UnixListener,
     processes: Vec<Process>,
-    pub(super) folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 impl Conductor {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let folder = Folder::new()?;
         let listener =
             UnixListener::bind(folder.socket()).context("failed to make the conductor's socket")?;
@@ -58,7 +58,7 @@ impl Conductor {
     }
 
     /// Starts a process of the gang, which ends with it.
-    pub(super) fn start(&mut self, command: &Command) -> Result<u32> {
+    pub(crate) fn start(&mut self, command: &Command) -> Result<u32> {
         let number = self.processes.len();
         let process = Process::start(command, self.folder.path.join(format!("{number}.log")))?;
         let id = process.child.id();
@@ -67,7 +67,7 @@ impl Conductor {
     }
 
     /// Waits until `done`, or one of the processes has ended.
-    pub(super) fn wait(&mut self, what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    pub(crate) fn wait(&mut self, what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         while !done() {
             for process in &mut self.processes {
@@ -82,13 +82,13 @@ impl Conductor {
     }
 
     /// What a process has said so far; they are numbered as they were started.
-    pub(super) fn log(&self, number: usize) -> Result<String> {
+    pub(crate) fn log(&self, number: usize) -> Result<String> {
         let process = self.processes.get(number).context("no such process")?;
         fs::read_to_string(&process.log).context("failed to read a log")
     }
 
     /// Waits for all ranks. `sidecars` are those of its processes that serve them.
-    pub(super) fn gather(mut self, world: usize, sidecars: BTreeSet<u32>) -> Result<Gang> {
+    pub(crate) fn gather(mut self, world: usize, sidecars: BTreeSet<u32>) -> Result<Gang> {
         let mut seats: Vec<Option<Rank>> = (0..world).map(|_| None).collect();
         let listener = self
             .listener

@@ -9,36 +9,36 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use anyhow::{Context as _, Result, ensure};
 
 /// The interface of every node.
-pub(super) const INTERFACE: &str = "eth0";
+pub(crate) const INTERFACE: &str = "eth0";
 /// The bridge, and the address of the namespace that it is in.
-pub(super) const BRIDGE: &str = "br0";
+pub(crate) const BRIDGE: &str = "br0";
 const HUB: &str = "192.0.2.1";
 /// The first port that is lent.
 const FIRST_PORT: u16 = 29400;
 /// Every contender gets the same, by the nodes' routes, because not every rival can be told and not every kernel lets
 /// a namespace have a default of its own. Some systems have bbr, which paces and is slower on a local wire.
-pub(super) const CONGESTION_CONTROL: &str = "cubic";
+pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// A bridge and the nodes on it.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// The namespace of the bridge: what belongs to no node runs there.
-    pub(super) hub: Namespace,
-    pub(super) nodes: Vec<Namespace>,
+    pub(crate) hub: Namespace,
+    pub(crate) nodes: Vec<Namespace>,
     next_port: AtomicU16,
 }
 
 /// A network namespace: that of a process which waits for the end of its input.
 #[derive(Debug)]
-pub(super) struct Namespace {
+pub(crate) struct Namespace {
     holder: Child,
     /// Its address on the bridge.
-    pub(super) address: String,
+    pub(crate) address: String,
 }
 
 impl Network {
     /// Nodes on one bridge.
-    pub(super) fn star(nodes: usize) -> Result<Self> {
+    pub(crate) fn star(nodes: usize) -> Result<Self> {
         let hub = Namespace::new(HUB.to_owned())?;
         hub.ip(&format!(
             "link set lo up\nlink add {BRIDGE} type bridge\naddr add {HUB}/24 dev {BRIDGE}\nlink set {BRIDGE} up\n"
@@ -65,7 +65,7 @@ impl Network {
     }
 
     /// A port that nobody else was lent: gangs live side by side on the same nodes.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.next_port.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -88,7 +88,7 @@ impl Namespace {
     }
 
     /// A program that runs in here; its process is the one that is started.
-    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.file().display()));
         command.arg(program);
@@ -96,7 +96,7 @@ impl Namespace {
     }
 
     /// The file that stands for it.
-    pub(super) fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
     }
 

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::network::CONGESTION_CONTROL;
+use crate::network::CONGESTION_CONTROL;
 
 /// The machine counts as quiet when it was idle for more than this share of that time.
 const QUIET: (f64, Duration) = (0.9, Duration::from_millis(700));
 /// Others may use this share of all processors before a figure counts as noisy.
-pub(super) const NOISY: f64 = 0.08;
+pub(crate) const NOISY: f64 = 0.08;
 /// The kernel counts processor time in hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What a reader has to know to compare anything.
-pub(super) fn facts() -> Value {
+pub(crate) fn facts() -> Value {
     let cores = thread::available_parallelism().map_or(0, usize::from);
     json!({
         "cpu": cpu_field("model name"),
@@ -34,7 +34,7 @@ pub(super) fn facts() -> Value {
 }
 
 /// What makes figures from here smaller than they could be.
-pub(super) fn warnings() -> Vec<String> {
+pub(crate) fn warnings() -> Vec<String> {
     let shmem = one_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     let mut warnings = Vec::new();
     if ["[never]", "[deny]"].iter().any(|off| shmem.contains(off)) {
@@ -46,17 +46,17 @@ pub(super) fn warnings() -> Vec<String> {
 }
 
 /// Whether the processor is one that Intel MPI's bars are about.
-pub(super) fn is_intel() -> bool {
+pub(crate) fn is_intel() -> bool {
     cpu_field("vendor_id") == "GenuineIntel"
 }
 
 /// Bytes that new processes can have.
-pub(super) fn available_bytes() -> u64 {
+pub(crate) fn available_bytes() -> u64 {
     meminfo("MemAvailable:")
 }
 
 /// Waits until the machine is quiet, at most for `limit`. Says whether it is.
-pub(super) fn wait_until_quiet(limit: Duration) -> bool {
+pub(crate) fn wait_until_quiet(limit: Duration) -> bool {
     let (share, time) = QUIET;
     let start = Instant::now();
     loop {
@@ -73,13 +73,13 @@ pub(super) fn wait_until_quiet(limit: Duration) -> bool {
 
 /// Processor time of a set of processes and of the whole machine, at one moment.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     all: Processors,
     own: f64,
 }
 
 impl Usage {
-    pub(super) fn now(processes: &BTreeSet<u32>) -> Self {
+    pub(crate) fn now(processes: &BTreeSet<u32>) -> Self {
         Self {
             all: Processors::now(),
             own: processor_seconds(processes).total() + own_seconds(),
@@ -87,7 +87,7 @@ impl Usage {
     }
 
     /// The share of all processors that went to others than `processes` since then.
-    pub(super) fn others_since(&self, processes: &BTreeSet<u32>) -> f64 {
+    pub(crate) fn others_since(&self, processes: &BTreeSet<u32>) -> f64 {
         let now = Self::now(processes);
         let total = now.all.total - self.all.total;
         let busy = total - (now.all.idle - self.all.idle);
@@ -100,13 +100,13 @@ impl Usage {
 
 /// Seconds that processes have used.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seconds {
-    pub(super) user: f64,
-    pub(super) system: f64,
+pub(crate) struct Seconds {
+    pub(crate) user: f64,
+    pub(crate) system: f64,
 }
 
 impl Seconds {
-    pub(super) fn total(self) -> f64 {
+    pub(crate) fn total(self) -> f64 {
         self.user + self.system
     }
 }
@@ -148,7 +148,7 @@ impl Processors {
 }
 
 /// What these processes have used since they began, all threads together.
-pub(super) fn processor_seconds(processes: &BTreeSet<u32>) -> Seconds {
+pub(crate) fn processor_seconds(processes: &BTreeSet<u32>) -> Seconds {
     let mut seconds = Seconds::default();
     for process in processes {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -7,36 +7,23 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use ::cluster::prerequisites::{Requirement, found};
-use ::cluster::{Outcome, command, paths};
 use anyhow::{Context as _, Result};
+use cluster::{command, paths};
 
-use super::case::{self, Shape};
-use super::conductor::Conductor;
-use super::gang::Gang;
-use super::network::{BRIDGE, INTERFACE, Network};
-use super::programs;
-use crate::{packages, report};
+use crate::case::{self, Shape};
+use crate::conductor::Conductor;
+use crate::gang::Gang;
+use crate::network::{BRIDGE, INTERFACE, Network};
+use crate::programs;
 
 /// A library and our loop, built against it.
 #[derive(Debug)]
-pub(super) enum Library {
+pub(crate) enum Library {
     Open { program: PathBuf },
     Intel { program: PathBuf, home: PathBuf },
 }
 
-const OPEN_MPI: [Requirement; 2] = [
-    Requirement {
-        program: "mpirun.openmpi",
-        package: "openmpi-bin",
-    },
-    Requirement {
-        program: "mpicc.openmpi",
-        package: "libopenmpi-dev",
-    },
-];
 const INTEL_MPI: &str = "impi-devel==2021.18.1";
 
 /// What the launchers call for each host: options of ssh, the host, a command. Names of hosts have no dots: what is
@@ -47,22 +34,18 @@ host=$1; shift
 exec nsenter --net="$(cat "$(dirname "$0")/$host")" unshare --uts sh -c "hostname node-$(echo $host | tr . -); $*"
 "#;
 
-pub(super) fn open() -> Result<Library> {
-    let missing = OPEN_MPI.into_iter().filter(|need| !found(need.program));
-    packages::install(&missing.collect::<Vec<_>>())?;
-    let program = programs::compile("mpicc.openmpi", "mpi.c", "mpi-open", &[])?;
+pub(crate) fn open(compiler: &str) -> Result<Library> {
+    let program = programs::compile(compiler, "mpi.c", "mpi-open", &[])?;
     Ok(Library::Open { program })
 }
 
-pub(super) fn intel() -> Result<Library> {
+pub(crate) fn intel() -> Result<Library> {
     let home = paths::cache()?.join("bench/intel-mpi");
     if !home.join("bin/mpiexec.hydra").exists() {
-        let started = Instant::now();
-        report::begin("intel mpi");
+        println!("installing {INTEL_MPI}");
         command::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
         let mut install = Command::new(home.join("bin/pip"));
         command::run(install.args(["install", "--quiet", "--no-input", INTEL_MPI]))?;
-        report::line("intel mpi", Outcome::Built, started.elapsed());
     }
     let lib = home.join("lib");
     let flags = [
@@ -75,7 +58,7 @@ pub(super) fn intel() -> Result<Library> {
     Ok(Library::Intel { program, home })
 }
 
-pub(super) fn start(
+pub(crate) fn start(
     library: &Library,
     network: &Network,
     shape: Shape,
@@ -159,7 +142,7 @@ pub(super) fn start(
 }
 
 /// What a library is, for the record.
-pub(super) fn version(library: &Library) -> String {
+pub(crate) fn version(library: &Library) -> String {
     let (program, argument): (&Path, _) = match library {
         Library::Open { .. } => (Path::new("mpirun.openmpi"), "--version"),
         Library::Intel { home, .. } => (&home.join("bin/mpiexec.hydra"), "--version"),

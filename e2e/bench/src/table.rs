@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::bars::{self, Short};
-use super::case::mib;
-use super::limits;
-use super::results::{Results, is_noisy};
+use crate::bars::{self, Short};
+use crate::case::mib;
+use crate::limits;
+use crate::results::{Results, is_noisy};
 
 /// What the columns mean.
 const LEGEND: &str = "
@@ -18,7 +18,7 @@ Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each
 once, by one node: two reads and a write. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
 
 /// Prints everything.
-pub(super) fn print(results: &Results) {
+pub(crate) fn print(results: &Results) {
     println!("\nlimits");
     for limit in limits::ALL {
         if let Some(sample) = results.limit(limit) {
@@ -109,7 +109,7 @@ pub(super) fn print(results: &Results) {
 }
 
 /// The costs, for the file.
-pub(super) fn costs_json(results: &Results) -> Value {
+pub(crate) fn costs_json(results: &Results) -> Value {
     let costs = bars::costs(results).into_iter().map(|cost| {
         json!({
             "about": cost.about,
@@ -122,7 +122,7 @@ pub(super) fn costs_json(results: &Results) -> Value {
 }
 
 /// The bars, for the file.
-pub(super) fn bars_json(results: &Results) -> Value {
+pub(crate) fn bars_json(results: &Results) -> Value {
     let bars = bars::all(results).into_iter().map(|bar| {
         json!({
             "about": bar.about,

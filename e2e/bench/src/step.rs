@@ -6,31 +6,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::case::{Exchange, Shape, Transport};
-use super::conductor::Conductor;
-use super::gang::Gang;
-use super::network::Network;
-use super::ours::{self, Words};
-use super::trainer::{self, Program};
-use crate::images;
+use crate::case::{Exchange, Shape, Transport};
+use crate::conductor::Conductor;
+use crate::gang::Gang;
+use crate::network::Network;
+use crate::ours::{self, Words};
+use crate::trainer::{self, Program};
 
 /// What the ranks need.
 #[derive(Clone, Debug)]
-pub(super) struct Trainer {
-    root: PathBuf,
+pub(crate) struct Trainer {
+    pub(crate) root: PathBuf,
     /// The installed wheel.
-    site: PathBuf,
+    pub(crate) wheel: PathBuf,
 }
 
-/// The trainer's root and the wheel of this tree.
-pub(super) fn prepare() -> Result<Trainer> {
-    Ok(Trainer {
-        root: trainer::root()?,
-        site: images::trainer::wheel()?,
-    })
-}
-
-pub(super) fn start(
+pub(crate) fn start(
     program: &Path,
     trainer: &Trainer,
     network: &Network,
@@ -53,7 +44,7 @@ pub(super) fn start(
         text: include_str!("programs/step.py"),
         arguments: &[exchange.word()],
     };
-    let site = exchange.is_ours().then_some(trainer.site.as_path());
+    let site = exchange.is_ours().then_some(trainer.wheel.as_path());
     let place = (trainer.root.as_path(), site);
     trainer::start(&mut conductor, place, network, shape, &ranks)?;
     conductor.gather(shape.world(), sidecars)

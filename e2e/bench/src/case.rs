@@ -5,13 +5,13 @@ use std::fmt;
 
 /// Nodes, and processes of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
-    pub(super) nodes: usize,
-    pub(super) procs: usize,
+pub(crate) struct Shape {
+    pub(crate) nodes: usize,
+    pub(crate) procs: usize,
 }
 
 impl Shape {
-    pub(super) const fn world(self) -> usize {
+    pub(crate) const fn world(self) -> usize {
         self.nodes * self.procs
     }
 }
@@ -24,13 +24,13 @@ impl fmt::Display for Shape {
 
 /// Tensors that are called at once, and bytes of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Load {
-    pub(super) tensors: usize,
-    pub(super) bytes: u64,
+pub(crate) struct Load {
+    pub(crate) tensors: usize,
+    pub(crate) bytes: u64,
 }
 
 impl Load {
-    pub(super) const fn total(self) -> u64 {
+    pub(crate) const fn total(self) -> u64 {
         self.tensors as u64 * self.bytes
     }
 }
@@ -49,14 +49,14 @@ impl fmt::Display for Load {
 
 /// Type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum DType {
+pub(crate) enum DType {
     F32,
     F16,
     Bf16,
 }
 
 impl DType {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
@@ -67,7 +67,7 @@ impl DType {
 
 /// How data moves between the nodes of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Transport {
+pub(crate) enum Transport {
     /// Without checksums, as the rivals.
     Tcp,
     /// With a checksum of each payload: what sidecars do by themselves between machines.
@@ -79,14 +79,14 @@ pub(super) enum Transport {
 /// How ranks of an MPI library reach each other: as nodes of their own, or in one node's shared memory, which is
 /// their best case and has no network in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Path {
+pub(crate) enum Path {
     Tcp,
     Shm,
 }
 
 /// How the gradients of a training step come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Exchange {
+pub(crate) enum Exchange {
     /// Not at all: every rank trains a model of its own.
     Alone,
     /// DistributedDataParallel over Gloo.
@@ -101,7 +101,7 @@ pub(super) enum Exchange {
 
 impl Exchange {
     /// What the program is told.
-    pub(super) const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Alone => "alone",
             Self::Gloo => "gloo",
@@ -111,7 +111,7 @@ impl Exchange {
         }
     }
 
-    pub(super) const fn is_ours(self) -> bool {
+    pub(crate) const fn is_ours(self) -> bool {
         match self {
             Self::Alone | Self::Gloo => false,
             Self::Backend | Self::Hook | Self::Arena => true,
@@ -121,7 +121,7 @@ impl Exchange {
 
 /// Whose processes are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Player {
+pub(crate) enum Player {
     Ours(Transport),
     Gloo,
     OpenMpi(Path),
@@ -152,7 +152,7 @@ impl fmt::Display for Player {
 
 /// How a player does it; the rivals know the first way only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Tensors lie in the lent buffers, sums are rounded on every level of the tree.
     Plain,
     /// Private tensors are copied into the lent buffers, and results out.
@@ -163,7 +163,7 @@ pub(super) enum Way {
 
 impl Way {
     /// What a rank of a bench calls it.
-    pub(super) const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Plain => "segment",
             Self::Copies => "copy",
@@ -174,14 +174,14 @@ impl Way {
 
 /// A player, and how it does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Contender {
-    pub(super) player: Player,
-    pub(super) way: Way,
+pub(crate) struct Contender {
+    pub(crate) player: Player,
+    pub(crate) way: Way,
 }
 
 impl Contender {
     /// Whether it takes training steps.
-    pub(super) const fn is_step(&self) -> bool {
+    pub(crate) const fn is_step(&self) -> bool {
         matches!(self.player, Player::Step(_))
     }
 }
@@ -211,27 +211,27 @@ const fn rival(player: Player) -> Contender {
     }
 }
 
-pub(super) const fn step(exchange: Exchange) -> Contender {
+pub(crate) const fn step(exchange: Exchange) -> Contender {
     rival(Player::Step(exchange))
 }
 
-pub(super) const GLOO: Contender = rival(Player::Gloo);
-pub(super) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
-pub(super) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
-pub(super) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
-pub(super) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
-pub(super) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
-pub(super) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
-pub(super) const TCP_STABLE: Contender = ours(Transport::TcpStable, Way::Plain);
-pub(super) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
-pub(super) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
+pub(crate) const GLOO: Contender = rival(Player::Gloo);
+pub(crate) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
+pub(crate) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
+pub(crate) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
+pub(crate) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
+pub(crate) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
+pub(crate) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
+pub(crate) const TCP_STABLE: Contender = ours(Transport::TcpStable, Way::Plain);
+pub(crate) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
+pub(crate) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
 
 /// One line of the table of results, less who did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Case {
-    pub(super) shape: Shape,
-    pub(super) dtype: DType,
-    pub(super) load: Load,
+pub(crate) struct Case {
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+    pub(crate) load: Load,
 }
 
 impl fmt::Display for Case {
@@ -242,7 +242,7 @@ impl fmt::Display for Case {
 
 impl Case {
     /// Bytes of memory that a contender needs for the tensors alone, on all nodes together.
-    pub(super) fn memory(&self, contender: Contender) -> u64 {
+    pub(crate) fn memory(&self, contender: Contender) -> u64 {
         let (world, nodes) = (self.shape.world() as u64, self.shape.nodes as u64);
         let tensors = match contender.player {
             Player::Ours(_) if contender.way == Way::Copies => 2 * world + nodes,
@@ -257,23 +257,23 @@ impl Case {
     }
 }
 
-pub(super) const fn shape(nodes: usize, procs: usize) -> Shape {
+pub(crate) const fn shape(nodes: usize, procs: usize) -> Shape {
     Shape { nodes, procs }
 }
 
-pub(super) const fn kib(bytes: u64) -> Load {
+pub(crate) const fn kib(bytes: u64) -> Load {
     Load {
         tensors: 1,
         bytes: bytes << 10,
     }
 }
 
-pub(super) const fn mib(bytes: u64) -> Load {
+pub(crate) const fn mib(bytes: u64) -> Load {
     kib(bytes << 10)
 }
 
 /// The paper's load: 46 layers of 1024 x 1024 in single precision.
-pub(super) const LAYERS: Load = Load {
+pub(crate) const LAYERS: Load = Load {
     tensors: 46,
     bytes: 4 << 20,
 };
@@ -300,13 +300,13 @@ const STEPS: [Contender; 5] = [
     step(Exchange::Arena),
 ];
 /// Where it is measured what stable results cost: small ones wait for a round more, large ones for their last chunk.
-pub(super) const STABLE_SHAPE: Shape = shape(2, 1);
-pub(super) const STABLE_LOADS: [Load; 3] = [kib(4), kib(64), mib(186)];
+pub(crate) const STABLE_SHAPE: Shape = shape(2, 1);
+pub(crate) const STABLE_LOADS: [Load; 3] = [kib(4), kib(64), mib(186)];
 /// The gang that takes steps.
-pub(super) const STEP_SHAPE: Shape = shape(2, 4);
+pub(crate) const STEP_SHAPE: Shape = shape(2, 4);
 
 /// Everything, in order: who takes part in a case is measured one after the other, so close in time.
-pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
+pub(crate) fn all() -> Vec<(Case, Vec<Contender>)> {
     let mut cases = Vec::new();
     for shape in SHAPES {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
@@ -333,7 +333,7 @@ pub(super) fn all() -> Vec<(Case, Vec<Contender>)> {
 }
 
 /// What the bars are about, and no more.
-pub(super) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
+pub(crate) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
     let case = |shape, load, dtype, contenders: &[Contender]| {
         (Case { shape, dtype, load }, contenders.to_vec())
     };

@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result};
 
 /// A process and its group, which end with this value.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) child: Child,
-    pub(super) log: PathBuf,
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) log: PathBuf,
 }
 
 impl Process {
     /// Starts it in a group of its own; what it says goes into `log`.
-    pub(super) fn start(command: &Command, log: PathBuf) -> Result<Self> {
+    pub(crate) fn start(command: &Command, log: PathBuf) -> Result<Self> {
         let file = File::create(&log).context("failed to make a log")?;
         let copy = file.try_clone().context("failed to share a log")?;
         // However this program ends, the processes end with it.
@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// The last words of its log.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text
@@ -72,12 +72,12 @@ impl Drop for Process {
 
 /// A folder that ends with this value.
 #[derive(Debug)]
-pub(super) struct Folder {
-    pub(super) path: PathBuf,
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
 }
 
 impl Folder {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         static GANGS: AtomicU32 = AtomicU32::new(0);
         let gang = GANGS.fetch_add(1, Ordering::Relaxed);
         let name = format!("fireflyer-bench-{}-{gang}", std::process::id());
@@ -86,12 +86,12 @@ impl Folder {
         Ok(Self { path })
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path.join("conductor.sock")
     }
 
     /// Writes a file into it.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path)

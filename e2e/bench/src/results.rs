@@ -4,38 +4,38 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Contender};
-use super::gang::Figures;
-use super::limits::Limit;
-use super::machine::NOISY;
+use crate::case::{Case, Contender};
+use crate::gang::Figures;
+use crate::limits::Limit;
+use crate::machine::NOISY;
 
 /// A limit in one round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LimitSample {
-    pub(super) value: f64,
-    pub(super) others: f64,
-    pub(super) quiet: bool,
+pub(crate) struct LimitSample {
+    pub(crate) value: f64,
+    pub(crate) others: f64,
+    pub(crate) quiet: bool,
 }
 
 impl LimitSample {
     /// Whether others may have changed it.
-    pub(super) fn is_noisy(&self) -> bool {
+    pub(crate) fn is_noisy(&self) -> bool {
         !self.quiet || self.others > NOISY
     }
 }
 
 /// What waiting costs, in one round: shares of a core.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// Of a client that waits for another rank.
-    pub(super) client: f64,
+    pub(crate) client: f64,
     /// Of a sidecar to which nobody speaks.
-    pub(super) sidecar: f64,
+    pub(crate) sidecar: f64,
 }
 
 /// Everything.
 #[derive(Debug, Default)]
-pub(super) struct Results {
+pub(crate) struct Results {
     limits: BTreeMap<Limit, Vec<LimitSample>>,
     cases: BTreeMap<(Case, Contender), Vec<Figures>>,
     waiting: Vec<Waiting>,
@@ -65,54 +65,54 @@ fn middle<T>(samples: &[T], by: impl Fn(&T) -> f64) -> Option<&T> {
 }
 
 impl Results {
-    pub(super) fn add_limit(&mut self, limit: Limit, sample: LimitSample) {
+    pub(crate) fn add_limit(&mut self, limit: Limit, sample: LimitSample) {
         self.limits.entry(limit).or_default().push(sample);
     }
 
-    pub(super) fn add(&mut self, case: Case, contender: Contender, figures: Figures) {
+    pub(crate) fn add(&mut self, case: Case, contender: Contender, figures: Figures) {
         self.cases
             .entry((case, contender))
             .or_default()
             .push(figures);
     }
 
-    pub(super) fn add_waiting(&mut self, waiting: Waiting) {
+    pub(crate) fn add_waiting(&mut self, waiting: Waiting) {
         self.waiting.push(waiting);
     }
 
-    pub(super) fn miss(&mut self, case: Case, contender: Contender, why: String) {
+    pub(crate) fn miss(&mut self, case: Case, contender: Contender, why: String) {
         self.missing.insert((case, contender), why);
     }
 
     /// The limit of the round in the middle, of the quiet ones if there are any.
-    pub(super) fn limit(&self, limit: Limit) -> Option<LimitSample> {
+    pub(crate) fn limit(&self, limit: Limit) -> Option<LimitSample> {
         let rounds = quiet(self.limits.get(&limit)?, LimitSample::is_noisy);
         middle(&rounds, |sample| sample.value).copied()
     }
 
     /// The figures of the round in the middle, of the quiet ones if there are any.
-    pub(super) fn figures(&self, case: Case, contender: Contender) -> Option<Figures> {
+    pub(crate) fn figures(&self, case: Case, contender: Contender) -> Option<Figures> {
         let rounds = quiet(self.cases.get(&(case, contender))?, is_noisy);
         middle(&rounds, |figures| figures.median.as_secs_f64()).cloned()
     }
 
-    pub(super) fn waiting(&self) -> Option<Waiting> {
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
         middle(&self.waiting, |waiting| waiting.client).copied()
     }
 
     /// Why there are no figures.
-    pub(super) fn why_not(&self, case: Case, contender: Contender) -> &str {
+    pub(crate) fn why_not(&self, case: Case, contender: Contender) -> &str {
         let why = self.missing.get(&(case, contender));
         why.map_or("not in this run", String::as_str)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (Case, Contender, Figures)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Case, Contender, Figures)> {
         self.cases.keys().filter_map(|&(case, contender)| {
             Some((case, contender, self.figures(case, contender)?))
         })
     }
 
-    pub(super) fn missing(&self) -> impl Iterator<Item = (Case, Contender, &str)> {
+    pub(crate) fn missing(&self) -> impl Iterator<Item = (Case, Contender, &str)> {
         let without = |key: &(Case, Contender)| !self.cases.contains_key(key);
         self.missing
             .iter()
@@ -121,7 +121,7 @@ impl Results {
     }
 
     /// Everything, each round by itself.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let limits = self.limits.iter().map(|(limit, samples)| {
             let rounds = samples.iter().map(|sample| {
                 json!({"value": sample.value, "others": sample.others, "quiet": sample.quiet})
@@ -172,7 +172,7 @@ fn round(figures: &Figures) -> Value {
 }
 
 /// Whether others may have changed a figure.
-pub(super) fn is_noisy(figures: &Figures) -> bool {
+pub(crate) fn is_noisy(figures: &Figures) -> bool {
     !figures.quiet || figures.others > NOISY
 }
 

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use ::cluster::{command, paths};
 use anyhow::{Context as _, Result};
+use cluster::{command, paths};
 
 /// Compiles one of the sources and returns the program.
-pub(super) fn compile(
+pub(crate) fn compile(
     compiler: &str,
     source: &str,
     name: &str,
@@ -17,7 +17,7 @@ pub(super) fn compile(
     let folder = paths::cache()?.join("bench");
     fs::create_dir_all(&folder).context("failed to make the cache of the bench")?;
     let program = folder.join(name);
-    let sources = paths::repository().join("xtask/src/bench/hfreduce/programs");
+    let sources = paths::repository().join("e2e/bench/src/programs");
     let mut compile = Command::new(compiler);
     compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
     compile.arg(&program).arg(sources.join(source));

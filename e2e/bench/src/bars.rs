@@ -6,14 +6,14 @@ mod stable;
 use std::fmt;
 use std::time::Duration;
 
-use super::case::{
+use crate::case::{
     Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, STEP_SHAPE,
     Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
-use super::limits::Limit;
-use super::machine;
-use super::results::{LimitSample, Results, is_noisy};
-pub(super) use stable::costs;
+use crate::limits::Limit;
+use crate::machine;
+use crate::results::{LimitSample, Results, is_noisy};
+pub(crate) use stable::costs;
 
 /// What is wanted of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,27 +41,27 @@ enum Unit {
 
 /// One bar and what became of it.
 #[derive(Debug)]
-pub(super) struct Bar {
-    pub(super) about: String,
+pub(crate) struct Bar {
+    pub(crate) about: String,
     want: Want,
     unit: Unit,
     /// The value, or why there is none.
-    pub(super) value: Result<f64, String>,
+    pub(crate) value: Result<f64, String>,
     /// What was compared.
-    pub(super) sides: String,
+    pub(crate) sides: String,
     /// Whether others may have changed it.
-    pub(super) noisy: bool,
+    pub(crate) noisy: bool,
 }
 
 impl Bar {
-    pub(super) fn holds(&self) -> Option<bool> {
+    pub(crate) fn holds(&self) -> Option<bool> {
         self.value
             .as_ref()
             .ok()
             .map(|value| self.want.holds(*value))
     }
 
-    pub(super) fn wanted(&self) -> String {
+    pub(crate) fn wanted(&self) -> String {
         let (sign, bar) = match self.want {
             Want::AtLeast(bar) => (">=", bar),
             Want::AtMost(bar) => ("<=", bar),
@@ -69,7 +69,7 @@ impl Bar {
         format!("{sign} {}", self.unit.write(bar))
     }
 
-    pub(super) fn seen(&self) -> String {
+    pub(crate) fn seen(&self) -> String {
         match &self.value {
             Ok(value) => self.unit.write(*value),
             Err(_) => "-".to_owned(),
@@ -89,7 +89,7 @@ impl Unit {
 
 /// The least time for 2 x 1 over TCP: every byte crosses the wire once each way, which takes 2S at the rate of both
 /// ways together; and every byte is added once, by one of the two nodes: two reads and a write, 3S of traffic.
-pub(super) fn floor(results: &Results, load: Load) -> Result<Side, String> {
+pub(crate) fn floor(results: &Results, load: Load) -> Result<Side, String> {
     let wire = measured(results, Limit::TcpBothWays)?;
     let memory = measured(results, Limit::Memcpy(2))?;
     let gigabytes = load.total() as f64 / 1e9;
@@ -106,7 +106,7 @@ fn measured(results: &Results, limit: Limit) -> Result<LimitSample, String> {
 }
 
 /// Every bar.
-pub(super) fn all(results: &Results) -> Vec<Bar> {
+pub(crate) fn all(results: &Results) -> Vec<Bar> {
     let (one, four, thirty_two) = (shape(2, 1), shape(2, 4), shape(4, 8));
     let large = mib(186);
     let against =
@@ -166,8 +166,8 @@ fn case(shape: Shape, load: Load) -> Case {
 
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Side {
-    pub(super) time: Duration,
+pub(crate) struct Side {
+    pub(crate) time: Duration,
     noisy: bool,
 }
 
@@ -327,7 +327,7 @@ fn p99(results: &Results, shape: Shape, load: Load) -> Bar {
 }
 
 /// A time with three digits that count.
-pub(super) struct Short(pub(super) Duration);
+pub(crate) struct Short(pub(crate) Duration);
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::machine::{self, Usage};
-use super::network::{CONGESTION_CONTROL, Network};
-use super::programs;
+use crate::machine::{self, Usage};
+use crate::network::{CONGESTION_CONTROL, Network};
+use crate::programs;
 
 /// A limit, by the name that the table and the bars use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Limit {
+pub(crate) enum Limit {
     /// libc's memcpy by so many threads, bytes read and written counted, GB/s.
     Memcpy(usize),
     /// One TCP connection between two nodes' namespaces, both ways at once, bytes of both counted, GB/s.
     TcpBothWays,
 }
 
-pub(super) const ALL: [Limit; 3] = [Limit::Memcpy(1), Limit::Memcpy(2), Limit::TcpBothWays];
+pub(crate) const ALL: [Limit; 3] = [Limit::Memcpy(1), Limit::Memcpy(2), Limit::TcpBothWays];
 
 impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -34,18 +34,18 @@ impl std::fmt::Display for Limit {
 
 /// The program that measures.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     program: PathBuf,
 }
 
 impl Limits {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let program = programs::compile("cc", "limits.c", "limits", &[])?;
         Ok(Self { program })
     }
 
     /// The limit, the share of the processors that others used meanwhile, and whether the machine was quiet before.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         &self,
         limit: Limit,
         network: &Network,

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::case::{Case, Load, Way};
-use super::conductor::Rank;
-use super::machine::{self, Usage};
-use super::process::{Folder, Process};
+use crate::case::{Case, Load, Way};
+use crate::conductor::Rank;
+use crate::machine::{self, Usage};
+use crate::process::{Folder, Process};
 
 /// How long a gang may take to leave.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -26,21 +26,21 @@ const WARM_UP: usize = 2;
 
 /// What a case cost.
 #[derive(Clone, Debug)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     /// Of a call, by the slowest rank of each round: the median of the rounds.
-    pub(super) median: Duration,
+    pub(crate) median: Duration,
     /// The same of the best round.
-    pub(super) best: Duration,
+    pub(crate) best: Duration,
     /// Of single calls, each by its slowest rank.
-    pub(super) p99: Duration,
-    pub(super) rounds: usize,
+    pub(crate) p99: Duration,
+    pub(crate) rounds: usize,
     /// Processor seconds of a call, of all ranks and of all sidecars.
-    pub(super) ranks: machine::Seconds,
-    pub(super) sidecars: machine::Seconds,
+    pub(crate) ranks: machine::Seconds,
+    pub(crate) sidecars: machine::Seconds,
     /// The share of all processors that went to others meanwhile.
-    pub(super) others: f64,
+    pub(crate) others: f64,
     /// Whether the machine became quiet before.
-    pub(super) quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// Calls in a row between two barriers: so many that waking up from the barrier does not count, the same for all.
@@ -54,7 +54,7 @@ fn calls(load: Load) -> usize {
 
 /// A gang that is there.
 #[derive(Debug)]
-pub(super) struct Gang {
+pub(crate) struct Gang {
     ranks: Vec<Rank>,
     sidecars: BTreeSet<u32>,
     processes: Vec<Process>,
@@ -62,7 +62,7 @@ pub(super) struct Gang {
 }
 
 impl Gang {
-    pub(super) fn new(
+    pub(crate) fn new(
         ranks: Vec<Rank>,
         sidecars: BTreeSet<u32>,
         processes: Vec<Process>,
@@ -77,7 +77,7 @@ impl Gang {
     }
 
     /// Prepares a case, checks its result on every rank, and measures it.
-    pub(super) fn measure(&mut self, case: Case, way: Way, gate: Duration) -> Result<Figures> {
+    pub(crate) fn measure(&mut self, case: Case, way: Way, gate: Duration) -> Result<Figures> {
         self.prepare(case, way)?;
         for _ in 0..WARM_UP {
             self.round(case.load)?;
@@ -126,7 +126,7 @@ impl Gang {
     }
 
     /// The share of a core that a rank uses while it waits for the last one: the worst of them.
-    pub(super) fn waiting(&mut self, case: Case, late: Duration) -> Result<f64> {
+    pub(crate) fn waiting(&mut self, case: Case, late: Duration) -> Result<f64> {
         self.prepare(case, Way::Plain)?;
         self.round(case.load)?;
         let last = self.ranks.len() - 1;
@@ -147,7 +147,7 @@ impl Gang {
     }
 
     /// The share of a core that a sidecar uses while nobody calls: the mean of them.
-    pub(super) fn idling(&self, time: Duration) -> f64 {
+    pub(crate) fn idling(&self, time: Duration) -> f64 {
         let before = machine::processor_seconds(&self.sidecars).total();
         let start = Instant::now();
         thread::sleep(time);

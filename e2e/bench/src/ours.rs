@@ -7,33 +7,33 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::case::{Shape, Transport};
-use super::conductor::Conductor;
-use super::gang::Gang;
-use super::network::Network;
+use crate::case::{Shape, Transport};
+use crate::conductor::Conductor;
+use crate::gang::Gang;
+use crate::network::Network;
 
 /// Over what all nodes are linked.
 const LINK: &str = "tcp";
 
 /// What a sidecar is told.
-pub(super) struct Words {
-    pub(super) checksum: &'static str,
+pub(crate) struct Words {
+    pub(crate) checksum: &'static str,
     /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
-    pub(super) on_peer_loss: &'static str,
+    pub(crate) on_peer_loss: &'static str,
     /// Gangs of all transports are there at the same time, in the same namespaces.
-    pub(super) port: u16,
-    pub(super) metrics: &'static str,
+    pub(crate) port: u16,
+    pub(crate) metrics: &'static str,
 }
 
 /// The sidecars of a gang.
-pub(super) struct Served {
+pub(crate) struct Served {
     /// Their processes.
-    pub(super) sidecars: BTreeSet<u32>,
+    pub(crate) sidecars: BTreeSet<u32>,
     /// Where each node's ranks find theirs.
     run_dirs: Vec<PathBuf>,
 }
 
-pub(super) const fn words(transport: Transport) -> Words {
+pub(crate) const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
             checksum: "off",
@@ -56,7 +56,7 @@ pub(super) const fn words(transport: Transport) -> Words {
     }
 }
 
-pub(super) fn start(
+pub(crate) fn start(
     program: &Path,
     network: &Network,
     shape: Shape,
@@ -79,7 +79,7 @@ pub(super) fn start(
 
 /// Starts a sidecar in every node's namespace, with `node-N` of the conductor's folder as its run directory, and waits until
 /// they have joined.
-pub(super) fn serve(
+pub(crate) fn serve(
     conductor: &mut Conductor,
     program: &Path,
     network: &Network,
