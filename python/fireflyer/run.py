@@ -7,24 +7,21 @@ them. The sidecars reduce over the loopback; everything else is as in a job of o
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+
+from .sidecars import NotReadyError, Sidecars, free_port
 
 #: Names the sidecar's program, if it is not in PATH.
 SIDECAR = "FIREFLYER_SIDECAR"
 #: Most processes of a node; the API allows no more.
 _PROCS_LIMIT = 64
-#: A sidecar that is not ready by then never is, in seconds.
-_READY_SECONDS = 30.0
 #: How long the others may go on once a process has failed, and how long any may take to end when asked, in seconds.
 _GRACE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
@@ -90,13 +87,13 @@ def _run(options: argparse.Namespace) -> int:
             f"hfreduce-sidecar` and name it with --sidecar or {SIDECAR}"
         )
     with ExitStack() as ends:
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fireflyer-")))
-        sidecars = _Processes()
-        ends.callback(sidecars.end)
-        _start_sidecars(sidecars, program, folder, nodes, per_node)
+        try:
+            sidecars = ends.enter_context(Sidecars(program, nodes, per_node))
+        except NotReadyError as error:
+            raise RunError(str(error)) from error
         ranks = _Processes()
         ends.callback(ranks.end)
-        port = _free_ports(1)[0]
+        port = free_port()
         for rank in range(options.procs):
             node, local_rank = divmod(rank, per_node)
             variables = {
@@ -108,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
                 "GROUP_RANK": node,
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
-                "FIREFLYER_RUN_DIR": _run_dir(folder, node),
+                "FIREFLYER_RUN_DIR": sidecars.run_dir(node),
             }
             environment = {
                 # As torchrun does: processes that share a machine share its cores.
@@ -117,7 +114,7 @@ def _run(options: argparse.Namespace) -> int:
                 **os.environ,
                 **{name: str(value) for name, value in variables.items()},
             }
-            ranks.start([sys.executable, options.script, *options.arguments], env=environment)
+            ranks.start([sys.executable, options.script, *options.arguments], environment)
         return ranks.wait()
 
 
@@ -127,9 +124,9 @@ class _Processes:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, command: list[str], **options: object) -> None:
+    def start(self, command: list[str], environment: dict[str, str]) -> None:
         """Starts one more."""
-        self._processes.append(subprocess.Popen(command, **options))  # type: ignore[call-overload]
+        self._processes.append(subprocess.Popen(command, env=environment))
 
     def wait(self) -> int:
         """Waits until all have ended; when one fails, the others have a grace. The first failure's status, or 0."""
@@ -146,10 +143,6 @@ class _Processes:
             time.sleep(_PAUSE_SECONDS)
         return status
 
-    def ended(self) -> bool:
-        """Whether one of them is over."""
-        return any(process.poll() is not None for process in self._processes)
-
     def end(self) -> None:
         """Asks those that run to end, then makes them."""
         for process in self._processes:
@@ -160,51 +153,6 @@ class _Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _start_sidecars(
-    sidecars: _Processes, program: str, folder: Path, nodes: int, per_node: int
-) -> None:
-    """Starts them, and returns when they have joined."""
-    members = [
-        {"rank": rank, "address": "127.0.0.1", "port": port, "name": f"node-{rank}", "zone": "a"}
-        for rank, port in enumerate(_free_ports(nodes))
-    ]
-    roster = folder / "roster.json"
-    roster.write_text(json.dumps({"procsPerNode": per_node, "nodes": members}))
-    for rank in range(nodes):
-        _run_dir(folder, rank).mkdir()
-        command = [program, "serve", f"--run-dir={_run_dir(folder, rank)}", f"--rank={rank}"]
-        command += [f"--roster={roster}", "--metrics-listen=127.0.0.1:0"]
-        with open(_log(folder, rank), "wb") as log:
-            sidecars.start(command, stdout=log, stderr=subprocess.STDOUT)
-    end = time.monotonic() + _READY_SECONDS
-    for rank in range(nodes):
-        ready = [program, "ready", f"--run-dir={_run_dir(folder, rank)}"]
-        while subprocess.run(ready, stdout=subprocess.DEVNULL, check=False).returncode != 0:
-            if time.monotonic() > end or sidecars.ended():
-                logs = (_log(folder, rank).read_text(errors="replace") for rank in range(nodes))
-                raise RunError("the sidecars did not join; they printed:\n" + "\n".join(logs))
-            time.sleep(_PAUSE_SECONDS)
-
-
-def _run_dir(folder: Path, node: int) -> Path:
-    return folder / f"node-{node}"
-
-
-def _log(folder: Path, node: int) -> Path:
-    return folder / f"node-{node}.log"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Different ports that were free a moment ago."""
-    with ExitStack() as listeners:
-        ports = []
-        for _ in range(count):
-            listener = listeners.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(listener.getsockname()[1])
-        return ports
 
 
 if __name__ == "__main__":

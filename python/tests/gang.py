@@ -8,12 +8,12 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import random
-import socket
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from fireflyer.sidecars import free_port
 
 # Ranks start from a process that has imported PyTorch already, which costs seconds.
 context = multiprocessing.get_context("forkserver")
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 120.0
 #: A user that owns nothing, as in the trainer's image.
 NOBODY = 65_532
 
-#: Ports in a row that `free_port` gives: one for each time that a test makes its group anew.
+#: Ports in a row of a gang: one for each time that a test makes its group anew.
 PORTS = 4
 
 
@@ -51,27 +51,6 @@ class Raised:
         return f"Raised({self.trace})"
 
 
-def free_port() -> int:
-    """A port that was free a moment ago, and so were the next `PORTS - 1`.
-
-    Below the range that the kernel hands out: no connection of another rank can take it meanwhile.
-    """
-    for _ in range(100):
-        first = random.randrange(20_000, 30_000)
-        if all(_is_free(port) for port in range(first, first + PORTS)):
-            return first
-    raise AssertionError("no free ports between 20000 and 30000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
 def run(
     function: Callable[..., Any],
     world_size: int,
@@ -81,7 +60,7 @@ def run(
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> list[Any]:
     """Calls `function(*arguments)` in `world_size` ranks; returns results, `Raised` or `Died` by rank."""
-    port = free_port()
+    port = free_port(PORTS)
     ranks = []
     for rank in range(world_size):
         here, there = context.Pipe(duplex=False)

@@ -13,6 +13,7 @@ import fireflyer
 import gang
 import torch
 import torch.distributed as dist
+from fireflyer.sidecars import free_port
 
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLE = Path(__file__).parents[2] / "examples/digits.py"
@@ -90,7 +91,7 @@ class ReadmeTest(unittest.TestCase):
                     **os.environ,
                     "FIREFLYER_CHECKPOINT_DIR": root,
                     "FIREFLYER_ATTEMPT": str(attempt),
-                    "MASTER_PORT": str(gang.free_port()),
+                    "MASTER_PORT": str(free_port()),
                 }
                 command = [sys.executable, EXAMPLE, "--backend=gloo", f"--steps={steps}"]
                 done = subprocess.run(

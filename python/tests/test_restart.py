@@ -12,6 +12,7 @@ import fireflyer
 import gang
 import torch
 import torch.distributed as dist
+from fireflyer.sidecars import free_port
 from sidecars import PROGRAM, Sidecars, needed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,7 +34,7 @@ class Restarted(Sidecars):
     on_peer_loss = "Shrink"
 
     def __enter__(self):
-        self._port = gang.free_port()
+        self._port = free_port(1 + self.nodes)
         self._operator = None
         return super().__enter__()
 
