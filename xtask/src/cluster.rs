@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{Cluster, Engine, Name, Options, list, prerequisites};
+use ::cluster::{Cluster, ENGINE, Engine, Name, Options, list, prerequisites};
 
 use crate::args::{Args, Usage};
 use crate::{EXIT_USAGE, Verb, packages, report};
@@ -139,7 +139,10 @@ pub(crate) fn refuse_without_root() -> Option<ExitCode> {
 
 /// Says why root is needed and how to do it, and with which exit status to leave.
 pub(crate) fn ask_for_root(why: &str) -> ExitCode {
-    let arguments: Vec<_> = env::args().skip(1).collect();
+    let mut arguments: Vec<_> = env::args().skip(1).collect();
+    if let Ok(engine) = env::var(ENGINE) {
+        arguments.push(format!("--engine {engine}"));
+    }
     eprintln!("{why} Run:\n");
     eprintln!(
         "  sudo -E env \"PATH=$PATH\" \"HOME=$HOME\" cargo xtask {}\n",

@@ -15,6 +15,7 @@ mod child;
 mod cluster;
 mod counts;
 mod demo;
+mod engine;
 mod faults;
 mod fuzz;
 mod r#gen;
@@ -84,15 +85,20 @@ fn main() -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     };
     if args.help() {
-        println!("{}", verb.usage.trim());
+        println!("{}", usage(verb));
         return ExitCode::SUCCESS;
     }
-    match (verb.run)(args) {
+    let ended = match engine::chosen(&name, &mut args) {
+        Ok(None) => (verb.run)(args),
+        Ok(Some(status)) => Ok(status),
+        Err(error) => Err(error),
+    };
+    match ended {
         Ok(status) => status,
         Err(error) => {
             eprintln!("xtask {name}: {error:#}");
             if error.is::<Usage>() {
-                eprintln!("\n{}", verb.usage.trim());
+                eprintln!("\n{}", usage(verb));
                 ExitCode::from(EXIT_USAGE)
             } else if error.is::<packages::NeedsRoot>() {
                 ExitCode::from(EXIT_USAGE)
@@ -101,6 +107,15 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+fn usage(verb: &Verb) -> String {
+    let more = if engine::VERBS.contains(&verb.name) {
+        engine::USAGE
+    } else {
+        ""
+    };
+    format!("{}{more}", verb.usage.trim())
 }
 
 fn overview() -> String {

@@ -1,7 +1,11 @@
 //! HFReduce next to its rivals and the machine's limits, in interleaved rounds. Here is who can take part, and the order
 //! of things; the command line is `args`'s, how a gang is measured `gang`'s, what has to hold `bars`'. What a rival needs
 //! of the machine is installed by `cargo xtask bench hfreduce`, which starts this; nothing of it is part of what we ship.
-#![expect(clippy::print_stdout, reason = "a bench talks to a person")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench talks to a person"
+)]
 
 mod args;
 mod bars;
@@ -68,8 +72,17 @@ struct Field {
     results: Results,
 }
 
-fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match start(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: Args) -> Result<()> {
     let cases = args.cases()?;
     if args.needs {
         for need in needs(&cases) {
@@ -78,7 +91,7 @@ fn main() -> Result<ExitCode> {
     } else {
         run(args, &cases)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// What those who take part in the cases need of the machine.

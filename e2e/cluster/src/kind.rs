@@ -1,6 +1,7 @@
 //! The same cluster by kind, where Docker answers. Nodes are containers, so killing a node is
 //! killing its container.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +18,8 @@ use crate::prerequisites::found;
 use crate::progress::{Outcome, Progress, step};
 use crate::template::{self, AUDIT, render};
 
+/// Names the image of kind's nodes, by tag or digest. Unset: the one that this version of kind is made for.
+pub const NODE_IMAGE: &str = "FIREFLYER_NODE_IMAGE";
 /// Where nodes see the folder of the class `demo-shared`.
 const SHARED: &str = "/var/lib/demo-shared";
 /// The network that kind puts its nodes into.
@@ -71,6 +74,9 @@ pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
             "--wait",
             "120s",
         ]);
+        if let Ok(image) = env::var(NODE_IMAGE) {
+            kind.args(["--image", &image]);
+        }
         kind.arg("--config")
             .arg(&path)
             .arg("--kubeconfig")

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::forwarder;
 use crate::kind;
+use crate::state::Engine;
 
 /// A program and the Debian package that brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ const FORWARDER: Requirement = requirement("systemd-socket-proxyd", "systemd");
 
 /// The packages that a cluster needs here and that are missing.
 pub fn missing_for_cluster() -> Vec<Requirement> {
-    if kind::available() {
+    if Engine::here() == Engine::Kind {
         return Vec::new();
     }
     let mut missing: Vec<_> = NATIVE
@@ -114,7 +115,7 @@ fn makes_environments() -> bool {
 
 /// True when bringing a cluster up needs root and we are not.
 pub fn needs_root() -> bool {
-    !kind::available() && !is_root()
+    Engine::here() == Engine::Native && !is_root()
 }
 
 /// True when Docker answers and only kind is missing for a cluster of kind's.

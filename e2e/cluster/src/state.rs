@@ -3,6 +3,7 @@
 //! replace under a lock.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,13 +25,26 @@ pub enum Engine {
     Kind,
 }
 
+/// Names who runs the nodes of new clusters, `kind` or `native`. Unset: kind where it is installed and Docker answers.
+pub const ENGINE: &str = "FIREFLYER_ENGINE";
+
 impl Engine {
     /// Who runs the nodes of a new cluster here.
     pub fn here() -> Self {
-        if kind::available() {
-            Self::Kind
-        } else {
-            Self::Native
+        let asked = env::var(ENGINE).ok();
+        match asked.and_then(|name| Self::named(&name)) {
+            Some(engine) => engine,
+            None if kind::available() => Self::Kind,
+            None => Self::Native,
+        }
+    }
+
+    /// `kind` or `native`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "kind" => Some(Self::Kind),
+            "native" => Some(Self::Native),
+            _ => None,
         }
     }
 }
@@ -184,8 +198,7 @@ fn parse_line(state: &mut State, line: &str) -> Option<()> {
     };
     match *words.as_slice() {
         ["index", index] => state.index = index.parse().ok()?,
-        ["engine", "native"] => state.engine = Engine::Native,
-        ["engine", "kind"] => state.engine = Engine::Kind,
+        ["engine", name] => state.engine = Engine::named(name)?,
         ["owner", pid, start] => state.owner = Some(process(pid, start)?),
         ["port", port] => state.port = Some(port.parse().ok()?),
         ["ready"] => state.ready = true,

@@ -78,6 +78,11 @@ fn check(engine: Engine, options: &Options) -> Result<()> {
     if engine == Engine::Native && !is_root() {
         return Err(Error::new("only root may make namespaces and mounts"));
     }
+    if engine == Engine::Kind && !kind::available() {
+        return Err(Error::new(
+            "kind cannot run here: install it, and start Docker so that `docker info` succeeds",
+        ));
+    }
     if options.fake_nodes > 0 {
         fake::check(engine)?;
     }
