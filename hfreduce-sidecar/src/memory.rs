@@ -135,12 +135,6 @@ impl Memory {
         self.inputs.insert((group, op, rank), input);
     }
 
-    /// Bytes that a local rank has brought to an operation.
-    pub fn brought(&self, group: GroupId, op: OpId, rank: usize) -> u64 {
-        let input = self.inputs.get(&(group, op, rank));
-        input.map_or(0, |input| input.bytes as u64)
-    }
-
     /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
     pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Reading) {
         let slots = self.receive.get_mut(&edge);

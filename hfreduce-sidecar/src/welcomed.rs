@@ -7,11 +7,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use collective::machine::OpId;
+use collective::session::Departed;
 use contract::run_dir;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-use wire::attach::{GROUP_LIMIT, OPERATION_LIMIT, Told};
+use wire::attach::{GROUP_LIMIT, OPERATION_LIMIT};
 
 /// Largest record: a few groups of a large gang, or hundreds of small ones.
 const RECORD_LIMIT_BYTES: u64 = 4 << 20;
@@ -28,7 +28,7 @@ pub struct Found {
     /// Local ranks that come back.
     pub awaited: BTreeSet<usize>,
     /// Local ranks that have called and do not come back.
-    pub left: BTreeMap<usize, Left>,
+    pub left: BTreeMap<usize, Departed>,
 }
 
 /// What became of a process that was attached.
@@ -36,25 +36,7 @@ pub struct Found {
 #[serde(rename_all = "camelCase")]
 enum Record {
     Attached,
-    Left(Left),
-}
-
-/// A process that has called and left. It asks for nothing any more, so it counts as told what it has called.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
-    /// The first operation of the world that it has not called.
-    pub told: OpId,
-    /// Its other groups.
-    pub groups: Vec<LeftGroup>,
-}
-
-/// A group that it had opened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftGroup {
-    /// The ranks of the group.
-    pub ranks: Vec<u32>,
-    /// How far the process is.
-    pub told: Told,
+    Left(Departed),
 }
 
 impl Welcomed {
@@ -75,7 +57,7 @@ impl Welcomed {
         for rank in 0..local {
             match self.read(rank) {
                 Ok(None) => continue,
-                Ok(Some(Record::Left(left))) if left.is_possible() => {
+                Ok(Some(Record::Left(left))) if is_possible(&left) => {
                     found.left.insert(rank, left);
                     continue;
                 }
@@ -105,7 +87,7 @@ impl Welcomed {
     }
 
     /// Notes that one has called and left.
-    pub fn note_left(&self, rank: usize, left: Left) -> Result<(), run_dir::Error> {
+    pub fn note_left(&self, rank: usize, left: Departed) -> Result<(), run_dir::Error> {
         run_dir::write(&self.file(rank), &Record::Left(left))
     }
 
@@ -122,31 +104,31 @@ impl Welcomed {
     }
 }
 
-impl Left {
-    fn is_possible(&self) -> bool {
-        self.told < OPERATION_LIMIT && self.groups.len() <= GROUP_LIMIT
-    }
+fn is_possible(left: &Departed) -> bool {
+    let groups = left.groups.iter().map(|group| group.delivered);
+    let mut far = groups.chain([left.delivered]);
+    far.all(|delivered| delivered < OPERATION_LIMIT) && left.groups.len() <= GROUP_LIMIT
 }
 
 #[cfg(test)]
 mod tests {
+    use collective::machine::OpId;
+    use collective::session::Remembered;
+
     use super::*;
 
-    fn left(told: OpId) -> Left {
-        let told_of_group = Told {
+    fn left(delivered: OpId) -> Departed {
+        let group = Remembered {
             group: 7,
+            ranks: vec![0, 5],
             replicated: true,
             priority: 0,
-            told: 3,
+            delivered: 3,
             closed: false,
             failed: false,
         };
-        let group = LeftGroup {
-            ranks: vec![0, 5],
-            told: told_of_group,
-        };
-        Left {
-            told,
+        Departed {
+            delivered,
             groups: vec![group],
         }
     }

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use collective::machine::{GroupId, Input, OpId};
+use collective::session::Presence;
 use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 
-use super::{CLIENT, CLIENT_BELL, Engine, KIND, LISTENER, Notice, Seat, VISITOR};
+use super::{CLIENT, CLIENT_BELL, Engine, KIND, LISTENER, Notice, VISITOR};
 use crate::session::{self, Begin, Heard, Room, Session};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
@@ -101,8 +102,8 @@ impl Engine {
         again: Option<OpId>,
         groups: u32,
     ) -> Result<(usize, Begin), String> {
-        match self.seats.get(rank) {
-            Some(Seat::Free) => {
+        match self.ranks.presence(rank) {
+            Some(Presence::Absent) => {
                 let begin = match again {
                     None => Begin::Afresh,
                     Some(_) if groups as usize > attach::GROUP_LIMIT => {
@@ -111,7 +112,7 @@ impl Engine {
                             attach::GROUP_LIMIT
                         ));
                     }
-                    Some(told) if told < attach::OPERATION_LIMIT && self.has_forgotten(rank) => {
+                    Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => {
                         Begin::Again { told, groups }
                     }
                     Some(told) => {
@@ -123,13 +124,13 @@ impl Engine {
                 };
                 Ok((rank, begin))
             }
-            Some(Seat::Taken) => Err(format!("local rank {rank} is attached already")),
-            Some(Seat::Left) => Err(format!(
+            Some(Presence::Attached) => Err(format!("local rank {rank} is attached already")),
+            Some(Presence::Departed | Presence::Lost) => Err(format!(
                 "local rank {rank} has attached and left before; the attempt has to start again"
             )),
             None => Err(format!(
                 "there is no local rank {rank}: this node has {} processes",
-                self.seats.len()
+                self.ranks.local()
             )),
         }
     }
@@ -169,18 +170,17 @@ impl Engine {
             warn!(%error, rank, "failed to poll a local process");
             return;
         }
-        let told = begin.first();
+        let delivered = begin.delivered();
         info!(
             local_rank = rank,
             rank = standing.rank,
-            told,
+            delivered,
             "process attached"
         );
-        self.seats[rank] = Seat::Taken;
-        self.told[rank] = told;
+        self.ranks.attach(rank, delivered);
         self.sessions.insert(rank, session);
         self.metrics.clients.set(self.sessions.len() as i64);
-        if self.awaited.is_none() {
+        if !self.ranks.has_lost_memory() {
             self.tell_members(rank);
         }
         self.note_told(rank);
@@ -190,7 +190,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&rank) else {
             return;
         };
-        match session.hear(&mut self.inputs) {
+        match session.hear(&mut self.ranks, &mut self.inputs) {
             Ok(Heard::Nothing) => self.note_told(rank),
             Ok(Heard::Detached) => {
                 // What it wrote before it left counts.
@@ -228,14 +228,16 @@ impl Engine {
         if self.sessions.contains_key(&rank) {
             warn!(%error, local_rank = rank, "process lost");
             self.close_session(rank);
-            self.seats[rank] = Seat::Left;
+            self.ranks.lose(rank);
             self.notices.send(Notice::RankLost).ok();
             self.handle(Input::RankLost { rank });
         }
     }
 
-    pub(super) fn close_session(&mut self, rank: usize) -> Option<Session> {
-        let mut session = self.sessions.remove(&rank)?;
+    fn close_session(&mut self, rank: usize) {
+        let Some(mut session) = self.sessions.remove(&rank) else {
+            return;
+        };
         // A model's worth of it takes long to unmap.
         self.inputs.drop_there(session.take_inputs());
         // Dropping does not remove them: the client holds the same open files.
@@ -246,6 +248,25 @@ impl Engine {
             self.let_go(op);
         }
         self.metrics.clients.set(self.sessions.len() as i64);
-        Some(session)
+    }
+
+    /// A process leaves in good order. One that never called anything may come again.
+    fn depart(&mut self, rank: usize) {
+        if let Some(session) = self.sessions.get(&rank) {
+            self.kept_bytes[rank] += session.lent_bytes();
+        }
+        self.close_session(rank);
+        let record = self.welcomed.as_ref();
+        let text = "the next sidecar will wait for a process that left";
+        let Some((departed, left)) = self.ranks.detach(rank) else {
+            if let Some(Err(error)) = record.map(|record| record.strike(rank)) {
+                warn!(%error, local_rank = rank, text);
+            }
+            return;
+        };
+        if let Some(Err(error)) = record.map(|record| record.note_left(rank, departed)) {
+            warn!(%error, local_rank = rank, text);
+        }
+        self.hand_in(left);
     }
 }

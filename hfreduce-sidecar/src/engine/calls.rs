@@ -1,36 +1,22 @@
 //! The calls of local processes: taken from their rings, given their place in the order of operations, and handed to the
 //! machine. One that cannot be carried out takes its place too; one without memory for its result waits.
 
-use collective::machine::{GroupId, Input, OpId, Reason, WORLD};
+use collective::machine::{FIRST_POST, GroupId, OpId, Reason, WORLD};
+use collective::session::{Called, Lane};
 use collective::{Call, CallError};
 use tracing::warn;
 use wire::entry::FailureKind;
 use wire::ring;
 
 use super::Engine;
-use super::exchange::wrong_input;
 use super::waits::Who;
-use crate::codec;
 use crate::pool::PoolError;
-use crate::session::Taken;
+use crate::session::{Kept, Taken};
 
 /// A call waits until results in use are let go, or memory is made.
-pub(super) struct Stalled;
+struct Stalled;
 
 impl Engine {
-    pub(super) fn may_submit(&self, group: GroupId, rank: usize) -> bool {
-        // A broken epoch answers every call at once, as does a group that is no more.
-        let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
-        let is_dead = lane.is_some_and(|lane| lane.dead.is_some());
-        let reopens = lane.is_some_and(|lane| lane.reopens);
-        let next = lane.and_then(|lane| lane.first_waiting());
-        let may = match next {
-            Some(waiting) if waiting.called.call.is_between_two() => self.machine.may_post(group),
-            Some(_) | None => self.machine.may_submit(group, rank),
-        };
-        self.is_over() || is_dead || may && !reopens
-    }
-
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut busy = false;
         let mut next = self.sessions.keys().next().copied();
@@ -53,14 +39,14 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(&rank) else {
                 break;
             };
-            match session.take() {
+            match session.take(&mut self.ranks) {
                 Ok(None) => break,
                 Ok(Some(taken)) => {
                     any = true;
                     match taken {
                         Taken::Release(group, op) => self.let_go((group, op)),
-                        Taken::Open(group) => self.open(group, rank),
-                        Taken::Call | Taken::Nothing => {}
+                        Taken::Open(group, open) => self.open(group, rank, open),
+                        Taken::Nothing => {}
                     }
                 }
                 Err(error) => {
@@ -69,126 +55,97 @@ impl Engine {
                 }
             }
         }
-        let waiting = |engine: &Self, from| engine.sessions.get(&rank)?.first_waiting_from(from);
-        let mut next = waiting(self, WORLD);
-        while let Some(group) = next {
-            while self.may_submit(group, rank) && self.take_up(group, rank) {
-                any = true;
+        let mut stalled = None;
+        while let Some((group, op, called)) = self.ranks.next(&self.machine, rank, stalled) {
+            let size = self.ranks.lane(group, rank).map_or(0, Lane::size);
+            let (call, own_bytes) = (called.call, called.kept.own_bytes);
+            let refused = match refusal(called, size) {
+                Some(refused) => Ok(Some(refused)),
+                None => self.examine((group, op), rank, (call, size), own_bytes),
+            };
+            match refused {
+                Ok(refused) => {
+                    any = true;
+                    self.take_up((group, op), rank, call, refused);
+                }
+                Err(Stalled) => stalled = Some(group),
             }
-            next = waiting(self, group + 1);
         }
         any
     }
 
-    /// Gives the first call that waits its place in the order of operations. False when there is none, or
-    /// when results in use leave no memory for its own: then it waits, and all behind it, until some are let
-    /// go. A call that cannot be carried out takes its place too, and fails on every rank: without it the
-    /// calls behind it would meet other calls than theirs on other nodes.
-    fn take_up(&mut self, group: GroupId, rank: usize) -> bool {
-        let Some(lane) = self.sessions.get(&rank).and_then(|one| one.lane(group)) else {
-            return false;
-        };
-        let Some(waiting) = lane.first_waiting() else {
-            return false;
-        };
-        if waiting.called.call.is_between_two() {
-            return self.post(group, rank);
-        }
-        let op = lane.next_op;
-        let over = self.over.clone().or_else(|| lane.dead.clone());
-        let call = codec::call_from_wire(&waiting.called.call);
-        let Ok(refused) = self.examine((group, op), rank, &call) else {
-            return false;
-        };
-        if group == WORLD {
+    /// Gives the next call its place in the order of operations. One that cannot be carried out takes its place too, and
+    /// fails on every rank.
+    fn take_up(
+        &mut self,
+        (group, op): (GroupId, OpId),
+        rank: usize,
+        call: Call,
+        refused: Option<(Reason, String)>,
+    ) {
+        if group == WORLD && op < FIRST_POST {
             self.came(Who::Rank(rank), op);
         }
+        let is_over = self.is_over();
         let reason = refused.as_ref().map(|(reason, _)| *reason);
-        let session = self.sessions.get_mut(&rank);
-        let Some(waiting) = session.and_then(|session| session.accept(group, reason)) else {
-            return false;
+        let Some((called, input)) = self.ranks.accept(group, rank, reason) else {
+            return;
         };
-        if let Some(over) = over {
-            self.fail(rank, (group, op), over);
-            return true;
-        }
-        if !self.is_over() {
+        let brought = std::mem::replace(&mut called.kept.input, Ok(None));
+        let input = match input {
+            Ok(input) => input,
+            Err(over) => {
+                self.fail(rank, (group, op), over);
+                return;
+            }
+        };
+        if !is_over {
             self.uses.entry((group, op)).or_default();
         }
-        if let Some((reason, detail)) = refused {
+        if let Some((_, detail)) = refused {
             warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
-            self.handle(Input::Refuse {
-                group,
-                rank,
-                call,
-                reason,
-            });
-            return true;
+        } else if let Ok(Some(brought)) = brought
+            && !is_over
+        {
+            self.memory.bring(group, op, rank, brought);
         }
-        let input = waiting.input.ok().flatten();
-        let ready = input.as_ref().map_or(0, |input| input.bytes as u64);
-        if let Some(input) = input.filter(|_| !self.is_over()) {
-            self.memory.bring(group, op, rank, input);
-        }
-        self.handle(match waiting.splits {
-            Some(splits) => Input::Exchange {
-                group,
-                rank,
-                call,
-                splits,
-            },
-            None => Input::Submit {
-                group,
-                rank,
-                call,
-                ready,
-            },
-        });
-        true
+        self.handle(input);
     }
 
     /// Tells a process that its call has failed.
-    pub(super) fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
-        let Some(session) = self.sessions.get_mut(&rank) else {
+    fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
+        let called = self.ranks.end(group, op, rank, false);
+        let (Some(session), Some(Called { kept, .. })) = (self.sessions.get_mut(&rank), called)
+        else {
             return;
         };
-        let Some(called) = session.ended(group, op) else {
-            return;
-        };
-        self.metrics.failed(&called.call);
-        if let Err(error) = session.fail(called.ticket, FailureKind::Broken, text) {
+        self.metrics.failed(&kept.call);
+        if let Err(error) = session.fail(kept.ticket, FailureKind::Broken, text) {
             self.lose_session(rank, &error);
         }
     }
 
-    /// Why the first call that waits cannot be carried out here, if it cannot; otherwise there is memory for what it makes.
-    /// An error: it has to wait until results in use are let go.
-    pub(super) fn examine(
+    /// Provides memory for what a call makes. Why it cannot be carried out here, if so; an error: it has to wait until
+    /// results in use are let go.
+    fn examine(
         &mut self,
         id: (GroupId, OpId),
         rank: usize,
-        call: &Call,
+        (call, size): (Call, u32),
+        own_bytes: u64,
     ) -> Result<Option<(Reason, String)>, Stalled> {
-        let lane = self.sessions.get(&rank).and_then(|one| one.lane(id.0));
-        let Some((lane, waiting)) = lane.and_then(|lane| Some((lane, lane.first_waiting()?)))
-        else {
-            return Err(Stalled);
-        };
-        match (call.check(lane.size), &waiting.input) {
-            (Err(error), _) => return Ok(Some((reason_of(&error), error.to_string()))),
-            (Ok(()), Err(wrong)) => return Ok(Some((wrong_input(call), wrong.clone()))),
-            (Ok(()), Ok(_)) => {}
-        }
-        let (size, own_bytes) = (lane.size, waiting.called.own_bytes);
         let provided = self
-            .provide(id, call, size)
+            .provide(id, &call, size)
             .and_then(|()| self.provide_own(id, rank, own_bytes));
         let Err(error) = provided else {
             return Ok(None);
         };
         let reason = match error {
             PoolError::Full { .. } => {
-                self.stall(rank, id, &error);
+                if self.ranks.stall(id.0, rank) {
+                    let text = "a call waits until processes of this node drop results";
+                    warn!(local_rank = rank, operation = id.1, reason = %error, text);
+                }
                 return Err(Stalled);
             }
             // The bell rings when it is there.
@@ -198,23 +155,27 @@ impl Engine {
         };
         Ok(Some((reason, error.to_string())))
     }
+}
 
-    fn stall(&mut self, rank: usize, (group, op): (GroupId, OpId), full: &PoolError) {
-        let session = self.sessions.get_mut(&rank);
-        if let Some(lane) = session.and_then(|session| session.lane_mut(group))
-            && !std::mem::replace(&mut lane.stalled, true)
-        {
-            warn!(
-                local_rank = rank,
-                operation = op,
-                reason = %full,
-                "a call waits until processes of this node drop results"
-            );
-        }
+/// Why a call cannot be carried out in a group of this size, as it was written.
+fn refusal(called: &Called<Kept>, size: u32) -> Option<(Reason, String)> {
+    match (called.call.check(size), &called.kept.input) {
+        (Err(error), _) => Some((reason_of(&error), error.to_string())),
+        (Ok(()), Err(wrong)) => Some((wrong_input(&called.call), wrong.clone())),
+        (Ok(()), Ok(_)) => None,
     }
 }
 
-pub(super) fn reason_of(error: &CallError) -> Reason {
+/// Why an input that does not lie where it says cannot be used.
+const fn wrong_input(call: &Call) -> Reason {
+    if call.kind.exchanges() && call.kind.root().is_none() {
+        Reason::Splits
+    } else {
+        Reason::Input
+    }
+}
+
+fn reason_of(error: &CallError) -> Reason {
     match error {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,

@@ -2,10 +2,10 @@
 
 use collective::kernels::{self, Store};
 use collective::machine::{
-    Broken, Cause, Effect, FIRST_POST, Frame, GroupId, Input, OpId, Placement, Region, Ticket,
-    Verdict, WORLD,
+    Broken, Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
 use collective::numerics::Arithmetic;
+use collective::session::{Called, Lane};
 use rustix::event::epoll;
 use tracing::{error, info, warn};
 use wire::block::Reading;
@@ -18,7 +18,7 @@ use super::{Engine, LINK};
 use crate::codec;
 use crate::memory::OutOfBounds;
 use crate::rendezvous::Report;
-use crate::session::{Called, Lane};
+use crate::session::Kept;
 
 /// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds.
 const EFFECT_BUDGET: usize = 16;
@@ -405,39 +405,33 @@ impl Engine {
                 self.text(&cause) + &self.lost_for((group, rank), &cause),
             )),
         };
-        if group == WORLD && op < FIRST_POST {
-            self.told[rank] = self.told[rank].max(op + 1);
-        }
-        let Some(session) = self.sessions.get_mut(&rank) else {
-            self.ended_for_departed((group, op), rank, outcome.is_ok());
-            return;
-        };
-        let Some(called) = session.ended(group, op) else {
+        let called = self.ranks.end(group, op, rank, outcome.is_ok());
+        let (Some(session), Some(Called { kept, .. })) = (self.sessions.get_mut(&rank), called)
+        else {
             return;
         };
         let told = match told {
             Err((cause, text)) => {
-                self.metrics.failed(&called.call);
+                self.metrics.failed(&kept.call);
                 let kind = match cause {
                     Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
                     Cause::Verdict(Verdict::Refusal(_)) => FailureKind::Refused,
                     Cause::Broken(_) => FailureKind::Broken,
                 };
-                session.fail(called.ticket, kind, text)
+                session.fail(kept.ticket, kind, text)
             }
             Ok(epoch) => {
-                self.metrics.succeeded(&called.call, called.since.elapsed());
-                let bytes = session
-                    .lane(group)
-                    .map_or(0, |lane| result_bytes(&called, lane));
-                let result = match called.own_bytes {
+                self.metrics.succeeded(&kept.call, kept.since.elapsed());
+                let lane = self.ranks.lane(group, rank);
+                let bytes = lane.map_or(0, |lane| result_bytes(&kept, lane));
+                let result = match kept.own_bytes {
                     0 => self.memory.result(group, op),
                     _ => self.memory.own(group, op, rank),
                 };
                 let result = result.filter(|_| bytes > 0);
                 self.uses.entry((group, op)).or_default().holders += 1;
                 let result = result.map(|result| (result, bytes));
-                session.succeed((group, op), epoch, &called, result)
+                session.succeed((group, op), epoch, &kept, result)
             }
         };
         if let Err(error) = told {
@@ -475,13 +469,13 @@ impl Engine {
 }
 
 /// Bytes of a result that this process is entitled to.
-fn result_bytes(called: &Called, lane: &Lane) -> u64 {
-    if called.own_bytes > 0 {
-        return called.own_bytes;
+fn result_bytes(kept: &Kept, lane: &Lane<Kept>) -> u64 {
+    if kept.own_bytes > 0 {
+        return kept.own_bytes;
     }
-    let only_root = called.call.kind == wire::OpKind::Reduce;
-    if only_root && called.call.root != lane.rank {
+    let only_root = kept.call.kind == wire::OpKind::Reduce;
+    if only_root && kept.call.root != lane.rank() {
         return 0;
     }
-    codec::call_from_wire(&called.call).result_bytes(lane.size)
+    codec::call_from_wire(&kept.call).result_bytes(lane.size())
 }

@@ -1,8 +1,9 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, GroupId, Input, Machine, RELAY, Start, WORLD};
-use collective::recovery::{GroupReport, GroupResume, Held, Report, Resume, told_each};
+use collective::machine::{Config, GroupId, Input, Machine, RELAY, WORLD};
+use collective::recovery::{Held, Report, Resume};
+use collective::session::Begun;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -95,9 +96,9 @@ impl Engine {
             match command {
                 Command::Stop => self.handle(Input::Revoke),
                 Command::Enter(epoch) => self.enter(*epoch)?,
-                Command::GiveUp(reason) => self.give_up(reason),
+                Command::GiveUp(reason) => self.give_up(&reason),
                 Command::Void(reason) => {
-                    self.give_up(reason);
+                    self.give_up(&reason);
                     self.handle(Input::Revoke);
                 }
             }
@@ -128,50 +129,21 @@ impl Engine {
         if !self.machine.is_idle() {
             return; // A bug of ours: nobody may be given bytes that are still written.
         }
-        if self
-            .awaited
-            .as_ref()
-            .is_some_and(|awaited| !awaited.is_empty())
-        {
-            return; // What they were told is what this node reports.
-        }
-        if let Some(Stopping { mut report, .. }) = self.stopping.take() {
-            if self.awaited.is_some() {
-                report = self.recollection();
-            }
-            let epoch = self.config.fence.epoch;
-            info!(epoch, ?report, "stopped; waiting for the next epoch");
-            self.report.clone_from(&report);
-            self.notices.send(Notice::Stopped { epoch, report }).ok();
-        }
-    }
-
-    /// What a node without memory reports: what its processes were told.
-    fn recollection(&self) -> Report {
-        let others = self
-            .known_groups()
-            .into_iter()
-            .filter(|group| *group != WORLD);
-        let others = others.map(|group| (group, told_each(&self.known(group))));
-        std::iter::once((WORLD, self.told.clone()))
-            .chain(others)
-            .map(|(group, told)| GroupReport::of_told(group, &told))
-            .collect()
+        let stopped = self.stopping.as_ref();
+        let Some(report) = stopped.and_then(|one| self.ranks.report(&one.report)) else {
+            return; // What its processes say is what this node reports.
+        };
+        self.stopping = None;
+        let epoch = self.config.fence.epoch;
+        info!(epoch, ?report, "stopped; waiting for the next epoch");
+        self.notices.send(Notice::Stopped { epoch, report }).ok();
     }
 
     /// A process has perhaps told of all its groups.
     pub(super) fn note_told(&mut self, rank: usize) {
-        let has_told = self.sessions.get(&rank).is_some_and(Session::has_told_all);
-        if let Some(awaited) = self.awaited.as_mut().filter(|_| has_told) {
-            awaited.remove(&rank);
+        if self.sessions.get(&rank).is_some_and(Session::has_told_all) {
+            self.ranks.returned(rank);
         }
-    }
-
-    /// Whether this sidecar waits for a process that one before it has welcomed.
-    pub(super) fn has_forgotten(&self, rank: usize) -> bool {
-        self.awaited
-            .as_ref()
-            .is_some_and(|awaited| awaited.contains(&rank))
     }
 
     /// Tells a process who takes part in this epoch.
@@ -202,15 +174,12 @@ impl Engine {
             "going on in a new epoch"
         );
         let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
-        if let Some(resume) = &resume {
-            self.forget_groups_that_are_over(resume);
+        let has_lost_memory = self.ranks.has_lost_memory();
+        let Begun { over, starts } = self.ranks.begin(resume.as_ref(), &ranks);
+        for group in over {
+            self.drop_results(group);
+            self.forget_group(group);
         }
-        let starts: Option<Vec<Start>> = resume.map(|resume| {
-            let starts = resume
-                .iter()
-                .filter_map(|group| self.start_of(group, &ranks));
-            starts.collect()
-        });
         let now = self.now();
         let served: Vec<(GroupId, Held)> = starts
             .iter()
@@ -234,7 +203,7 @@ impl Engine {
         self.journal
             .enter(now, self.config.fence.epoch, &self.members);
         self.waits.forget();
-        if self.awaited.take().is_some() {
+        if has_lost_memory {
             self.choose_bed()?;
         }
         for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
@@ -250,84 +219,17 @@ impl Engine {
                 self.handle(Input::Revoke);
             }
         }
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
-            self.call_again(WORLD, rank);
-        }
-        self.open_again();
-        self.go_on_for_departed();
+        let inputs = self.ranks.go_on();
+        self.hand_in(inputs);
         self.handle(Input::Tick);
         Ok(())
     }
 
-    /// Where a group begins on this node, if it has ranks here.
-    fn start_of(&self, resume: &GroupResume, members: &[usize]) -> Option<Start> {
-        // Also where no rank has asked for it yet.
-        if let Some(start) = Start::of_refused(resume) {
-            return Some(start);
-        }
-        let told = match resume.group {
-            WORLD => self.told.clone(),
-            group => told_each(&self.known(group)),
-        };
-        let held = self.report.iter().find(|of| of.group == resume.group);
-        (!told.is_empty()).then(|| Start {
-            resume: resume.within(members),
-            told,
-            held: held.map_or_else(Vec::new, |of| of.held.clone()),
-        })
-    }
-
-    /// A process's calls in a group whose end it was not told, in their order.
-    pub(super) fn call_again(&mut self, group: GroupId, rank: usize) {
-        let Some(lane) = self.lane(group, rank) else {
-            return;
-        };
-        let first = match group {
-            WORLD => self.told[rank],
-            _ => lane.told,
-        };
-        let calls: Vec<_> = lane.in_flight_from(first).collect();
-        for (op, called) in calls {
-            let call = crate::codec::call_from_wire(&called.call);
-            let splits = self.lane(group, rank).and_then(|lane| lane.splits(op));
-            self.handle(match called.refused {
-                Some(reason) => Input::Refuse {
-                    group,
-                    rank,
-                    call,
-                    reason,
-                },
-                None if splits.is_some() => Input::Exchange {
-                    group,
-                    rank,
-                    call,
-                    splits: splits.unwrap_or_default(),
-                },
-                None => Input::Submit {
-                    group,
-                    rank,
-                    call,
-                    ready: self.memory.brought(group, op, rank),
-                },
-            });
-        }
-    }
-
     /// Everything fails from here on.
-    fn give_up(&mut self, reason: String) {
+    fn give_up(&mut self, reason: &str) {
         warn!(reason, "this node does not go on");
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
-            let Some(session) = self.sessions.get_mut(&rank) else {
-                continue;
-            };
-            let failed = session
-                .groups()
-                .into_iter()
-                .try_for_each(|group| session.fail_open(group, FailureKind::Broken, &reason));
-            if let Err(error) = failed {
-                self.lose_session(rank, &error);
-            }
+        for (rank, answer) in self.ranks.give_up(reason.to_owned()) {
+            self.tell_failed(rank, FailureKind::Broken, reason, answer);
         }
-        self.over = Some(reason);
     }
 }

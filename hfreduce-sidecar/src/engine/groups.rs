@@ -1,52 +1,36 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use collective::machine::{
-    Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict, WORLD,
-};
-use collective::recovery::{GroupResume, Resume, Told, is_over};
+use collective::machine::{Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict};
+use collective::session::Answer;
 use tracing::{debug, error, info};
 use wire::entry::FailureKind;
 
 use super::{Engine, LINK, epoch};
-use crate::session::{Departed, Session};
+use crate::session::Kept;
 
 /// Lost ranks that an error names.
 const MOST_NAMED: usize = 8;
 
 impl Engine {
     /// A process opens a group.
-    pub(super) fn open(&mut self, group: GroupId, rank: usize) {
-        if let Some(over) = self.over.clone() {
-            self.fail_open(group, rank, FailureKind::Broken, &over);
-            return;
+    pub(super) fn open(&mut self, group: GroupId, rank: usize, open: Input) {
+        match self.ranks.over().map(str::to_owned) {
+            Some(over) => self.fail_open(group, rank, FailureKind::Broken, &over),
+            None => self.hand_in([open]),
         }
-        let Some(lane) = self.lane(group, rank) else {
-            return;
-        };
-        let (ranks, replicated) = (lane.ranks.clone(), lane.replicated);
-        self.agenda.prefer(group, lane.priority);
-        self.handle(Input::Open {
-            group,
-            rank,
-            ranks,
-            replicated,
-        });
     }
 
-    /// In a new epoch all groups that are not closed are opened again.
-    pub(super) fn open_again(&mut self) {
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
-            let groups = self.sessions.get(&rank).map(|one| one.groups());
-            for group in groups.into_iter().flatten().filter(|group| *group != WORLD) {
-                let session = self.sessions.get_mut(&rank);
-                if let Some(lane) = session.and_then(|one| one.lane_mut(group)) {
-                    lane.reopens = true;
-                }
-                self.open(group, rank);
+    /// Hands inputs to the machine, openings with their priority.
+    pub(super) fn hand_in(&mut self, inputs: impl IntoIterator<Item = Input>) {
+        for input in inputs {
+            if let Input::Open { group, rank, .. } = input
+                && let Some(lane) = self.ranks.lane(group, rank)
+            {
+                self.agenda.prefer(group, lane.priority());
             }
+            self.handle(input);
         }
     }
 
@@ -55,15 +39,17 @@ impl Engine {
         let kind = match outcome {
             Ok(()) => {
                 let epoch = self.config.fence.epoch;
-                let Some(session) = self.sessions.get_mut(&rank) else {
-                    self.opened_for_departed(group, rank, Ok(()));
-                    return;
-                };
-                match session.opened(group, epoch) {
-                    Ok(true) => debug!(group, local_rank = rank, "a group is open"),
-                    Ok(false) => self.call_again(group, rank),
-                    Err(error) => self.lose_session(rank, &error),
+                let answer = self.ranks.opened(group, rank);
+                if let Some(ticket) = answer.ticket
+                    && let Some(session) = self.sessions.get_mut(&rank)
+                {
+                    debug!(group, local_rank = rank, "a group is open");
+                    if let Err(error) = session.opened(ticket, &answer.over, epoch) {
+                        self.lose_session(rank, &error);
+                        return;
+                    }
                 }
+                self.hand_in(answer.inputs);
                 return;
             }
             Err(OpenError::Dispute(Dispute::Mismatch { .. })) => FailureKind::Mismatch,
@@ -85,14 +71,29 @@ impl Engine {
     }
 
     fn fail_open(&mut self, group: GroupId, rank: usize, kind: FailureKind, text: &str) {
-        if let Some(session) = self.sessions.get_mut(&rank)
-            && let Err(error) = session.fail_open(group, kind, text)
-        {
-            self.lose_session(rank, &error);
+        let answer = self.ranks.fail(group, rank, text);
+        self.tell_failed(rank, kind, text, answer);
+    }
+
+    /// Tells a process that its opening has failed, or all that it called in a group.
+    pub(super) fn tell_failed(
+        &mut self,
+        rank: usize,
+        kind: FailureKind,
+        text: &str,
+        answer: Answer<Kept>,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&rank) {
+            let called = answer.failed.iter().map(|called| called.kept.ticket);
+            let called = called.map(|ticket| (ticket, FailureKind::Broken));
+            let opening = answer.ticket.map(|ticket| (ticket, kind));
+            let mut all = opening.into_iter().chain(called);
+            let told = all.try_for_each(|(ticket, kind)| session.fail(ticket, kind, text.into()));
+            if let Err(error) = told {
+                self.lose_session(rank, &error);
+            }
         }
-        if !self.sessions.contains_key(&rank) {
-            self.opened_for_departed(group, rank, Err(text.to_owned()));
-        }
+        self.hand_in(answer.inputs);
     }
 
     /// A group needs its slots.
@@ -110,56 +111,11 @@ impl Engine {
     pub(super) fn forget_group(&mut self, group: GroupId) {
         self.memory.forget_group(group);
         self.agenda.forget(group);
-        for session in self.sessions.values_mut() {
-            session.forget_group(group);
-        }
-        for departed in self.departed.values_mut() {
-            departed.forget_group(group);
-        }
-    }
-
-    /// The groups of its processes, of those who left too, the world first.
-    pub(super) fn known_groups(&self) -> BTreeSet<GroupId> {
-        let sessions = self.sessions.values().flat_map(Session::groups);
-        let departed = self.departed.values().flat_map(Departed::groups);
-        sessions.chain(departed).collect()
-    }
-
-    /// Groups whose end all were told: the machines of this epoch never hear of them.
-    pub(super) fn forget_groups_that_are_over(&mut self, resume: &Resume) {
-        for group in self
-            .known_groups()
-            .into_iter()
-            .filter(|group| *group != WORLD)
-        {
-            let base = resume.iter().find(|one| one.group == group);
-            if is_over(&self.known(group), base.and_then(GroupResume::needed_from)) {
-                self.drop_results(group);
-                self.forget_group(group);
-            }
-        }
-    }
-
-    /// What each of a group's ranks here knows of it; nothing if none does.
-    pub(super) fn known(&self, group: GroupId) -> Vec<Option<Told>> {
-        let ranks = 0..self.seats.len();
-        let lanes = ranks.filter_map(|rank| self.lane(group, rank));
-        // What a process says that opens a group is not checked yet.
-        let Some(lane) = lanes.min_by_key(|lane| lane.is_opening()) else {
-            return Vec::new();
-        };
-        let local = |rank: &u32| {
-            rank.checked_sub(self.standing.rank)
-                .map(|local| local as usize)
-        };
-        let here = lane.ranks.iter().filter_map(local);
-        here.filter(|local| *local < self.seats.len())
-            .map(|local| Some(self.lane(group, local)?.knows()))
-            .collect()
+        self.ranks.forget_group(group);
     }
 
     /// Results of a group that no machine will release any more.
-    fn drop_results(&mut self, group: GroupId) {
+    pub(super) fn drop_results(&mut self, group: GroupId) {
         let ops: Vec<_> = self
             .uses
             .range((group, 0)..=(group, u64::MAX))
@@ -178,14 +134,12 @@ impl Engine {
         let Cause::Verdict(Verdict::Refusal(refusal)) = cause else {
             return String::new();
         };
-        let lane = self.sessions.get(&rank).and_then(|one| one.lane(group));
+        let lane = self.ranks.lane(group, rank);
         let Some(lane) = lane.filter(|_| is_about_a_loss(refusal.reason)) else {
             return String::new();
         };
         let each = self.standing.local_world.max(1);
-        // The world has no list.
-        let all = (0..self.standing.world).filter(|_| group == WORLD);
-        let ranks = lane.ranks.iter().copied().chain(all);
+        let ranks = lane.ranks().iter().copied();
         let is_lost = |rank: &u32| self.members.binary_search(&(rank / each)).is_err();
         let lost: Vec<u32> = ranks.filter(is_lost).collect();
         let mut text = String::new();

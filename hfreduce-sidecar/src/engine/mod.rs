@@ -4,10 +4,8 @@
 
 mod attach;
 mod calls;
-mod departed;
 mod effects;
 mod epoch;
-mod exchange;
 mod groups;
 mod journal;
 mod ops;
@@ -18,19 +16,16 @@ mod results;
 mod tests;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use collective::agenda::Agenda;
-use collective::machine::{
-    Cause, Config, Effect, FIRST_POST, GroupId, Input, Machine, OpId, WORLD,
-};
-use collective::recovery::Report;
+use collective::machine::{Cause, Config, Effect, GroupId, Input, Machine, OpId, WORLD};
 use rustix::event::epoll;
-use topology::OnPeerLoss;
+use tracing::warn;
 use wire::attach::{Channel, Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
@@ -44,7 +39,7 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::numa::Places;
 use crate::rendezvous::Reporter;
-use crate::session::{Departed, Session};
+use crate::session::{Ranks, Session};
 use crate::stop::Stop;
 use crate::welcomed::{Found, Welcomed};
 use epoch::Stopping;
@@ -114,14 +109,6 @@ pub struct Setup {
     pub flight: PathBuf,
 }
 
-/// Whether a local rank may attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seat {
-    Free,
-    Taken,
-    Left,
-}
-
 /// The result of an operation, while somebody may read it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
@@ -136,18 +123,10 @@ pub struct Engine {
     config: Config,
     /// The rank in the attempt of each member of the epoch.
     members: Vec<u32>,
-    /// For each local rank, the first operation whose end it was not told.
-    told: Vec<OpId>,
     welcomed: Option<Welcomed>,
-    /// After the loss of its memory, until it enters an epoch: the local ranks that have not come back yet.
-    awaited: Option<BTreeSet<usize>>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
-    /// What was reported last.
-    report: Report,
-    /// Why nothing runs any more, if others went on without this node.
-    over: Option<String>,
     standing: Standing,
     names: Vec<String>,
     memory: Memory,
@@ -164,14 +143,11 @@ pub struct Engine {
     visitors: BTreeMap<u64, Channel>,
     next_visitor: u64,
     sessions: BTreeMap<usize, Session>,
-    seats: Vec<Seat>,
-    /// Those who have called and left.
-    departed: BTreeMap<usize, Departed>,
+    /// What they have called, and those before them.
+    ranks: Ranks,
     /// What was lent to processes that left each of them free, and may have kept it.
     kept_bytes: Vec<usize>,
     uses: BTreeMap<(GroupId, OpId), Use>,
-    /// The number of the next message between two ranks.
-    next_post: OpId,
     agenda: Agenda,
     scratch: Vec<Effect>,
     /// Neighbours whose links have something to send.
@@ -242,22 +218,24 @@ impl Engine {
             rank: config.layout.ranks(config.node).start,
             world: config.layout.world(),
         };
-        let (awaited, left) = match found {
-            Some(found) => (Some(found.awaited), found.left),
-            None => (None, BTreeMap::new()),
-        };
+        let mut ranks = Ranks::new(config.layout.ranks(config.node), config.layout.world());
+        if let Some(found) = found {
+            ranks.expect(found.awaited);
+            for (rank, left) in found.left {
+                if let Err(error) = ranks.restore(rank, left) {
+                    let text = "the record of a process that left cannot be true: waiting for it";
+                    warn!(%error, local_rank = rank, text);
+                }
+            }
+        }
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
         let mut engine = Self {
             machine,
             members,
-            told: vec![0; local],
             welcomed,
-            awaited,
             commands,
             notices,
             stopping: None,
-            report: Report::new(),
-            over: None,
             standing,
             names,
             memory,
@@ -271,11 +249,9 @@ impl Engine {
             visitors: BTreeMap::new(),
             next_visitor: 0,
             sessions: BTreeMap::new(),
-            seats: vec![Seat::Free; local],
-            departed: BTreeMap::new(),
+            ranks,
             kept_bytes: vec![0; local],
             uses: BTreeMap::new(),
-            next_post: FIRST_POST,
             agenda: Agenda::default(),
             scratch: Vec::new(),
             pushed: Vec::new(),
@@ -295,10 +271,9 @@ impl Engine {
             waits: Waits::default(),
             config,
         };
-        engine.take_departed(&left);
         engine.watch(&engine.listener, LISTENER).map_err(failed)?;
         engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
-        if engine.awaited.is_none() {
+        if !engine.ranks.has_lost_memory() {
             engine.choose_bed()?;
         }
         engine.watch_links().map_err(failed)?;
@@ -310,7 +285,7 @@ impl Engine {
         self.places.enter();
         self.start = Instant::now();
         self.handle(Input::Tick);
-        if self.awaited.is_some() {
+        if self.ranks.has_lost_memory() {
             self.handle(Input::Revoke); // The epoch went with the sidecar that knew it.
         }
         let mut events = Vec::with_capacity(64);
@@ -419,8 +394,7 @@ impl Engine {
 
     /// Whether calls fail at once: the epoch is over, and none will follow.
     fn is_over(&self) -> bool {
-        let holds = self.config.recovery.on_peer_loss == OnPeerLoss::Shrink;
-        self.over.is_some() || self.machine.broken().is_some() && !holds
+        self.ranks.is_over(&self.machine)
     }
 
     /// Says farewell once asked to. True when there is nothing left to do.

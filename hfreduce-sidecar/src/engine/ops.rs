@@ -43,10 +43,10 @@ impl Engine {
             name: self.name(peer).to_owned(),
             transport: link.name().to_owned(),
         });
-        let waiting = self.sessions.iter().map(|(&local_rank, session)| Waiting {
+        let waiting = self.sessions.keys().map(|&local_rank| Waiting {
             local_rank,
-            calls: session.waiting(),
-            for_memory: session.is_stalled(),
+            calls: self.ranks.waiting(local_rank),
+            for_memory: self.ranks.is_stalled(local_rank),
         });
         let broken = self.machine.broken();
         let broken = broken.map(|broken| broken.renumbered(|node| self.rank_of(node)).to_string());
@@ -54,7 +54,7 @@ impl Engine {
             epoch: self.config.fence.epoch,
             node: self.rank_of(self.config.node) as u32,
             members: self.members.clone(),
-            broken: self.over.clone().or(broken),
+            broken: self.ranks.over().map(str::to_owned).or(broken),
             links: links.collect(),
             operations: self
                 .machine
@@ -112,7 +112,7 @@ impl Engine {
     pub(super) fn came(&mut self, who: Who, op: OpId) {
         let trees = &self.config.trees.trees;
         let below = trees[usize::from(MEETING)].children[self.config.node].len();
-        let expected = self.seats.len() + below;
+        let expected = self.ranks.local() + below;
         let now = self.now();
         let Some(kept) = self.waits.came(op, expected, now) else {
             return;

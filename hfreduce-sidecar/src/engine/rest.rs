@@ -27,7 +27,11 @@ impl Engine {
         events: &mut Vec<epoll::Event>,
     ) -> rustix::io::Result<()> {
         // What has ended may let a call go on.
-        let has_calls = || self.sessions.values().any(|one| one.waiting() > 0);
+        let has_calls = || {
+            self.sessions
+                .keys()
+                .any(|rank| self.ranks.waiting(*rank) > 0)
+        };
         if !self.agenda.is_empty() || busy && has_calls() {
             return self.park.look(events);
         }
@@ -105,7 +109,10 @@ impl Engine {
     fn depth(&self) -> Depth {
         let waits = self.left.is_some()
             || self.stopping.is_some()
-            || self.sessions.values().any(Session::is_stalled);
+            || self
+                .sessions
+                .keys()
+                .any(|rank| self.ranks.is_stalled(*rank));
         if waits { Depth::Light } else { Depth::Deep }
     }
 }

@@ -25,6 +25,22 @@ impl Engine {
         self.memory.prepare((group, op), bytes, background)
     }
 
+    /// Memory for what a local rank gets from an operation for itself alone.
+    pub(super) fn provide_own(
+        &mut self,
+        (group, op): (GroupId, OpId),
+        rank: usize,
+        bytes: u64,
+    ) -> Result<(), PoolError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let background = (!self.hurries).then_some(&mut self.results);
+        self.memory
+            .prepare_own((group, op, rank), bytes, background)
+    }
+
     /// A process does not read a result any more.
     pub(super) fn let_go(&mut self, op: (GroupId, OpId)) {
         if let Some(used) = self.uses.get_mut(&op) {

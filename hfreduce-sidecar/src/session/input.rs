@@ -3,11 +3,12 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use collective::machine::{GroupId, Splits};
+use collective::machine::Splits;
+use collective::session::Lane;
 use wire::entry::Place;
 use wire::{OpKind, parts};
 
-use super::{Lane, Session};
+use super::{Kept, Session};
 use crate::codec;
 use crate::memory::Input;
 
@@ -25,14 +26,19 @@ pub(super) struct Brought {
 }
 
 impl Session {
-    pub(super) fn input(&self, group: GroupId, call: &wire::Call, place: Place) -> Brought {
+    pub(super) fn input(
+        &self,
+        lane: Option<&Lane<Kept>>,
+        call: &wire::Call,
+        place: Place,
+    ) -> Brought {
         let plain = |input, own_bytes| Brought {
             input,
             splits: None,
             own_bytes,
         };
         let refused = plain(Ok(None), 0); // By the words of the call.
-        let Some(&Lane { rank, size, .. }) = self.lanes.get(&group) else {
+        let Some((rank, size)) = lane.map(|lane| (lane.rank(), lane.size())) else {
             return refused;
         };
         if codec::call_from_wire(call).check(size).is_err() {

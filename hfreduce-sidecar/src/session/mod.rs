@@ -3,9 +3,7 @@
 //! when, and what is told to other nodes, is the engine's and the machine's business.
 
 mod calls;
-mod departed;
 mod input;
-mod lane;
 mod lent;
 mod opening;
 #[cfg(test)]
@@ -16,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use collective::machine::{GroupId, OpId, WORLD};
+use collective::machine::{GroupId, OpId};
 use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use wire::bell::Bell;
 use wire::block::Block;
@@ -27,9 +25,7 @@ use wire::ring::{
 use wire::segment;
 
 use crate::background::Background;
-pub use calls::{Called, Taken, Waiting};
-pub use departed::Departed;
-pub use lane::Lane;
+pub use calls::{Kept, Taken};
 pub use lent::Room;
 
 use lent::Request;
@@ -40,6 +36,9 @@ const MESSAGE_BUDGET: usize = 16;
 /// How long a process looks for the next sidecar where operations wait for one, in seconds: some restarts of the
 /// kubelet, and time for the others to go on without this node.
 const PATIENCE_SECONDS: u32 = 60;
+
+/// What all processes of the node have called.
+pub type Ranks = collective::session::Sessions<Kept>;
 
 /// Why a process is let go.
 #[derive(Debug, thiserror::Error)]
@@ -107,11 +106,11 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// The operation that it calls first.
-    pub fn first(self) -> OpId {
+    /// How far outcomes were delivered to it in the world, if it was attached before.
+    pub fn delivered(self) -> Option<OpId> {
         match self {
-            Self::Afresh => 0,
-            Self::Again { told, .. } => told,
+            Self::Afresh => None,
+            Self::Again { told, .. } => Some(told),
         }
     }
 }
@@ -143,11 +142,6 @@ pub struct Session {
     /// What it has asked for, in the order of the answers.
     requests: VecDeque<Request>,
     known_results: BTreeSet<u32>,
-    begin: Begin,
-    /// Its groups: those that it has opened, and the world.
-    lanes: BTreeMap<GroupId, Lane>,
-    /// Groups that are over, which it was not told yet.
-    over: Vec<GroupId>,
     /// Calls of all groups, and openings, that are not answered.
     unanswered: usize,
     /// What it was told that left it something to give back; none where that was nothing.
@@ -187,15 +181,6 @@ impl Session {
             room,
             requests: VecDeque::new(),
             known_results: BTreeSet::new(),
-            begin,
-            lanes: BTreeMap::from([(
-                WORLD,
-                Lane {
-                    next_op: begin.first(),
-                    ..Lane::new(Vec::new(), standing.rank, standing.world)
-                },
-            )]),
-            over: Vec::new(),
             unanswered: 0,
             held: BTreeMap::new(),
         })
@@ -206,13 +191,13 @@ impl Session {
         &self.channel
     }
 
-    /// Where the process stands.
-    pub fn standing(&self) -> Standing {
-        self.standing
+    /// Its number among the ranks of this node.
+    fn rank(&self) -> usize {
+        self.standing.local_rank as usize
     }
 
     /// Answers what came over the socket, or as much of it as one process may ask at a time.
-    pub fn hear(&mut self, background: &mut Background) -> Result<Heard, Error> {
+    pub fn hear(&mut self, ranks: &mut Ranks, background: &mut Background) -> Result<Heard, Error> {
         for _ in 0..MESSAGE_BUDGET {
             // From anybody else descriptors are not taken: the kernel closes them.
             let received = if self.may_lend {
@@ -230,12 +215,12 @@ impl Session {
                 ToSidecar::Ranks { .. } | ToSidecar::Group(_) if self.has_told_all() => {
                     return Err(Error::Tells);
                 }
-                ToSidecar::Ranks { ranks } => {
-                    let noted = self.note_ranks(&ranks);
+                ToSidecar::Ranks { ranks: listed } => {
+                    let noted = self.note_ranks(&listed);
                     self.answer(ToClient::Noted, noted)?;
                 }
                 ToSidecar::Group(said) => {
-                    let noted = self.note_group(&said);
+                    let noted = self.note_group(ranks, &said);
                     self.answer(ToClient::Noted, noted)?;
                 }
                 ToSidecar::Lend { .. } if !self.may_lend => return Err(Error::Lends),
@@ -279,21 +264,6 @@ impl Session {
             Ok(()) | Err(attach::Error::Closed) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// One of its groups.
-    pub fn lane(&self, group: GroupId) -> Option<&Lane> {
-        self.lanes.get(&group)
-    }
-
-    /// The same, to be changed.
-    pub fn lane_mut(&mut self, group: GroupId) -> Option<&mut Lane> {
-        self.lanes.get_mut(&group)
-    }
-
-    /// The numbers of its groups, the world first.
-    pub fn groups(&self) -> Vec<GroupId> {
-        self.lanes.keys().copied().collect()
     }
 
     /// A segment of results is gone.

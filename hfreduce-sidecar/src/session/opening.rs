@@ -1,22 +1,23 @@
 //! The groups that a process opens.
 
-use collective::machine::{GroupId, WORLD};
+use collective::machine::GroupId;
 use wire::client::NO_SEGMENT;
 use wire::entry::{FailureKind, Outcome, Place};
 
-use super::{Error, Lane, Session, Taken};
+use super::{Error, Ranks, Session, Taken};
 
 impl Session {
-    /// Notes a group that the process opens, or refuses at once what is no group.
+    /// Notes a group of so many ranks that the process opens, or refuses at once what is no group.
     pub(super) fn open(
         &mut self,
+        ranks: &mut Ranks,
         ticket: u64,
-        group: GroupId,
-        count: u32,
-        (replicated, priority): (bool, i8),
+        (group, count): (GroupId, u32),
+        how: (bool, i8),
         place: Place,
     ) -> Result<Option<Taken>, Error> {
-        let refused = if self.lanes.contains_key(&group) {
+        let rank = self.rank();
+        let refused = if ranks.lane(group, rank).is_some() {
             Some(format!("group {group:x} is open already"))
         } else if count == 0 {
             Some("a group of no ranks".to_owned())
@@ -35,7 +36,7 @@ impl Session {
             let bytes = input.block.read(range);
             bytes.map_err(|_in_use| "the list of ranks is being written".to_owned())
         });
-        let ranks: Vec<u32> = match read {
+        let members: Vec<u32> = match read {
             Ok(bytes) => {
                 let words = bytes.as_chunks().0.iter();
                 words.map(|word| u32::from_ne_bytes(*word)).collect()
@@ -45,67 +46,20 @@ impl Session {
                 return Ok(Some(Taken::Nothing));
             }
         };
-        // Whether it is one of them is for the machine to say, to all of them.
-        let rank = ranks.iter().take_while(|rank| **rank < self.standing.rank);
-        let rank = rank.count() as u32;
-        let lane = Lane {
-            opening: Some(ticket),
-            replicated,
-            priority,
-            ..Lane::new(ranks, rank, count)
-        };
-        self.lanes.insert(group, lane);
-        Ok(Some(Taken::Open(group)))
+        let open = ranks.open((group, rank), members, how, ticket);
+        let open = open.map(|open| Taken::Open(group, open));
+        Ok(Some(open.unwrap_or(Taken::Nothing)))
     }
 
-    /// A group that it has opened stands. False when it stood before.
-    pub fn opened(&mut self, group: GroupId, epoch: u32) -> Result<bool, Error> {
-        let lane = self.lanes.get_mut(&group);
-        let ticket = lane.and_then(|lane| {
-            lane.reopens = false;
-            lane.opening.take()
-        });
-        let Some(ticket) = ticket else {
-            return Ok(false);
-        };
+    /// A group that it has opened stands. These are over, and it need not remember them.
+    pub fn opened(&mut self, ticket: u64, over: &[GroupId], epoch: u32) -> Result<(), Error> {
         self.held.insert(ticket, None);
-        self.say_what_is_over()?;
+        self.say_what_is_over(over)?;
         let outcome = Outcome::Done {
             segment: NO_SEGMENT,
             bytes: 0,
             epoch: epoch.into(),
         };
-        self.complete(ticket, outcome)?;
-        Ok(true)
-    }
-
-    /// A group could not be opened, or not again in a new epoch. All that was called in it fails, and is called.
-    pub fn fail_open(
-        &mut self,
-        group: GroupId,
-        kind: FailureKind,
-        text: &str,
-    ) -> Result<(), Error> {
-        let Some(lane) = self.lanes.get_mut(&group) else {
-            return Ok(());
-        };
-        if let Some(ticket) = lane.opening {
-            self.lanes.remove(&group);
-            return self.fail(ticket, kind, text.to_owned());
-        }
-        lane.dead = Some(text.to_owned());
-        for called in std::mem::take(&mut lane.in_flight).into_values() {
-            self.fail(called.ticket, FailureKind::Broken, text.to_owned())?;
-        }
-        Ok(())
-    }
-
-    /// A group is over, if the process has closed it. One that could not be opened again is not: what is called in it fails.
-    pub fn forget_group(&mut self, group: GroupId) {
-        let lane = self.lanes.get(&group);
-        if group != WORLD && lane.is_some_and(|lane| lane.closed.is_some()) {
-            self.lanes.remove(&group);
-            self.over.push(group);
-        }
+        self.complete(ticket, outcome)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use collective::machine::WORLD;
 use wire::attach::Listener;
 use wire::home::Home;
 use wire::segment::Segment;
@@ -41,14 +42,19 @@ fn background() -> Background {
     Background::new("test", Stop::new().unwrap(), Before::default())
 }
 
-fn barrier(ticket: u64) -> Called {
-    Called {
+fn barrier(ticket: u64) -> Kept {
+    Kept {
         ticket,
         call: wire::Call::barrier(),
         since: Instant::now(),
-        refused: None,
         own_bytes: 0,
+        input: Ok(None),
     }
+}
+
+/// One rank, which is the world.
+fn ranks() -> Ranks {
+    Ranks::new(0..1, 1)
 }
 
 #[test]
@@ -77,7 +83,7 @@ fn a_process_that_left_while_it_was_told_something_has_left() {
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
-        session.hear(&mut background()),
+        session.hear(&mut ranks(), &mut background()),
         Ok(Heard::Detached)
     ));
 }
@@ -88,7 +94,7 @@ fn a_process_that_ended_while_it_was_told_something_is_lost() {
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
-        session.hear(&mut background()),
+        session.hear(&mut ranks(), &mut background()),
         Err(Error::Socket(attach::Error::Closed))
     ));
 }
@@ -120,7 +126,10 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
     for bytes in [1 << 19, 1 << 20, 1 << 18] {
         process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
     }
-    assert!(matches!(session.hear(&mut background), Ok(Heard::Nothing)));
+    assert!(matches!(
+        session.hear(&mut ranks(), &mut background),
+        Ok(Heard::Nothing)
+    ));
     assert!(process.receive::<ToClient>().unwrap().is_none());
     drop(allow);
     let mut answers = || answer(&mut session, &process).0;
@@ -141,7 +150,7 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
     let asked = (0..).find_map(|asked| {
         let bytes = if asked == 0 { 1 } else { u64::MAX };
         process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
-        Some((asked, session.hear(&mut background).err()?))
+        Some((asked, session.hear(&mut ranks(), &mut background).err()?))
     });
     let (asked, error) = asked.unwrap();
     assert!(matches!(error, Error::AsksTooMuch), "{error}");
@@ -157,7 +166,7 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
     let mut kept = Vec::new();
     for _ in 0..3 {
         process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
-        session.hear(&mut background).unwrap();
+        session.hear(&mut ranks(), &mut background).unwrap();
         let (lent, mut fds) = answer(&mut session, &process);
         let ToClient::Input { segment, .. } = lent else {
             panic!("{lent:?}");
@@ -166,7 +175,7 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
         let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;
         assert!(blocks() >= bytes, "its pages are there from the start");
         process.send(&ToSidecar::Free { segment }, &[]).unwrap();
-        session.hear(&mut background).unwrap();
+        session.hear(&mut ranks(), &mut background).unwrap();
         let start = Instant::now();
         while blocks() > 0 {
             assert!(start.elapsed().as_secs() < 60, "{} bytes stay", blocks());

@@ -1,10 +1,11 @@
 //! What a process that comes back says of its groups to a sidecar that knows nothing of them. It may say anything, and what
 //! it was told cannot be checked: a lie ends its own attempt.
 
-use collective::machine::{OpId, WORLD};
+use collective::machine::GroupId;
+use collective::session::Remembered;
 use wire::attach::{GROUPS_IN_PACKET, OPERATION_LIMIT, RANKS_LIMIT, ToClient, Told};
 
-use super::{Begin, Error, Lane, Session};
+use super::{Begin, Error, Ranks, Session};
 
 /// A process that has to tell of its groups.
 #[derive(Debug)]
@@ -52,55 +53,34 @@ impl Session {
     }
 
     /// A group of these ranks.
-    pub(super) fn note_group(&mut self, said: &Told) -> Result<(), String> {
-        let ranks = std::mem::take(&mut self.telling.ranks);
-        let group = said.group;
-        if group == WORLD || self.lanes.contains_key(&group) {
+    pub(super) fn note_group(&mut self, ranks: &mut Ranks, said: &Told) -> Result<(), String> {
+        let group = Remembered {
+            group: said.group,
+            ranks: std::mem::take(&mut self.telling.ranks),
+            replicated: said.replicated,
+            priority: said.priority,
+            delivered: said.told,
+            closed: said.closed,
+            failed: said.failed,
+        };
+        if said.told >= OPERATION_LIMIT {
             return Err(format!(
-                "group {group:x} was told of twice, or is that of all ranks"
+                "group {:x} cannot have {} operations that are over",
+                said.group, said.told
             ));
         }
-        let lane = Lane::of_told(ranks, self.standing.rank, said)?;
-        self.lanes.insert(group, lane);
+        let remembered = ranks.remember(self.rank(), group);
+        remembered.map_err(|error| error.to_string())?;
         self.telling.left -= 1;
         Ok(())
     }
 
     /// Tells the process which of its groups it need not remember any more.
-    pub(super) fn say_what_is_over(&mut self) -> Result<(), Error> {
-        for groups in std::mem::take(&mut self.over).chunks(GROUPS_IN_PACKET) {
+    pub(super) fn say_what_is_over(&self, over: &[GroupId]) -> Result<(), Error> {
+        for groups in over.chunks(GROUPS_IN_PACKET) {
             let groups = groups.to_vec();
             self.say(&ToClient::Over { groups }, &[])?;
         }
         Ok(())
-    }
-}
-
-impl Lane {
-    /// A group of these ranks as one of them tells of it.
-    pub(super) fn of_told(ranks: Vec<u32>, own: u32, said: &Told) -> Result<Self, String> {
-        let group = said.group;
-        let Ok(rank) = ranks.binary_search(&own) else {
-            return Err(format!(
-                "group {group:x} was told of without its rank {own}"
-            ));
-        };
-        if said.told >= OPERATION_LIMIT || said.closed && (said.told == 0 || said.failed) {
-            return Err(format!(
-                "group {group:x} cannot have {} operations that are over and be closed: {}",
-                said.told, said.closed
-            ));
-        }
-        let (size, first): (u32, OpId) = (ranks.len() as u32, said.told);
-        let failed = || "the group could not be opened again in an epoch before".to_owned();
-        Ok(Self {
-            replicated: said.replicated,
-            priority: said.priority,
-            told: first,
-            next_op: first,
-            closed: said.closed.then(|| first - 1),
-            dead: said.failed.then(failed),
-            ..Self::new(ranks, rank as u32, size)
-        })
     }
 }

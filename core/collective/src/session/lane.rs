@@ -146,20 +146,17 @@ impl<T> Lane<T> {
     }
 
     /// Whether calls are taken: it is open, and was not closed.
-    #[must_use]
-    pub fn takes_calls(&self) -> bool {
+    pub(super) fn takes_calls(&self) -> bool {
         self.opening.is_none() && self.closed.is_none()
     }
 
     /// Calls that are not taken up.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Whether the first of them waits for the shell's memory.
-    #[must_use]
-    pub fn is_stalled(&self) -> bool {
+    pub(super) fn is_stalled(&self) -> bool {
         self.stalled
     }
 

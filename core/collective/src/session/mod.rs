@@ -18,10 +18,11 @@ mod remembered;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, Range};
 
 pub use epoch::Begun;
 pub use lane::{Called, Lane};
-pub use remembered::{Record, RememberError, Remembered};
+pub use remembered::{Departed, RememberError, Remembered};
 
 use crate::machine::{FIRST_POST, GroupId, Input, Machine, OpId, Reason, WORLD};
 use crate::recovery::Report;
@@ -109,7 +110,7 @@ impl<T> Session<T> {
 impl<T> Sessions<T> {
     /// Of these ranks among all, none of which has attached.
     #[must_use]
-    pub fn new(ranks: std::ops::Range<u32>, world: u32) -> Self {
+    pub fn new(ranks: Range<u32>, world: u32) -> Self {
         let first = ranks.start;
         let each = (0..ranks.len()).map(|rank| Session::new(first, world, rank, 0));
         Self {
@@ -193,7 +194,7 @@ impl<T> Sessions<T> {
     }
 
     /// A rank has left before the node lost its memory. One that cannot be true is expected to come back.
-    pub fn restore(&mut self, rank: usize, record: Record) -> Result<(), RememberError> {
+    pub fn restore(&mut self, rank: usize, record: Departed) -> Result<(), RememberError> {
         self.attach(rank, Some(record.delivered));
         let mut groups = record.groups.into_iter();
         let restored = groups.try_for_each(|group| self.remember(rank, group));
@@ -208,7 +209,7 @@ impl<T> Sessions<T> {
 
     /// A rank leaves in good order. One that has called leaves its calls here, and the machine learns of it when it has them
     /// all; the record is for the case that the node loses its memory. One that has called nothing may attach again.
-    pub fn detach(&mut self, rank: usize) -> Option<(Record, Option<Input>)> {
+    pub fn detach(&mut self, rank: usize) -> Option<(Departed, Option<Input>)> {
         let session = self.each.get_mut(rank)?;
         if !session.has_called() {
             self.reset(rank, Presence::Absent);
@@ -224,7 +225,7 @@ impl<T> Sessions<T> {
             .map(|(group, lane)| lane.remember(*group))
             .partition(|one| one.group == WORLD);
         let delivered = world.first().map_or(0, |world| world.delivered);
-        Some((Record { delivered, groups }, self.left(rank)))
+        Some((Departed { delivered, groups }, self.left(rank)))
     }
 
     /// A rank is gone, and what it called with it.
@@ -258,13 +259,22 @@ impl<T> Sessions<T> {
         self.each.get_mut(rank)?.lanes.get_mut(&group)
     }
 
-    /// A rank in all of its groups, the world first.
-    pub fn lanes(&self, rank: usize) -> impl Iterator<Item = (GroupId, &Lane<T>)> {
-        let lanes = self.each.get(rank).map(|session| session.lanes.iter());
-        lanes
-            .into_iter()
-            .flatten()
-            .map(|(group, lane)| (*group, lane))
+    fn lanes(&self, rank: usize) -> impl Iterator<Item = (GroupId, &Lane<T>)> {
+        let lanes = self.each.get(rank).map(|session| &session.lanes);
+        let lanes = lanes.into_iter().flatten();
+        lanes.map(|(group, lane)| (*group, lane))
+    }
+
+    /// How many calls of a rank are not taken up.
+    #[must_use]
+    pub fn waiting(&self, rank: usize) -> usize {
+        self.lanes(rank).map(|(_, lane)| lane.waiting()).sum()
+    }
+
+    /// Whether a call of a rank waits for the shell's memory.
+    #[must_use]
+    pub fn is_stalled(&self, rank: usize) -> bool {
+        self.lanes(rank).any(|(_, lane)| lane.is_stalled())
     }
 
     /// A rank opens a group, which it has not open, with these ranks; `ticket` is the shell's number for it.
@@ -299,16 +309,17 @@ impl<T> Sessions<T> {
         self.over.is_some() || machine.is_over()
     }
 
-    /// The next call of a rank that may be taken up, in its groups from this one on: the shell provides memory, then
+    /// The next call of a rank that may be taken up, in its groups behind this one: the shell provides memory, then
     /// accepts it. A call without memory waits, and all behind it in its group.
     #[must_use]
     pub fn next(
         &self,
         machine: &Machine,
         rank: usize,
-        from: GroupId,
+        behind: Option<GroupId>,
     ) -> Option<(GroupId, OpId, &Called<T>)> {
-        let mut lanes = self.each.get(rank)?.lanes.range(from..);
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut lanes = self.each.get(rank)?.lanes.range((from, Bound::Unbounded));
         lanes.find_map(|(&group, lane)| {
             let (called, next_op) = lane.next()?;
             let is_post = called.call.kind.is_between_two();

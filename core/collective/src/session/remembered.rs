@@ -25,7 +25,7 @@ pub struct Remembered {
 
 /// A rank that has called and left. It asks for nothing any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct Departed {
     /// The first operation of the world that it has not called.
     pub delivered: OpId,
     /// Its other groups.
@@ -42,7 +42,7 @@ pub enum RememberError {
     #[error("the ranks of group {0:x} do not ascend, or are no ranks of the attempt")]
     Ranks(GroupId),
     /// The rank is none of them.
-    #[error("group {group:x} lacks rank {rank}, which remembers it")]
+    #[error("group {group:x} is named without its rank {rank}")]
     Own {
         /// The group.
         group: GroupId,
@@ -50,7 +50,7 @@ pub enum RememberError {
         rank: u32,
     },
     /// Closed by nothing, or both closed and failed, or farther than there are operations.
-    #[error("group {group:x} cannot be {delivered} operations far in this state")]
+    #[error("group {group:x} cannot have {delivered} operations that are over in its state")]
     State {
         /// The group.
         group: GroupId,

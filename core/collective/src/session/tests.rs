@@ -83,7 +83,7 @@ fn calls_are_taken_up_in_their_order_and_called_again_until_they_end() {
         assert!(sessions.call(WORLD, 0, called(Call::barrier(), kept)));
     }
     for (op, kept) in ['a', 'b'].into_iter().enumerate() {
-        let (group, next, _) = sessions.next(&machine, 0, WORLD).unwrap();
+        let (group, next, _) = sessions.next(&machine, 0, None).unwrap();
         assert_eq!((group, next), (WORLD, op as OpId));
         let (accepted, input) = sessions.accept(WORLD, 0, None).unwrap();
         assert_eq!((accepted.kept, input), (kept, Ok(barrier(WORLD, 0))));
@@ -106,7 +106,7 @@ fn a_call_in_a_group_that_is_opened_again_waits_for_those_before_it() {
     let again = sessions.go_on();
     assert!(matches!(again[..], [Input::Open { .. }]), "{again:?}");
     machine.handle(Duration::ZERO, again[0].clone(), &mut Vec::new());
-    assert!(sessions.next(&machine, 0, WORLD).is_none());
+    assert!(sessions.next(&machine, 0, None).is_none());
     let answer = sessions.opened(GROUP, 0);
     assert_eq!((answer.ticket, answer.inputs.len()), (None, 2));
 }
@@ -122,10 +122,10 @@ fn a_call_without_memory_keeps_those_behind_it_in_its_group_only() {
     sessions.opened(GROUP, 0);
     sessions.call(WORLD, 0, called(Call::barrier(), 'w'));
     assert!(sessions.stall(WORLD, 0) && !sessions.stall(WORLD, 0));
-    assert!(sessions.lane(WORLD, 0).unwrap().is_stalled());
-    assert!(sessions.next(&machine, 0, WORLD + 1).is_none());
+    assert!(sessions.is_stalled(0) && sessions.waiting(0) == 1);
+    assert!(sessions.next(&machine, 0, Some(WORLD)).is_none());
     sessions.accept(WORLD, 0, None).unwrap().1.unwrap();
-    assert!(!sessions.lane(WORLD, 0).unwrap().is_stalled());
+    assert!(!sessions.is_stalled(0) && sessions.waiting(0) == 0);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn what_is_called_in_a_group_that_has_failed_fails() {
     let failed = sessions.fail(GROUP, 0, "lost").failed;
     assert_eq!(failed.len(), 2);
     sessions.call(GROUP, 0, called(Call::barrier(), 'x'));
-    assert!(sessions.next(&machine, 0, WORLD).is_some());
+    assert!(sessions.next(&machine, 0, None).is_some());
     let (_, input) = sessions.accept(GROUP, 0, None).unwrap();
     assert_eq!(input, Err("lost".to_owned()));
     sessions.end(GROUP, 2, 0, false).unwrap();
@@ -150,7 +150,7 @@ fn after_the_end_of_everything_each_call_fails_for_the_same_reason() {
     let failed: usize = answers.iter().map(|(_, answer)| answer.failed.len()).sum();
     assert_eq!(failed, 2);
     sessions.call(WORLD, 0, called(Call::barrier(), 'x'));
-    assert!(sessions.next(&machine, 0, WORLD).is_some());
+    assert!(sessions.next(&machine, 0, None).is_some());
     let (_, input) = sessions.accept(WORLD, 0, None).unwrap();
     assert_eq!(input, Err("out".to_owned()));
 }
