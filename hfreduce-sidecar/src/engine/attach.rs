@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use collective::machine::{GroupId, Input, OpId};
 use collective::session::Presence;
-use rustix::event::epoll;
 use tracing::{debug, info, warn};
 use wire::attach::{self, Channel, Standing, ToClient, ToSidecar};
 
@@ -27,14 +26,14 @@ impl Engine {
             Ok(Some(channel)) => {
                 let visitor = self.next_visitor;
                 self.next_visitor = (visitor + 1) & !KIND;
-                if self.watch(&channel, VISITOR | visitor).is_ok() {
+                if self.park.watch(&channel, VISITOR | visitor).is_ok() {
                     self.visitors.insert(visitor, channel);
                 }
             }
             Err(error) => {
                 // Whoever knocks would wake the engine for nothing, without end.
                 warn!(%error, "failed to accept a local process, which has to wait");
-                epoll::delete(self.park.poll(), &self.listener).ok();
+                self.park.forget(&self.listener);
                 self.shut_until = Some(self.now() + ACCEPT_PAUSE);
             }
         }
@@ -43,7 +42,7 @@ impl Engine {
     /// Lets processes in again, some time after one could not be.
     pub(super) fn reopen(&mut self) {
         if self.shut_until.is_some_and(|until| self.now() >= until)
-            && self.watch(&self.listener, LISTENER).is_ok()
+            && self.park.watch(&self.listener, LISTENER).is_ok()
         {
             self.shut_until = None;
         }
@@ -65,7 +64,7 @@ impl Engine {
         let Some(channel) = self.visitors.remove(&visitor) else {
             return;
         };
-        epoll::delete(self.park.poll(), &channel).ok();
+        self.park.forget(&channel);
         let reason = match message {
             ToSidecar::Attach {
                 version,
@@ -164,8 +163,9 @@ impl Engine {
             }
         };
         let watched = self
+            .park
             .watch(session.channel(), CLIENT | rank as u64)
-            .and_then(|()| self.watch(&session.bell, CLIENT_BELL | rank as u64));
+            .and_then(|()| self.park.watch(&session.bell, CLIENT_BELL | rank as u64));
         if let Err(error) = watched {
             warn!(%error, rank, "failed to poll a local process");
             return;
@@ -220,7 +220,7 @@ impl Engine {
             && !session.bell.clear()
         {
             // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
-            epoll::delete(self.park.poll(), &session.bell).ok();
+            self.park.forget(&session.bell);
         }
     }
 
@@ -241,8 +241,8 @@ impl Engine {
         // A model's worth of it takes long to unmap.
         self.inputs.drop_there(session.take_inputs());
         // Dropping does not remove them: the client holds the same open files.
-        epoll::delete(self.park.poll(), session.channel()).ok();
-        epoll::delete(self.park.poll(), &session.bell).ok();
+        self.park.forget(session.channel());
+        self.park.forget(&session.bell);
         let held: Vec<(GroupId, OpId)> = session.holds().collect();
         for op in held {
             self.let_go(op);

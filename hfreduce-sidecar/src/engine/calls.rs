@@ -56,7 +56,8 @@ impl Engine {
             }
         }
         let mut stalled = None;
-        while let Some((group, op, called)) = self.ranks.next(&self.machine, rank, stalled) {
+        while let Some((group, op, called)) = self.ranks.next(self.driver.machine(), rank, stalled)
+        {
             let size = self.ranks.lane(group, rank).map_or(0, Lane::size);
             let (call, own_bytes) = (called.call, called.kept.own_bytes);
             let refused = match refusal(called, size) {

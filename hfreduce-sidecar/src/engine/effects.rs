@@ -6,7 +6,6 @@ use collective::machine::{
 };
 use collective::numerics::Arithmetic;
 use collective::session::{Called, Lane};
-use rustix::event::epoll;
 use tracing::{error, info, warn};
 use wire::block::Reading;
 use wire::entry::FailureKind;
@@ -14,7 +13,8 @@ use wire::frame::Header;
 use wire::rendezvous::SuspectReason;
 use wire::transport::{self as link, Outgoing, Place, Received};
 
-use super::{Engine, LINK};
+use super::Engine;
+use super::links::Flushed;
 use crate::codec;
 use crate::memory::OutOfBounds;
 use crate::rendezvous::Report;
@@ -28,10 +28,7 @@ const READ_BUDGET: usize = 32;
 impl Engine {
     /// A link's socket has something to say.
     pub(super) fn wake_link(&mut self, peer: usize) {
-        let Some(link) = self.links.get_mut(&peer) else {
-            return;
-        };
-        match link.wake() {
+        match self.links.wake(peer) {
             Ok(()) => {
                 self.read_link(peer);
             }
@@ -41,13 +38,10 @@ impl Engine {
 
     /// Looks at the links whose sockets do not tell when something has come. Says whether it had.
     pub(super) fn look_at_links(&mut self) -> bool {
-        let mut busy = false;
-        let mut next = self.links.first_key_value();
-        while let Some((&peer, link)) = next {
-            if link.is_polled() || link.has_more() {
-                busy |= self.read_link(peer);
-            }
-            next = self.links.range(peer + 1..).next();
+        let (mut busy, mut next) = (false, 0);
+        while let Some(peer) = self.links.polled_from(next) {
+            busy |= self.read_link(peer);
+            next = peer + 1;
         }
         busy
     }
@@ -56,15 +50,7 @@ impl Engine {
     fn read_link(&mut self, peer: usize) -> bool {
         let mut any = false;
         for _ in 0..READ_BUDGET {
-            let Self {
-                machine,
-                memory,
-                links,
-                ..
-            } = self;
-            let Some(link) = links.get_mut(&peer) else {
-                return any;
-            };
+            let (machine, memory) = (self.driver.machine(), &self.memory);
             let mut place = |header: &Header| {
                 let (fence, frame) = codec::frame_from_wire(header).map_err(|e| e.to_string())?;
                 match machine.place(peer, fence, &frame) {
@@ -75,7 +61,7 @@ impl Engine {
                     }
                 }
             };
-            match link.receive(&mut place) {
+            match self.links.receive(peer, &mut place) {
                 Ok(Received::Nothing) => break,
                 Ok(Received::Part) => {
                     any = true;
@@ -111,7 +97,7 @@ impl Engine {
             && let Frame::Up {
                 group, tree, slot, ..
             } = frame
-            && let Placement::Into(_) = self.machine.place(peer, fence, &frame)
+            && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
         {
             self.memory.borrow((group, peer, tree), slot, lent);
         }
@@ -123,76 +109,36 @@ impl Engine {
     /// Part of a frame has come.
     fn hear_part(&mut self, peer: usize) {
         let now = self.now();
-        self.machine.on_alive(now, peer, &mut self.scratch);
-        self.take_up_effects(now);
+        self.driver
+            .on_alive(now, peer, &self.members, &mut self.journal);
     }
 
     fn flush(&mut self, peer: usize) {
-        let Some(link) = self.links.get_mut(&peer) else {
-            return;
-        };
-        let was_blocked = link.is_blocked();
-        let mut left = Vec::new();
-        let flushed = link.flush(&mut left);
-        let blocked = link.is_blocked();
-        if blocked != was_blocked {
-            let flags = if blocked {
-                epoll::EventFlags::IN | epoll::EventFlags::OUT
-            } else {
-                epoll::EventFlags::IN
-            };
-            let data = epoll::EventData::new_u64(LINK | peer as u64);
-            epoll::modify(self.park.poll(), link.socket(), data, flags).ok();
-        }
+        let Flushed { left, error } = self.links.flush(peer, &self.park);
         self.done(left);
-        if let Err(error) = flushed {
+        if let Some(error) = error {
             self.stop_sending(peer, &error);
         }
     }
 
-    /// Nothing can be sent over a link any more. It is lost when all that came over it has been read: a peer
-    /// that is gone has often said why before.
     fn stop_sending(&mut self, peer: usize, error: &link::Error) {
-        info!(node = self.rank_of(peer), name = self.name(peer), %error, "link takes nothing more");
-        let mut left = Vec::new();
-        if let Some(link) = self.links.get_mut(&peer) {
-            link.abandon(&mut left);
-        }
+        let left = self.links.stop_sending(peer, error, &self.members);
         self.done(left);
     }
 
-    /// Closes a link for good, whatever is still to be said over it.
     pub(super) fn drop_link(&mut self, peer: usize) {
-        if let Some(mut link) = self.links.remove(&peer) {
-            epoll::delete(self.park.poll(), link.socket()).ok();
-            let mut left = Vec::new();
-            link.abandon(&mut left);
-            self.metrics.peers.set(self.links.len() as i64);
-            let (rank, name) = (self.rank_of(peer), self.name(peer));
-            self.metrics.link(rank, name, link.name(), false);
-            self.done(left);
-        }
+        let left = self
+            .links
+            .close(peer, &self.park, &self.members, &self.metrics);
+        self.done(left);
     }
 
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
-        if self.links.contains_key(&peer) {
-            let (node, name) = (self.rank_of(peer), self.name(peer));
-            if let link::Error::Damaged { .. } = error {
-                self.metrics.damaged.inc();
-                warn!(node, name, %error, "link ended");
-            } else {
-                info!(node, name, %error, "link ended");
-            }
+        if self.links.has(peer) {
+            self.links
+                .note_lost(peer, error, &self.members, &self.metrics);
             self.drop_link(peer);
             self.handle(Input::PeerLost { peer });
-        }
-    }
-
-    pub(super) fn count_traffic(&mut self) {
-        for link in self.links.values_mut() {
-            let (sent, received) = link.take_traffic();
-            self.metrics.sent_bytes.inc_by(sent);
-            self.metrics.received_bytes.inc_by(received);
         }
     }
 
@@ -207,11 +153,10 @@ impl Engine {
     pub(super) fn carry_out(&mut self) -> bool {
         let mut any = false;
         for _ in 0..EFFECT_BUDGET {
-            let Some(effect) = self.next_effect() else {
+            let Some((effect, yields)) = self.next_effect() else {
                 break;
             };
             any = true;
-            let yields = self.agenda.yields(&effect);
             if let Err(error) = self.effect(effect) {
                 // A bug of ours: nobody may be given bytes that are not the result.
                 error!(%error, "the machine named memory that is not there; ending the epoch");
@@ -226,16 +171,16 @@ impl Engine {
     }
 
     /// What others wait for has left before this node computes.
-    fn next_effect(&mut self) -> Option<Effect> {
-        if self.agenda.has_said_all() {
+    fn next_effect(&mut self) -> Option<(Effect, bool)> {
+        if self.driver.has_said_all() {
             self.flush_pushed();
         }
-        self.agenda.pop()
+        self.driver.next()
     }
 
     /// Sends what was queued: frames that follow each other leave together.
     fn flush_pushed(&mut self) {
-        while let Some(peer) = self.pushed.pop() {
+        while let Some(peer) = self.links.next_pushed() {
             self.flush(peer);
         }
     }
@@ -292,9 +237,9 @@ impl Engine {
             } => self.opened(group, rank, outcome),
             Effect::Closed { group } => self.forget_group(group),
             Effect::Suspect { peer, silent } => {
-                let name = self.name(peer).to_owned();
+                let name = self.members.name(peer).to_owned();
                 self.metrics.suspects.inc();
-                let rank = self.rank_of(peer);
+                let rank = self.members.rank_of(peer);
                 self.metrics.suspect(rank, &name, true);
                 warn!(
                     node = rank,
@@ -309,13 +254,13 @@ impl Engine {
                 );
             }
             Effect::Recovered { peer } => {
-                let rank = self.rank_of(peer);
+                let rank = self.members.rank_of(peer);
                 info!(
                     node = rank,
-                    name = self.name(peer),
+                    name = self.members.name(peer),
                     "a suspect was heard again"
                 );
-                self.metrics.suspect(rank, self.name(peer), false);
+                self.metrics.suspect(rank, self.members.name(peer), false);
                 self.reporter.send(Report::Recovered { node: rank as u32 });
             }
             Effect::Late { group, op, ranks } => {
@@ -367,7 +312,7 @@ impl Engine {
         if let Frame::Credit { group, tree, slot } = *frame {
             self.memory.let_go((group, peer, tree), slot);
         }
-        let header = codec::frame_to_wire(self.config.fence, frame);
+        let header = codec::frame_to_wire(self.driver.config().fence, frame);
         let token = payload.map(|(ticket, _)| ticket.0);
         let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
             let bytes = self.memory.read(&region)?;
@@ -375,19 +320,14 @@ impl Engine {
             Ok(Outgoing { token, bytes })
         };
         let payload = payload.map(lend).transpose()?;
-        let link = self.links.get_mut(&peer).filter(|link| link.can_send());
-        match link.map(|link| link.push(&header, payload)) {
-            Some(Ok(())) => {
-                if !self.pushed.contains(&peer) {
-                    self.pushed.push(peer);
-                }
-            }
-            Some(Err(error)) => {
+        match self.links.push(peer, &header, payload) {
+            Ok(true) => {}
+            // The peer is gone: what was meant for it has left.
+            Ok(false) => self.done(token.into_iter().collect()),
+            Err(error) => {
                 self.stop_sending(peer, &error);
                 self.done(token.into_iter().collect());
             }
-            // The peer is gone: what was meant for it has left.
-            None => self.done(token.into_iter().collect()),
         }
         Ok(())
     }
@@ -402,7 +342,7 @@ impl Engine {
             Ok(epoch) => Ok(epoch),
             Err(cause) => Err((
                 cause,
-                self.text(&cause) + &self.lost_for((group, rank), &cause),
+                self.members.text(&cause) + &self.lost_for((group, rank), &cause),
             )),
         };
         let called = self.ranks.end(group, op, rank, outcome.is_ok());
@@ -440,7 +380,7 @@ impl Engine {
     }
 
     fn broken(&mut self, broken: Broken) {
-        let detail = self.text(&Cause::Broken(broken));
+        let detail = self.members.text(&Cause::Broken(broken));
         error!(cause = detail, "the epoch is over");
         self.record_flight();
         let reason = match broken {
@@ -453,13 +393,16 @@ impl Engine {
             | Broken::Protocol { .. }
             | Broken::Revoked => return,
         };
-        if let Some(node) = broken.node().filter(|node| *node != self.config.node) {
+        if let Some(node) = broken
+            .node()
+            .filter(|node| *node != self.driver.config().node)
+        {
             self.suspect(node, reason, detail);
         }
     }
 
     fn suspect(&self, node: usize, reason: SuspectReason, detail: String) {
-        let node = self.rank_of(node) as u32;
+        let node = self.members.rank_of(node) as u32;
         self.reporter.send(Report::Suspect {
             node,
             reason,

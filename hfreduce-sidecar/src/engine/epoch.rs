@@ -1,7 +1,7 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, GroupId, Input, Machine, RELAY, WORLD};
+use collective::machine::{Config, GroupId, Input, RELAY, WORLD};
 use collective::recovery::{Held, Report, Resume};
 use collective::session::Begun;
 use std::collections::BTreeMap;
@@ -11,6 +11,8 @@ use wire::attach::Members;
 use wire::entry::FailureKind;
 use wire::transport::Transport;
 
+use super::driver::Driver;
+use super::links::Links;
 use super::{Engine, Error};
 use crate::link::Linker;
 use crate::memory::Sizes;
@@ -69,17 +71,12 @@ pub(super) struct Stopping {
 }
 
 /// The edges of a group as memory.
-pub(super) fn sizes(
-    machine: &Machine,
-    group: GroupId,
-    config: &Config,
-    links: &BTreeMap<usize, Box<dyn Transport>>,
-) -> Sizes {
-    let lends = |peer: &usize| links.get(peer).is_some_and(|link| link.lends());
+pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
+    let (machine, config) = (driver.machine(), driver.config());
     let (borrows, receives) = machine
         .receives(group)
         .into_iter()
-        .partition(|(peer, tree)| *tree != RELAY && lends(peer));
+        .partition(|(peer, tree)| *tree != RELAY && links.lends(*peer));
     Sizes {
         receives,
         borrows,
@@ -122,11 +119,11 @@ impl Engine {
             return;
         }
         // Nothing of this epoch is read or written from here on.
-        for peer in self.links.keys().copied().collect::<Vec<_>>() {
+        for peer in self.links.peers() {
             self.drop_link(peer);
         }
         while self.carry_out() {}
-        if !self.machine.is_idle() {
+        if !self.driver.machine().is_idle() {
             return; // A bug of ours: nobody may be given bytes that are still written.
         }
         let stopped = self.stopping.as_ref();
@@ -134,7 +131,7 @@ impl Engine {
             return; // What its processes say is what this node reports.
         };
         self.stopping = None;
-        let epoch = self.config.fence.epoch;
+        let epoch = self.driver.config().fence.epoch;
         info!(epoch, ?report, "stopped; waiting for the next epoch");
         self.notices.send(Notice::Stopped { epoch, report }).ok();
     }
@@ -151,8 +148,8 @@ impl Engine {
         let Some(session) = self.sessions.get(&rank) else {
             return;
         };
-        let epoch = self.config.fence.epoch.into();
-        let members = Members::new(epoch, &self.members, self.standing.local_world);
+        let epoch = self.driver.config().fence.epoch.into();
+        let members = Members::new(epoch, self.members.ranks(), self.standing.local_world);
         if let Err(error) = session.tell_members(members) {
             self.lose_session(rank, &error);
         }
@@ -190,18 +187,14 @@ impl Engine {
                 served.map(move |served| (group, served.held))
             })
             .collect();
-        self.machine = match starts {
-            Some(starts) => Machine::resume(config.clone(), starts, now),
-            None => Machine::new(config.clone(), now),
-        };
+        self.driver.enter(config, starts, now);
+        self.links = Links::new(links, linker);
         self.memory
-            .set_edges(&sizes(&self.machine, WORLD, &config, &links))?;
-        (self.links, self.linker) = (links, linker);
-        self.members = members;
-        self.config = config;
+            .set_edges(&sizes(&self.driver, WORLD, &self.links))?;
         let now = self.now();
-        self.journal
-            .enter(now, self.config.fence.epoch, &self.members);
+        let epoch = self.driver.config().fence.epoch;
+        self.journal.enter(now, epoch, &members);
+        self.members.enter(members);
         self.waits.forget();
         if has_lost_memory {
             self.choose_bed()?;

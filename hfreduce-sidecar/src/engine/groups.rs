@@ -1,17 +1,12 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
-use std::fmt::Write as _;
-
 use collective::machine::{Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict};
 use collective::session::Answer;
 use tracing::{debug, error, info};
 use wire::entry::FailureKind;
 
-use super::{Engine, LINK, epoch};
+use super::{Engine, epoch};
 use crate::session::Kept;
-
-/// Lost ranks that an error names.
-const MOST_NAMED: usize = 8;
 
 impl Engine {
     /// A process opens a group.
@@ -28,7 +23,7 @@ impl Engine {
             if let Input::Open { group, rank, .. } = input
                 && let Some(lane) = self.ranks.lane(group, rank)
             {
-                self.agenda.prefer(group, lane.priority());
+                self.driver.prefer(group, lane.priority());
             }
             self.handle(input);
         }
@@ -38,7 +33,7 @@ impl Engine {
     pub(super) fn opened(&mut self, group: GroupId, rank: usize, outcome: Result<(), OpenError>) {
         let kind = match outcome {
             Ok(()) => {
-                let epoch = self.config.fence.epoch;
+                let epoch = self.driver.config().fence.epoch;
                 let answer = self.ranks.opened(group, rank);
                 if let Some(ticket) = answer.ticket
                     && let Some(session) = self.sessions.get_mut(&rank)
@@ -57,7 +52,7 @@ impl Engine {
             Err(OpenError::Broken(_)) => FailureKind::Broken,
         };
         let text = match outcome {
-            Err(OpenError::Broken(broken)) => self.text(&broken.into()),
+            Err(OpenError::Broken(broken)) => self.members.text(&broken.into()),
             Err(OpenError::Dispute(dispute)) => dispute.to_string(),
             Ok(()) => return,
         };
@@ -98,7 +93,7 @@ impl Engine {
 
     /// A group needs its slots.
     pub(super) fn begin_group(&mut self, group: GroupId) {
-        let mut sizes = epoch::sizes(&self.machine, group, &self.config, &self.links);
+        let mut sizes = epoch::sizes(&self.driver, group, &self.links);
         // Links that lend may come later; until then nothing is written to these.
         sizes.receives.append(&mut sizes.borrows);
         if let Err(error) = self.memory.add_edges(group, &sizes) {
@@ -110,7 +105,7 @@ impl Engine {
     /// A group is over here, or never was.
     pub(super) fn forget_group(&mut self, group: GroupId) {
         self.memory.forget_group(group);
-        self.agenda.forget(group);
+        self.driver.forget_group(group);
         self.ranks.forget_group(group);
     }
 
@@ -139,55 +134,31 @@ impl Engine {
             return String::new();
         };
         let each = self.standing.local_world.max(1);
-        let ranks = lane.ranks().iter().copied();
-        let is_lost = |rank: &u32| self.members.binary_search(&(rank / each)).is_err();
-        let lost: Vec<u32> = ranks.filter(is_lost).collect();
-        let mut text = String::new();
-        for (place, rank) in lost.iter().take(MOST_NAMED).enumerate() {
-            let node = rank / each;
-            let before = if place == 0 { "; lost:" } else { "," };
-            let _ = write!(text, "{before} rank {rank} on node {node}");
-            if let Some(name) = self.names.get(node as usize).filter(|one| !one.is_empty()) {
-                let _ = write!(text, " ({name})");
-            }
-        }
-        if lost.len() > MOST_NAMED {
-            let _ = write!(text, " and {} more", lost.len() - MOST_NAMED);
-        }
-        text
+        self.members.lost(lane.ranks(), each)
     }
 
     /// A group needs a link to a member.
     pub(super) fn connect(&mut self, peer: usize) {
-        let rank = self.rank_of(peer);
-        info!(node = rank, name = self.name(peer), "linking for a group");
-        if let Some(linker) = &self.linker {
-            linker.connect(rank);
-        }
+        let rank = self.members.rank_of(peer);
+        info!(
+            node = rank,
+            name = self.members.name(peer),
+            "linking for a group"
+        );
+        self.links.connect(rank);
     }
 
     /// Takes the links that stand since.
     pub(super) fn take_links(&mut self) {
-        let Some(linker) = &self.linker else {
-            return;
-        };
-        let arrived: Vec<_> = linker.arrived().collect();
-        for (rank, link) in arrived {
-            let Ok(peer) = self.members.binary_search(&(rank as u32)) else {
-                continue;
-            };
-            if self.links.contains_key(&peer) || self.stopping.is_some() {
-                continue; // Who connects again has nothing to say that the first did not.
-            }
-            if let Err(error) = self.watch(&link.socket(), LINK | peer as u64) {
-                error!(%error, node = rank, "failed to poll a link");
+        let ends = self.stopping.is_some();
+        let (park, members) = (&self.park, &self.members);
+        for (peer, watched) in self.links.take_arrived(ends, park, members, &self.metrics) {
+            if let Err(error) = watched {
+                error!(%error, node = self.members.rank_of(peer), "failed to poll a link");
                 self.handle(Input::PeerLost { peer });
-                continue;
+            } else {
+                self.handle(Input::Linked { peer });
             }
-            info!(node = rank, transport = link.name(), "linked for a group");
-            self.links.insert(peer, link);
-            self.metrics.peers.set(self.links.len() as i64);
-            self.handle(Input::Linked { peer });
         }
     }
 }

@@ -4,10 +4,13 @@
 
 mod attach;
 mod calls;
+mod driver;
 mod effects;
 mod epoch;
 mod groups;
 mod journal;
+mod links;
+mod members;
 mod ops;
 mod park;
 mod rest;
@@ -17,24 +20,19 @@ mod tests;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::agenda::Agenda;
-use collective::machine::{Cause, Config, Effect, GroupId, Input, Machine, OpId, WORLD};
-use rustix::event::epoll;
+use collective::machine::{GroupId, Input, OpId, WORLD};
 use tracing::warn;
 use wire::attach::{Channel, Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
 use wire::spin::Spin;
-use wire::transport::Transport;
 
 use crate::background::{Background, Before};
 use crate::inspect::Snapshots;
-use crate::link::Linker;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::numa::Places;
@@ -42,9 +40,12 @@ use crate::rendezvous::Reporter;
 use crate::session::{Ranks, Session};
 use crate::stop::Stop;
 use crate::welcomed::{Found, Welcomed};
+use driver::Driver;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
+use links::Links;
+use members::Members;
 use park::Park;
 use waits::Waits;
 
@@ -119,24 +120,20 @@ struct Use {
 /// The data path of a node.
 #[derive(Debug)]
 pub struct Engine {
-    machine: Machine,
-    config: Config,
-    /// The rank in the attempt of each member of the epoch.
-    members: Vec<u32>,
+    driver: Driver,
+    members: Members,
+    links: Links,
     welcomed: Option<Welcomed>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
     standing: Standing,
-    names: Vec<String>,
     memory: Memory,
     /// Where memory for results is made, and that for inputs: who trains does not wait for who begins.
     results: Background,
     inputs: Background,
     /// Whether calls are taken up that cannot wait for memory.
     hurries: bool,
-    links: BTreeMap<usize, Box<dyn Transport>>,
-    linker: Option<Linker>,
     listener: Listener,
     /// Until when nobody new is heard.
     shut_until: Option<Duration>,
@@ -148,10 +145,6 @@ pub struct Engine {
     /// What was lent to processes that left each of them free, and may have kept it.
     kept_bytes: Vec<usize>,
     uses: BTreeMap<(GroupId, OpId), Use>,
-    agenda: Agenda,
-    scratch: Vec<Effect>,
-    /// Neighbours whose links have something to send.
-    pushed: Vec<usize>,
     limit_bytes: usize,
     places: Places,
     park: Park,
@@ -204,9 +197,10 @@ impl Engine {
         if config.chunk_bytes > PAYLOAD_LIMIT_BYTES {
             return Err(Error::Chunk(config.chunk_bytes));
         }
-        let machine = Machine::new(config.clone(), Duration::ZERO);
+        let driver = Driver::new(config.clone(), Duration::ZERO);
+        let (members, links) = (Members::new(members, names), Links::new(links, linker));
         let mut memory = Memory::new(limit_bytes, places.results.clone());
-        memory.set_edges(&epoch::sizes(&machine, WORLD, &config, &links))?;
+        memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
         let local = config.layout.local(config.node);
         let standing = Standing {
             attempt: config.fence.attempt,
@@ -230,20 +224,18 @@ impl Engine {
         }
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
         let mut engine = Self {
-            machine,
+            driver,
             members,
+            links,
             welcomed,
             commands,
             notices,
             stopping: None,
             standing,
-            names,
             memory,
             results: Background::new("results", stop.clone(), before_memory.clone()),
             inputs: Background::new("inputs", stop.clone(), before_memory),
             hurries: false,
-            links,
-            linker,
             listener,
             shut_until: None,
             visitors: BTreeMap::new(),
@@ -252,9 +244,6 @@ impl Engine {
             ranks,
             kept_bytes: vec![0; local],
             uses: BTreeMap::new(),
-            agenda: Agenda::default(),
-            scratch: Vec::new(),
-            pushed: Vec::new(),
             limit_bytes,
             places,
             park: Park::new().map_err(Error::Poll)?,
@@ -269,10 +258,15 @@ impl Engine {
             recorded: None,
             journal: Journal::default(),
             waits: Waits::default(),
-            config,
         };
-        engine.watch(&engine.listener, LISTENER).map_err(failed)?;
-        engine.watch(engine.stop.bell(), BELL).map_err(failed)?;
+        engine
+            .park
+            .watch(&engine.listener, LISTENER)
+            .map_err(failed)?;
+        engine
+            .park
+            .watch(engine.stop.bell(), BELL)
+            .map_err(failed)?;
         if !engine.ranks.has_lost_memory() {
             engine.choose_bed()?;
         }
@@ -308,10 +302,10 @@ impl Engine {
                 self.dispatch(event.data.u64());
             }
             self.park.looked();
-            if self.now() >= self.machine.wake_at() {
+            if self.now() >= self.driver.machine().wake_at() {
                 self.handle(Input::Tick);
-                self.count_traffic();
-                self.linker.iter().for_each(Linker::forget_gone);
+                self.links.count_traffic(&self.metrics);
+                self.links.forget_gone();
             }
         }
     }
@@ -320,38 +314,15 @@ impl Engine {
         self.start.elapsed()
     }
 
-    fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(self.park.poll(), source, data, epoll::EventFlags::IN)
-    }
-
     /// The links of an epoch stand.
     fn watch_links(&self) -> rustix::io::Result<()> {
-        for (peer, link) in &self.links {
-            self.watch(&link.socket(), LINK | *peer as u64)?;
-            let (rank, name) = (self.rank_of(*peer), self.name(*peer));
-            self.metrics.suspect(rank, name, false);
-            self.metrics.link(rank, name, link.name(), true);
-        }
-        self.metrics.peers.set(self.links.len() as i64);
-        Ok(())
+        self.links.watch(&self.park, &self.members, &self.metrics)
     }
 
     fn handle(&mut self, input: Input) {
         let now = self.now();
-        let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
-        self.journal.take(now, &input, node);
-        self.machine.handle(now, input, &mut self.scratch);
-        self.take_up_effects(now);
-    }
-
-    /// What the machine has just asked for.
-    fn take_up_effects(&mut self, now: Duration) {
-        let node = |place: usize| self.members.get(place).map_or(place, |rank| *rank as usize);
-        for effect in self.scratch.drain(..) {
-            self.journal.give(now, &effect, node);
-            self.agenda.push(effect);
-        }
+        self.driver
+            .handle(now, input, &self.members, &mut self.journal);
     }
 
     fn dispatch(&mut self, token: u64) {
@@ -368,33 +339,9 @@ impl Engine {
         }
     }
 
-    /// A cause in words, with the name of the node to look at.
-    fn text(&self, cause: &Cause) -> String {
-        let Cause::Broken(broken) = cause else {
-            return cause.to_string();
-        };
-        let broken = broken.renumbered(|node| self.rank_of(node));
-        let name = |rank: usize| self.names.get(rank).filter(|name| !name.is_empty());
-        match broken.node().and_then(|rank| Some((rank, name(rank)?))) {
-            Some((rank, name)) => format!("{broken}; node {rank} is {name}"),
-            None => broken.to_string(),
-        }
-    }
-
-    /// A member's rank in the attempt.
-    fn rank_of(&self, node: usize) -> usize {
-        self.members.get(node).map_or(node, |rank| *rank as usize)
-    }
-
-    /// A member's name.
-    fn name(&self, node: usize) -> &str {
-        let name = self.names.get(self.rank_of(node));
-        name.map_or("", String::as_str)
-    }
-
     /// Whether calls fail at once: the epoch is over, and none will follow.
     fn is_over(&self) -> bool {
-        self.ranks.is_over(&self.machine)
+        self.ranks.is_over(self.driver.machine())
     }
 
     /// Says farewell once asked to. True when there is nothing left to do.
@@ -411,10 +358,10 @@ impl Engine {
 
     /// Whether nothing waits to be said to a neighbour.
     fn has_said_all(&self) -> bool {
-        self.agenda.has_said_all() && self.links.values().all(|link| link.is_flushed())
+        self.driver.has_said_all() && self.links.are_flushed()
     }
 
     fn has_said_farewell(&self) -> bool {
-        self.uses.values().all(|used| used.released) || self.machine.broken().is_some()
+        self.uses.values().all(|used| used.released) || self.driver.machine().broken().is_some()
     }
 }

@@ -26,7 +26,13 @@ impl Engine {
     }
 
     fn ops(&self) -> Ops {
-        let node = |peer: &usize| format!("node {} ({})", self.rank_of(*peer), self.name(*peer));
+        let node = |peer: &usize| {
+            format!(
+                "node {} ({})",
+                self.members.rank_of(*peer),
+                self.members.name(*peer)
+            )
+        };
         let operation = |status: collective::machine::Status| Operation {
             group: status.group,
             operation: status.op,
@@ -38,26 +44,31 @@ impl Engine {
             settled: status.settled,
             chunks: status.chunks,
         };
-        let links = self.links.iter().map(|(&peer, link)| Neighbour {
-            node: self.rank_of(peer) as u32,
-            name: self.name(peer).to_owned(),
-            transport: link.name().to_owned(),
+        let links = self.links.transports().map(|(peer, name)| Neighbour {
+            node: self.members.rank_of(peer) as u32,
+            name: self.members.name(peer).to_owned(),
+            transport: name.to_owned(),
         });
         let waiting = self.sessions.keys().map(|&local_rank| Waiting {
             local_rank,
             calls: self.ranks.waiting(local_rank),
             for_memory: self.ranks.is_stalled(local_rank),
         });
-        let broken = self.machine.broken();
-        let broken = broken.map(|broken| broken.renumbered(|node| self.rank_of(node)).to_string());
+        let broken = self.driver.machine().broken();
+        let broken = broken.map(|broken| {
+            broken
+                .renumbered(|node| self.members.rank_of(node))
+                .to_string()
+        });
         Ops {
-            epoch: self.config.fence.epoch,
-            node: self.rank_of(self.config.node) as u32,
-            members: self.members.clone(),
+            epoch: self.driver.config().fence.epoch,
+            node: self.members.rank_of(self.driver.config().node) as u32,
+            members: self.members.ranks().to_vec(),
             broken: self.ranks.over().map(str::to_owned).or(broken),
             links: links.collect(),
             operations: self
-                .machine
+                .driver
+                .machine()
                 .in_flight()
                 .into_iter()
                 .map(operation)
@@ -110,8 +121,8 @@ impl Engine {
 
     /// Somebody has brought its part of an operation: perhaps the last one, who kept the others waiting.
     pub(super) fn came(&mut self, who: Who, op: OpId) {
-        let trees = &self.config.trees.trees;
-        let below = trees[usize::from(MEETING)].children[self.config.node].len();
+        let trees = &self.driver.config().trees.trees;
+        let below = trees[usize::from(MEETING)].children[self.driver.config().node].len();
         let expected = self.ranks.local() + below;
         let now = self.now();
         let Some(kept) = self.waits.came(op, expected, now) else {
@@ -120,7 +131,7 @@ impl Engine {
         match who {
             Who::Rank(rank) => self.metrics.waited_for_rank(rank, kept),
             Who::Node(peer) => {
-                let (rank, name) = (self.rank_of(peer), self.name(peer));
+                let (rank, name) = (self.members.rank_of(peer), self.members.name(peer));
                 self.metrics.waited_for_node(rank, name, kept);
             }
         }

@@ -70,8 +70,23 @@ impl Park {
         }
     }
 
-    pub(super) fn poll(&self) -> &OwnedFd {
-        &self.poll
+    /// Wakes the engine with this token when a descriptor has something to say.
+    pub(super) fn watch(&self, source: &impl AsFd, token: u64) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&*self.poll, source, data, epoll::EventFlags::IN)
+    }
+
+    /// The same also when it takes something again, or not any more.
+    pub(super) fn watch_room(&self, source: impl AsFd, token: u64, room: bool) {
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, room);
+        let data = epoll::EventData::new_u64(token);
+        epoll::modify(&*self.poll, source, data, flags).ok();
+    }
+
+    /// A descriptor wakes the engine no more. Closing does not do it where the other side holds the same open file.
+    pub(super) fn forget(&self, source: impl AsFd) {
+        epoll::delete(&*self.poll, source).ok();
     }
 
     /// Looks at the descriptors without sleeping, where that is not for nothing.

@@ -32,7 +32,7 @@ impl Engine {
                 .keys()
                 .any(|rank| self.ranks.waiting(*rank) > 0)
         };
-        if !self.agenda.is_empty() || busy && has_calls() {
+        if !self.driver.is_done() || busy && has_calls() {
             return self.park.look(events);
         }
         if busy && let Some(look) = self.spin.begin() {
@@ -43,7 +43,7 @@ impl Engine {
             }
         }
         let slept = if self.lie_down() {
-            let until = self.machine.wake_at().saturating_sub(self.now());
+            let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = match (self.left, &self.stopping) {
                 (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
                 (None, None) => until.min(Duration::from_secs(1)),
@@ -67,7 +67,7 @@ impl Engine {
             self.park.look(events)?;
             if !events.is_empty()
                 || self.sessions.values().any(Session::has_entry)
-                || self.links.values_mut().any(|link| link.has_come())
+                || self.links.have_come()
             {
                 return Ok(true);
             }
@@ -91,17 +91,13 @@ impl Engine {
                 }
             }
         }
-        for (&peer, link) in &mut self.links {
-            match link.sleep() {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(error) => {
-                    self.lose_link(peer, &error);
-                    return false;
-                }
+        match self.links.sleep() {
+            Ok(quiet) => quiet,
+            Err((peer, error)) => {
+                self.lose_link(peer, &error);
+                false
             }
         }
-        true
     }
 
     /// Results that come back wake the engine only if something waits for them: that spares a small operation

@@ -4,11 +4,13 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 
-use collective::machine::{Broken, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing};
+use collective::machine::{
+    Broken, Config, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing,
+};
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
 
-use wire::transport::Tcp;
+use wire::transport::{Tcp, Transport};
 
 use super::*;
 use crate::codec;
@@ -82,18 +84,14 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
     // The end of a process that has not read everything: the connection is reset.
     set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
     drop(theirs);
+    let heartbeat = codec::frame_to_wire(FENCE, &Frame::Heartbeat);
     let since = Instant::now();
-    while engine.links.get(&PEER).is_some_and(|link| link.can_send()) {
+    while engine.links.push(PEER, &heartbeat, None).unwrap() {
         assert!(since.elapsed() < Duration::from_secs(20), "it never failed");
-        engine.agenda.push(Effect::Send {
-            peer: PEER,
-            frame: Frame::Heartbeat,
-            payload: None,
-        });
         engine.carry_out();
     }
     engine.dispatch(LINK | PEER as u64);
-    assert_eq!(engine.machine.broken(), Some(cause));
+    assert_eq!(engine.driver.machine().broken(), Some(cause));
     assert!(engine.links.is_empty(), "it was read to its end");
 }
 
