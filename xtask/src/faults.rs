@@ -12,9 +12,9 @@ use crate::r#gen::root;
 
 const PAGE: &str = "docs/protocol/faults.md";
 /// Where the faults and phases are declared.
-const SOURCE: &str = "core/collective/tests/recovery/faults.rs";
+const SOURCE: &str = "core/collective/tests/gang/faults.rs";
 /// Where those of one epoch are.
-const MISFORTUNES: &str = "core/collective/tests/simulation/misfortune.rs";
+const MISFORTUNES: &str = "core/collective/tests/gang/misfortune.rs";
 
 /// What every suite counts, beside what it draws.
 const RUNS: &str = "runs";

@@ -44,14 +44,14 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "planner",
         "whatever_happens_to_nodes_no_healthy_gang_is_ended",
     ),
-    ("collective", "collective", "simulation", "misfortune"),
+    ("collective", "collective", "gang", "misfortune::"),
     (
         "groups",
         "collective",
-        "groups",
+        "gang",
         "any_groups_end_alike_whatever_is_lost",
     ),
-    ("recovery", "collective", "recovery", "anything"),
+    ("recovery", "collective", "gang", "losses::"),
 ];
 
 fn run(mut args: Args) -> Result<ExitCode> {

@@ -1,5 +1,6 @@
-//! The one seeded simulator: random numbers, virtual time, a network and crash points. Generic over what is
-//! simulated; each user writes its own loop:
+//! The one seeded simulator: random numbers, virtual time, a network, hosts and crash points. Generic over what is
+//! simulated. A protocol of processes on several machines implements [`Simulation`] over [`Hosts`]; anything else
+//! writes its own loop:
 //!
 //! ```
 //! use sim::{Conditions, Network, Queue, Rng};
@@ -19,6 +20,7 @@
 
 mod crash;
 pub mod damage;
+mod hosts;
 mod network;
 mod queue;
 mod rng;
@@ -26,6 +28,7 @@ mod runner;
 mod seeds;
 
 pub use crash::CrashPoint;
+pub use hosts::{Hosts, Simulation, To};
 pub use network::{Conditions, Network, TAIL_NS};
 pub use queue::Queue;
 pub use rng::Rng;

@@ -106,9 +106,16 @@ impl Network {
         }
     }
 
-    /// Lets everything through again.
-    pub fn heal(&mut self) {
-        self.cut.clear();
+    /// Whether nothing passes between two places.
+    #[must_use]
+    pub fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.cut.contains(&(one, other))
+    }
+
+    /// Lets everything through again. Returns between which places nothing passed, each pair once.
+    pub fn heal(&mut self) -> Vec<(usize, usize)> {
+        let cut = std::mem::take(&mut self.cut).into_iter();
+        cut.filter(|(one, other)| one < other).collect()
     }
 }
 
@@ -137,7 +144,8 @@ mod tests {
         };
         assert!(arrives(&mut network, 0, 1) && arrives(&mut network, 2, 3));
         assert!(!arrives(&mut network, 1, 2) && !arrives(&mut network, 2, 1));
-        network.heal();
+        let healed = [(0, 2), (0, 3), (1, 2), (1, 3)];
+        assert_eq!(network.heal(), healed);
         assert!(arrives(&mut network, 1, 2));
     }
 

@@ -70,6 +70,12 @@ impl<E> Queue<E> {
         self.slots[slot].take()
     }
 
+    /// Moves time on although nothing happens, at most to the next event.
+    pub fn pass(&mut self, time: Duration) {
+        let limit = self.next_at().unwrap_or(time);
+        self.now = self.now.max(time.min(limit));
+    }
+
     /// Drops the events for which `keep` is false: what a crash loses.
     pub fn retain(&mut self, mut keep: impl FnMut(&E) -> bool) {
         let Self {
@@ -117,6 +123,20 @@ mod tests {
         assert_eq!(queue.now(), ms(5));
         queue.at(ms(1), 'z');
         assert_eq!(queue.next_at(), Some(ms(5)), "the past is now");
+    }
+
+    #[test]
+    fn time_passes_up_to_the_next_event_and_never_back() {
+        let ms = Duration::from_millis;
+        let mut queue = Queue::default();
+        queue.at(ms(5), 'a');
+        queue.pass(ms(3));
+        assert_eq!(queue.now(), ms(3));
+        queue.pass(ms(1));
+        assert_eq!(queue.now(), ms(3));
+        queue.pass(ms(9));
+        assert_eq!(queue.now(), ms(5));
+        assert_eq!(queue.pop(), Some('a'));
     }
 
     #[test]

@@ -1,0 +1,186 @@
+//! How a sidecar joins an epoch: connects along its trees, builds its machine from what it kept, waits for the word to go.
+
+use collective::DoubleTree;
+use collective::machine::{Buffer, Config, Fence, GroupId, Input, Machine, Timing, WORLD};
+use collective::membership::Event as Heard;
+use collective::recovery::Resume;
+use sim::To;
+
+use super::sidecars::Joining;
+use super::{ATTEMPT, Event, MS, World};
+
+impl World {
+    pub(crate) fn begin_to_join(
+        &mut self,
+        node: usize,
+        epoch: u64,
+        members: Vec<usize>,
+        resume: Resume,
+    ) {
+        let sidecar = &mut self.sidecars[node];
+        if sidecar.epoch == epoch && sidecar.machine.is_some() {
+            self.report(node, |connection| Heard::Joined { connection, epoch });
+            return;
+        }
+        let pending = sidecar.joining.as_ref().map_or(0, |joining| joining.epoch);
+        if epoch <= sidecar.epoch.max(sidecar.asked).max(pending) {
+            return;
+        }
+        if sidecar.machine.is_some() && sidecar.report.is_none() {
+            // Before the start nothing was done that a report could tell.
+            assert!(!sidecar.started, "who goes on has stopped");
+            self.handle(node, Input::Revoke);
+        }
+        let sidecar = &mut self.sidecars[node];
+        sidecar.asks_since = None;
+        let trees = self.trees(&members);
+        self.sidecars[node].joining = Some(Joining {
+            epoch,
+            me: members.binary_search(&node).unwrap(),
+            trees,
+            members,
+            resume,
+        });
+        let join = Event::Join { node, epoch };
+        self.hosts.after(MS, To::Process(node), join);
+    }
+
+    pub(crate) fn trees(&self, members: &[usize]) -> DoubleTree {
+        let zones = members.iter().map(|&member| self.setup.zones[member]);
+        DoubleTree::build(&zones.collect::<Vec<u64>>())
+    }
+
+    /// Connects to the neighbours of the epoch, as far as they are there.
+    pub(crate) fn join(&mut self, node: usize, epoch: u64) {
+        let sidecar = &self.sidecars[node];
+        let Some(joining) = sidecar
+            .joining
+            .as_ref()
+            .filter(|joining| joining.epoch == epoch)
+        else {
+            return;
+        };
+        let idle = sidecar.machine.as_ref().is_none_or(Machine::is_idle);
+        let is_there = |peer: usize| {
+            let peer = joining.members[peer];
+            let other = &self.sidecars[peer];
+            let joins = other
+                .joining
+                .as_ref()
+                .is_some_and(|joining| joining.epoch == epoch);
+            let there = joins || other.epoch == epoch && other.machine.is_some();
+            there && !self.hosts.is_frozen(peer) && !self.is_cut(node, peer)
+        };
+        let all = joining
+            .trees
+            .neighbours(joining.me)
+            .into_iter()
+            .all(is_there);
+        if !idle || !sidecar.reading.is_empty() || !all {
+            let pause = if idle { 10 * MS } else { MS };
+            let join = Event::Join { node, epoch };
+            self.hosts.after(pause, To::Process(node), join);
+            return;
+        }
+        self.build(node);
+        self.report(node, |connection| Heard::Joined { connection, epoch });
+    }
+
+    pub(crate) fn build(&mut self, node: usize) {
+        let now = self.now();
+        self.close_links(node);
+        let joining = self.sidecars[node].joining.take().unwrap();
+        let is_result = |buffer| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. });
+        self.sidecars[node].memory.keep(is_result);
+        self.forget_groups_that_are_over(node, &joining.resume);
+        let report = self.sidecars[node].report.take().unwrap_or_default();
+        let starts = self.starts(node, &joining.members, &joining.resume, &report);
+        let sidecar = &mut self.sidecars[node];
+        let layout = self.setup.layout.of_members(&joining.members).unwrap();
+        let gateway = joining.trees.gateway();
+        sidecar.gateway = gateway.map(|(near, far)| [joining.members[near], joining.members[far]]);
+        sidecar.world = layout.world();
+        let config = Config {
+            node: joining.me,
+            layout,
+            trees: joining.trees,
+            fence: Fence {
+                attempt: ATTEMPT,
+                epoch: joining.epoch as u32,
+            },
+            chunk_bytes: self.setup.chunk_bytes,
+            slots: self.setup.slots,
+            timing: Timing::default(),
+            recovery: self.setup.recovery,
+        };
+        config.check().unwrap();
+        for start in &starts {
+            for served in &start.resume.served {
+                let id = (start.resume.group, served.held.op);
+                sidecar.memory.add_result(id, served.held.bytes);
+                sidecar.released.remove(&id);
+            }
+        }
+        sidecar.machine = Some(if joining.resume.is_empty() {
+            Machine::new(config, now)
+        } else {
+            Machine::resume(config, starts, now)
+        });
+        sidecar.epoch = joining.epoch;
+        sidecar.members = joining.members;
+        sidecar.started = false;
+        sidecar.said = None;
+        sidecar.incoming.clear();
+        sidecar.departed.clear();
+        sidecar.freed.clear();
+        sidecar.broken = None;
+        self.sidecars[node].links = self.peers(node).into_iter().collect();
+        self.renew_sessions(node);
+        self.add_slots(node, WORLD);
+        // A peer that died since it was there.
+        let epoch = self.sidecars[node].epoch;
+        for peer in self.peers(node) {
+            let other = &self.sidecars[peer];
+            let joins = other
+                .joining
+                .as_ref()
+                .is_some_and(|joining| joining.epoch == epoch);
+            if !joins && (other.epoch != epoch || other.machine.is_none()) {
+                self.lose_link(node, peer, epoch);
+            }
+        }
+        let locals: Vec<u32> = self.setup.layout.ranks(node).collect();
+        for (local, rank) in locals.into_iter().enumerate() {
+            if !self.clients[rank as usize].alive {
+                self.handle(node, Input::RankLost { rank: local });
+            }
+        }
+        self.handle(node, Input::Tick);
+        self.schedule_tick(node);
+        self.take_in_early(node);
+    }
+
+    /// Slots for the edges of a group.
+    pub(crate) fn add_slots(&mut self, node: usize, group: GroupId) {
+        let sidecar = &mut self.sidecars[node];
+        let Some(machine) = &sidecar.machine else {
+            return;
+        };
+        let bytes = self.setup.chunk_bytes;
+        for slot in 0..self.setup.slots {
+            for (peer, tree) in machine.receives(group) {
+                let buffer = Buffer::Receive {
+                    group,
+                    peer,
+                    tree,
+                    slot,
+                };
+                sidecar.memory.add_slot(buffer, bytes);
+            }
+            for tree in machine.sends(group) {
+                let buffer = Buffer::Send { group, tree, slot };
+                sidecar.memory.add_slot(buffer, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The processes of a trainer: each does what its programs hold, in an order of its own between its groups, as far as its
+//! window allows.
+
+use collective::machine::{GroupId, Input};
+use sim::To;
+
+use super::groups::Member;
+use super::{Event, MS, World};
+
+impl World {
+    /// All ranks begin.
+    pub(crate) fn start(&mut self) {
+        (0..self.clients.len() as u32).for_each(|rank| self.call_soon(rank));
+    }
+
+    pub(crate) fn call_soon(&mut self, rank: u32) {
+        let node = self.setup.layout.node_of(rank);
+        let call = Event::Call { rank };
+        let most = 3 * MS;
+        self.hosts.within(MS / 1000..most, To::Host(node), call);
+    }
+
+    /// A rank calls the next operation of one of its groups, asks for a group, or sends or receives a message.
+    pub(crate) fn call(&mut self, rank: u32) {
+        let client = &self.clients[rank as usize];
+        let waits = self.held.contains(&rank);
+        // Trainers start when the gang does.
+        if !client.alive || client.out || waits || self.store.is_empty() {
+            return;
+        }
+        let node = self.setup.layout.node_of(rank);
+        let window = self.setup.window;
+        let groups = self.groups_of(rank).into_iter();
+        let may = |group: &GroupId| {
+            let member = self.member(*group, rank);
+            member.is_some_and(|member| member.may_go_on(window))
+        };
+        let next: Vec<GroupId> = groups.filter(may).collect();
+        let posts_first = !self.messages.is_empty() && (next.is_empty() || self.rng.chance(1, 2));
+        if posts_first && self.post_next(node, rank) {
+            self.call_soon(rank);
+        } else if !next.is_empty() {
+            let group = *self.rng.pick(&next);
+            if let Some(member) = self.member_mut(group, rank) {
+                member.called += usize::from(member.asked);
+                member.asked = true;
+            }
+            self.call_soon(rank);
+        }
+        self.pump(node, rank);
+        self.leave(node, rank);
+    }
+
+    /// A rank that has nothing more to call leaves. The machine of a later epoch learns it when the rank's groups are open
+    /// again.
+    fn leave(&mut self, node: usize, rank: u32) {
+        if !self.leavers.contains(&rank) {
+            return;
+        }
+        let local = self.local(rank);
+        let of = self.groups_of(rank);
+        let mut mine = of.iter().filter_map(|&group| self.member(group, rank));
+        let attached = self.sidecars[node].attached == self.setup.layout.local(node);
+        if self.hosts.runs(node) && attached && mine.all(Member::has_ended) {
+            self.clients[rank as usize].left = true;
+        }
+        let settled = |group: &GroupId| {
+            let session = self.session(node, *group, local);
+            let is_dead = self.member(*group, rank).is_some_and(Member::is_dead);
+            is_dead || session.is_none_or(|session| session.is_open)
+        };
+        if self.clients[rank as usize].left
+            && self.takes_calls(node)
+            && self.machine(node).broken().is_none()
+            && of.iter().all(settled)
+            && self.sidecars[node].departed.insert(local)
+        {
+            self.handle(node, Input::RankLeft { rank: local });
+        }
+    }
+}
