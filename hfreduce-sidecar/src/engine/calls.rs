@@ -19,14 +19,10 @@ struct Stalled;
 impl Engine {
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut busy = false;
-        let mut next = self.sessions.keys().next().copied();
+        let mut next = self.local.attached_from(0);
         while let Some(rank) = next {
             busy |= self.take_entries(rank);
-            next = self
-                .sessions
-                .range(rank + 1..)
-                .next()
-                .map(|(&rank, _)| rank);
+            next = self.local.attached_from(rank + 1);
         }
         busy
     }
@@ -36,15 +32,12 @@ impl Engine {
     pub(super) fn take_entries(&mut self, rank: usize) -> bool {
         let mut any = false;
         for _ in 0..ring::CAPACITY {
-            let Some(session) = self.sessions.get_mut(&rank) else {
-                break;
-            };
-            match session.take(&mut self.ranks) {
+            match self.local.take(rank) {
                 Ok(None) => break,
                 Ok(Some(taken)) => {
                     any = true;
                     match taken {
-                        Taken::Release(group, op) => self.let_go((group, op)),
+                        Taken::Release(group, op) => self.results.let_go((group, op)),
                         Taken::Open(group, open) => self.open(group, rank, open),
                         Taken::Nothing => {}
                     }
@@ -56,9 +49,12 @@ impl Engine {
             }
         }
         let mut stalled = None;
-        while let Some((group, op, called)) = self.ranks.next(self.driver.machine(), rank, stalled)
-        {
-            let size = self.ranks.lane(group, rank).map_or(0, Lane::size);
+        loop {
+            let ranks = self.local.ranks();
+            let Some((group, op, called)) = ranks.next(self.driver.machine(), rank, stalled) else {
+                break;
+            };
+            let size = ranks.lane(group, rank).map_or(0, Lane::size);
             let (call, own_bytes) = (called.call, called.kept.own_bytes);
             let refused = match refusal(called, size) {
                 Some(refused) => Ok(Some(refused)),
@@ -89,7 +85,7 @@ impl Engine {
         }
         let is_over = self.is_over();
         let reason = refused.as_ref().map(|(reason, _)| *reason);
-        let Some((called, input)) = self.ranks.accept(group, rank, reason) else {
+        let Some((called, input)) = self.local.ranks_mut().accept(group, rank, reason) else {
             return;
         };
         let brought = std::mem::replace(&mut called.kept.input, Ok(None));
@@ -100,24 +96,20 @@ impl Engine {
                 return;
             }
         };
-        if !is_over {
-            self.uses.entry((group, op)).or_default();
-        }
-        if let Some((_, detail)) = refused {
+        if let Some((_, detail)) = &refused {
             warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
-        } else if let Ok(Some(brought)) = brought
-            && !is_over
-        {
-            self.memory.bring(group, op, rank, brought);
+        }
+        if !is_over {
+            let brought = brought.ok().flatten().filter(|_| refused.is_none());
+            self.results.call((group, op), rank, brought);
         }
         self.handle(input);
     }
 
     /// Tells a process that its call has failed.
     fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
-        let called = self.ranks.end(group, op, rank, false);
-        let (Some(session), Some(Called { kept, .. })) = (self.sessions.get_mut(&rank), called)
-        else {
+        let called = self.local.ranks_mut().end(group, op, rank, false);
+        let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
             return;
         };
         self.metrics.failed(&kept.call);
@@ -135,17 +127,18 @@ impl Engine {
         (call, size): (Call, u32),
         own_bytes: u64,
     ) -> Result<Option<(Reason, String)>, Stalled> {
-        let provided = self
-            .provide(id, &call, size)
-            .and_then(|()| self.provide_own(id, rank, own_bytes));
-        let Err(error) = provided else {
+        if self.is_over() {
+            return Ok(None);
+        }
+        let own = (rank, own_bytes);
+        let Err(error) = self.results.provide(id, (&call, size), own) else {
             return Ok(None);
         };
         let reason = match error {
             PoolError::Full { .. } => {
-                if self.ranks.stall(id.0, rank) {
+                if self.local.ranks_mut().stall(id.0, rank) {
                     let text = "a call waits until processes of this node drop results";
-                    warn!(local_rank = rank, operation = id.1, reason = %error, text);
+                    warn!(local_rank = rank, operation = id.1, reason = %error, "{text}");
                 }
                 return Err(Stalled);
             }

@@ -1,10 +1,8 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
-use collective::kernels::{self, Store};
 use collective::machine::{
     Broken, Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
-use collective::numerics::Arithmetic;
 use collective::session::{Called, Lane};
 use tracing::{error, info, warn};
 use wire::block::Reading;
@@ -50,13 +48,13 @@ impl Engine {
     fn read_link(&mut self, peer: usize) -> bool {
         let mut any = false;
         for _ in 0..READ_BUDGET {
-            let (machine, memory) = (self.driver.machine(), &self.memory);
+            let (machine, results) = (self.driver.machine(), &self.results);
             let mut place = |header: &Header| {
                 let (fence, frame) = codec::frame_from_wire(header).map_err(|e| e.to_string())?;
                 match machine.place(peer, fence, &frame) {
                     Placement::Discard => Ok(Place::Discard),
                     Placement::Into(region) => {
-                        let into = memory.write(&region).map_err(|error| error.to_string())?;
+                        let into = results.write(&region).map_err(|error| error.to_string())?;
                         Ok(Place::Into(into))
                     }
                 }
@@ -99,7 +97,7 @@ impl Engine {
             } = frame
             && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
         {
-            self.memory.borrow((group, peer, tree), slot, lent);
+            self.results.borrow((group, peer, tree), slot, lent);
         }
         self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
@@ -199,7 +197,9 @@ impl Engine {
                 partials,
                 destination,
             } => {
-                self.reduce(arithmetic, &sources, &partials, &destination)?;
+                let from = (&*sources, &*partials);
+                self.results
+                    .reduce(arithmetic, from, &destination, &self.metrics)?;
                 self.handle(Input::Done { ticket });
             }
             Effect::Copy {
@@ -207,14 +207,7 @@ impl Engine {
                 source,
                 destination,
             } => {
-                let mut into = self.memory.write(&destination)?;
-                let from = self.memory.read(&source)?;
-                if from.len() != into.len() {
-                    return Err(OutOfBounds::from(source));
-                }
-                into.copy_from_slice(&from);
-                drop((into, from));
-                self.metrics.moved([&source], &destination);
+                self.results.copy(&source, &destination, &self.metrics)?;
                 self.handle(Input::Done { ticket });
             }
             Effect::End {
@@ -223,11 +216,8 @@ impl Engine {
                 rank,
                 outcome,
             } => self.end((group, op), rank, outcome),
-            Effect::FreeInputs { group, op } => self.memory.forget_inputs(group, op),
-            Effect::Release { group, op } => {
-                self.uses.entry((group, op)).or_default().released = true;
-                self.forget_if_unused((group, op));
-            }
+            Effect::FreeInputs { group, op } => self.results.forget_inputs((group, op)),
+            Effect::Release { group, op } => self.results.release((group, op)),
             Effect::Begin { group } => self.begin_group(group),
             Effect::Connect { peer } => self.connect(peer),
             Effect::Opened {
@@ -265,7 +255,7 @@ impl Engine {
             }
             Effect::Late { group, op, ranks } => {
                 for rank in ranks {
-                    let global = self.standing.rank + rank as u32;
+                    let global = self.local.global(rank);
                     warn!(
                         group,
                         operation = op,
@@ -284,25 +274,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Combines sources and partials.
-    fn reduce(
-        &self,
-        arithmetic: Arithmetic,
-        sources: &[Region],
-        partials: &[Region],
-        destination: &Region,
-    ) -> Result<(), OutOfBounds> {
-        let all = || sources.iter().chain(partials);
-        let mut into = self.memory.write(destination)?;
-        let read = |source| self.memory.read(source);
-        let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
-        let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
-        let (elements, sums) = slices.split_at(sources.len());
-        kernels::combine(arithmetic, &mut into, elements, sums, Store::Cached);
-        self.metrics.moved(all(), destination);
-        Ok(())
-    }
-
     fn send(
         &mut self,
         peer: usize,
@@ -310,12 +281,12 @@ impl Engine {
         payload: Option<(Ticket, Region)>,
     ) -> Result<(), OutOfBounds> {
         if let Frame::Credit { group, tree, slot } = *frame {
-            self.memory.let_go((group, peer, tree), slot);
+            self.results.give_back((group, peer, tree), slot);
         }
         let header = codec::frame_to_wire(self.driver.config().fence, frame);
         let token = payload.map(|(ticket, _)| ticket.0);
         let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
-            let bytes = self.memory.read(&region)?;
+            let bytes = self.results.read(&region)?;
             let token = ticket.0;
             Ok(Outgoing { token, bytes })
         };
@@ -345,9 +316,12 @@ impl Engine {
                 self.members.text(&cause) + &self.lost_for((group, rank), &cause),
             )),
         };
-        let called = self.ranks.end(group, op, rank, outcome.is_ok());
-        let (Some(session), Some(Called { kept, .. })) = (self.sessions.get_mut(&rank), called)
-        else {
+        let succeeded = outcome.is_ok();
+        let called = self.local.ranks_mut().end(group, op, rank, succeeded);
+        let lane = self.local.ranks().lane(group, rank);
+        let bytes = lane.zip(called.as_ref());
+        let bytes = bytes.map_or(0, |(lane, called)| result_bytes(&called.kept, lane));
+        let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
             return;
         };
         let told = match told {
@@ -362,15 +336,9 @@ impl Engine {
             }
             Ok(epoch) => {
                 self.metrics.succeeded(&kept.call, kept.since.elapsed());
-                let lane = self.ranks.lane(group, rank);
-                let bytes = lane.map_or(0, |lane| result_bytes(&kept, lane));
-                let result = match kept.own_bytes {
-                    0 => self.memory.result(group, op),
-                    _ => self.memory.own(group, op, rank),
-                };
-                let result = result.filter(|_| bytes > 0);
-                self.uses.entry((group, op)).or_default().holders += 1;
-                let result = result.map(|result| (result, bytes));
+                let own = (kept.own_bytes > 0).then_some(rank);
+                let result = self.results.hold((group, op), own);
+                let result = result.filter(|_| bytes > 0).map(|result| (result, bytes));
                 session.succeed((group, op), epoch, &kept, result)
             }
         };

@@ -7,7 +7,6 @@ use collective::session::Begun;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
-use wire::attach::Members;
 use wire::entry::FailureKind;
 use wire::transport::Transport;
 
@@ -16,7 +15,6 @@ use super::links::Links;
 use super::{Engine, Error};
 use crate::link::Linker;
 use crate::memory::Sizes;
-use crate::session::Session;
 
 /// How long what is said at the end of an epoch may take to leave.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -127,32 +125,14 @@ impl Engine {
             return; // A bug of ours: nobody may be given bytes that are still written.
         }
         let stopped = self.stopping.as_ref();
-        let Some(report) = stopped.and_then(|one| self.ranks.report(&one.report)) else {
+        let Some(report) = stopped.and_then(|one| self.local.ranks_mut().report(&one.report))
+        else {
             return; // What its processes say is what this node reports.
         };
         self.stopping = None;
         let epoch = self.driver.config().fence.epoch;
         info!(epoch, ?report, "stopped; waiting for the next epoch");
         self.notices.send(Notice::Stopped { epoch, report }).ok();
-    }
-
-    /// A process has perhaps told of all its groups.
-    pub(super) fn note_told(&mut self, rank: usize) {
-        if self.sessions.get(&rank).is_some_and(Session::has_told_all) {
-            self.ranks.returned(rank);
-        }
-    }
-
-    /// Tells a process who takes part in this epoch.
-    pub(super) fn tell_members(&mut self, rank: usize) {
-        let Some(session) = self.sessions.get(&rank) else {
-            return;
-        };
-        let epoch = self.driver.config().fence.epoch.into();
-        let members = Members::new(epoch, self.members.ranks(), self.standing.local_world);
-        if let Err(error) = session.tell_members(members) {
-            self.lose_session(rank, &error);
-        }
     }
 
     /// Goes on with the members of an epoch.
@@ -171,10 +151,10 @@ impl Engine {
             "going on in a new epoch"
         );
         let ranks: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
-        let has_lost_memory = self.ranks.has_lost_memory();
-        let Begun { over, starts } = self.ranks.begin(resume.as_ref(), &ranks);
+        let has_lost_memory = self.local.ranks().has_lost_memory();
+        let Begun { over, starts } = self.local.ranks_mut().begin(resume.as_ref(), &ranks);
         for group in over {
-            self.drop_results(group);
+            self.results.drop_results(group);
             self.forget_group(group);
         }
         let now = self.now();
@@ -189,7 +169,7 @@ impl Engine {
             .collect();
         self.driver.enter(config, starts, now);
         self.links = Links::new(links, linker);
-        self.memory
+        self.results
             .set_edges(&sizes(&self.driver, WORLD, &self.links))?;
         let now = self.now();
         let epoch = self.driver.config().fence.epoch;
@@ -199,20 +179,18 @@ impl Engine {
         if has_lost_memory {
             self.choose_bed()?;
         }
-        for rank in self.sessions.keys().copied().collect::<Vec<_>>() {
+        for rank in self.local.attached() {
             self.tell_members(rank);
         }
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
         for (group, held) in served {
-            self.uses.entry((group, held.op)).or_default();
-            let bytes = usize::try_from(held.bytes).unwrap_or(usize::MAX);
-            if let Err(error) = self.memory.provide(group, held.op, bytes) {
+            if let Err(error) = self.results.serve((group, held.op), held.bytes) {
                 warn!(%error, operation = held.op, "no memory for a result that others have");
                 self.handle(Input::Revoke);
             }
         }
-        let inputs = self.ranks.go_on();
+        let inputs = self.local.ranks_mut().go_on();
         self.hand_in(inputs);
         self.handle(Input::Tick);
         Ok(())
@@ -221,7 +199,7 @@ impl Engine {
     /// Everything fails from here on.
     fn give_up(&mut self, reason: &str) {
         warn!(reason, "this node does not go on");
-        for (rank, answer) in self.ranks.give_up(reason.to_owned()) {
+        for (rank, answer) in self.local.ranks_mut().give_up(reason.to_owned()) {
             self.tell_failed(rank, FailureKind::Broken, reason, answer);
         }
     }

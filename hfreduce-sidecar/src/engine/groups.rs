@@ -11,7 +11,7 @@ use crate::session::Kept;
 impl Engine {
     /// A process opens a group.
     pub(super) fn open(&mut self, group: GroupId, rank: usize, open: Input) {
-        match self.ranks.over().map(str::to_owned) {
+        match self.local.ranks().over().map(str::to_owned) {
             Some(over) => self.fail_open(group, rank, FailureKind::Broken, &over),
             None => self.hand_in([open]),
         }
@@ -21,7 +21,7 @@ impl Engine {
     pub(super) fn hand_in(&mut self, inputs: impl IntoIterator<Item = Input>) {
         for input in inputs {
             if let Input::Open { group, rank, .. } = input
-                && let Some(lane) = self.ranks.lane(group, rank)
+                && let Some(lane) = self.local.ranks().lane(group, rank)
             {
                 self.driver.prefer(group, lane.priority());
             }
@@ -34,9 +34,9 @@ impl Engine {
         let kind = match outcome {
             Ok(()) => {
                 let epoch = self.driver.config().fence.epoch;
-                let answer = self.ranks.opened(group, rank);
+                let answer = self.local.ranks_mut().opened(group, rank);
                 if let Some(ticket) = answer.ticket
-                    && let Some(session) = self.sessions.get_mut(&rank)
+                    && let Some(session) = self.local.session(rank)
                 {
                     debug!(group, local_rank = rank, "a group is open");
                     if let Err(error) = session.opened(ticket, &answer.over, epoch) {
@@ -60,13 +60,13 @@ impl Engine {
         let taken = OpenReason::Taken;
         if !matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
         {
-            self.drop_results(group);
+            self.results.drop_results(group);
         }
         self.fail_open(group, rank, kind, &text);
     }
 
     fn fail_open(&mut self, group: GroupId, rank: usize, kind: FailureKind, text: &str) {
-        let answer = self.ranks.fail(group, rank, text);
+        let answer = self.local.ranks_mut().fail(group, rank, text);
         self.tell_failed(rank, kind, text, answer);
     }
 
@@ -78,7 +78,7 @@ impl Engine {
         text: &str,
         answer: Answer<Kept>,
     ) {
-        if let Some(session) = self.sessions.get_mut(&rank) {
+        if let Some(session) = self.local.session(rank) {
             let called = answer.failed.iter().map(|called| called.kept.ticket);
             let called = called.map(|ticket| (ticket, FailureKind::Broken));
             let opening = answer.ticket.map(|ticket| (ticket, kind));
@@ -96,7 +96,7 @@ impl Engine {
         let mut sizes = epoch::sizes(&self.driver, group, &self.links);
         // Links that lend may come later; until then nothing is written to these.
         sizes.receives.append(&mut sizes.borrows);
-        if let Err(error) = self.memory.add_edges(group, &sizes) {
+        if let Err(error) = self.results.add_edges(group, &sizes) {
             error!(%error, group, "no memory for the slots of a group; ending the epoch");
             self.handle(Input::Revoke);
         }
@@ -104,23 +104,9 @@ impl Engine {
 
     /// A group is over here, or never was.
     pub(super) fn forget_group(&mut self, group: GroupId) {
-        self.memory.forget_group(group);
+        self.results.forget_group(group);
         self.driver.forget_group(group);
-        self.ranks.forget_group(group);
-    }
-
-    /// Results of a group that no machine will release any more.
-    pub(super) fn drop_results(&mut self, group: GroupId) {
-        let ops: Vec<_> = self
-            .uses
-            .range((group, 0)..=(group, u64::MAX))
-            .map(|(op, _)| *op)
-            .collect();
-        for op in ops {
-            self.memory.forget_inputs(op.0, op.1);
-            self.uses.entry(op).or_default().released = true;
-            self.forget_if_unused(op);
-        }
+        self.local.ranks_mut().forget_group(group);
     }
 
     /// Who was lost, in words that follow those of a cause that is about it; nothing for others. A refusal itself names
@@ -129,12 +115,11 @@ impl Engine {
         let Cause::Verdict(Verdict::Refusal(refusal)) = cause else {
             return String::new();
         };
-        let lane = self.ranks.lane(group, rank);
+        let lane = self.local.ranks().lane(group, rank);
         let Some(lane) = lane.filter(|_| is_about_a_loss(refusal.reason)) else {
             return String::new();
         };
-        let each = self.standing.local_world.max(1);
-        self.members.lost(lane.ranks(), each)
+        self.members.lost(lane.ranks(), self.local.each().max(1))
     }
 
     /// A group needs a link to a member.

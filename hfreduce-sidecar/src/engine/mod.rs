@@ -2,6 +2,7 @@
 //! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
 //! arithmetic to its kernels, and joining to `join` and `rendezvous`.
 
+mod acceptor;
 mod attach;
 mod calls;
 mod driver;
@@ -10,6 +11,7 @@ mod epoch;
 mod groups;
 mod journal;
 mod links;
+mod local;
 mod members;
 mod ops;
 mod park;
@@ -19,14 +21,12 @@ mod results;
 mod tests;
 mod waits;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::machine::{GroupId, Input, OpId, WORLD};
-use tracing::warn;
-use wire::attach::{Channel, Listener, Standing};
+use collective::machine::{Input, WORLD};
+use wire::attach::{Listener, Standing};
 use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
 use wire::spin::Spin;
@@ -37,16 +37,18 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::numa::Places;
 use crate::rendezvous::Reporter;
-use crate::session::{Ranks, Session};
 use crate::stop::Stop;
 use crate::welcomed::{Found, Welcomed};
+use acceptor::Acceptor;
 use driver::Driver;
 use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
 use journal::Journal;
 use links::Links;
+use local::Local;
 use members::Members;
 use park::Park;
+use results::Results;
 use waits::Waits;
 
 /// How long farewells may take before the sidecar leaves without.
@@ -54,7 +56,7 @@ pub const FAREWELL: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
-const VISITOR: u64 = 2 << 32;
+const PENDING: u64 = 2 << 32;
 const CLIENT: u64 = 3 << 32;
 const CLIENT_BELL: u64 = 4 << 32;
 const LINK: u64 = 5 << 32;
@@ -110,42 +112,18 @@ pub struct Setup {
     pub flight: PathBuf,
 }
 
-/// The result of an operation, while somebody may read it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Use {
-    holders: usize,
-    released: bool,
-}
-
 /// The data path of a node.
 #[derive(Debug)]
 pub struct Engine {
     driver: Driver,
     members: Members,
     links: Links,
-    welcomed: Option<Welcomed>,
+    acceptor: Acceptor,
+    local: Local,
+    results: Results,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     stopping: Option<Stopping>,
-    standing: Standing,
-    memory: Memory,
-    /// Where memory for results is made, and that for inputs: who trains does not wait for who begins.
-    results: Background,
-    inputs: Background,
-    /// Whether calls are taken up that cannot wait for memory.
-    hurries: bool,
-    listener: Listener,
-    /// Until when nobody new is heard.
-    shut_until: Option<Duration>,
-    visitors: BTreeMap<u64, Channel>,
-    next_visitor: u64,
-    sessions: BTreeMap<usize, Session>,
-    /// What they have called, and those before them.
-    ranks: Ranks,
-    /// What was lent to processes that left each of them free, and may have kept it.
-    kept_bytes: Vec<usize>,
-    uses: BTreeMap<(GroupId, OpId), Use>,
-    limit_bytes: usize,
     places: Places,
     park: Park,
     stop: Stop,
@@ -201,52 +179,36 @@ impl Engine {
         let (members, links) = (Members::new(members, names), Links::new(links, linker));
         let mut memory = Memory::new(limit_bytes, places.results.clone());
         memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
-        let local = config.layout.local(config.node);
+        let local = config.layout.local(config.node) as u32;
         let standing = Standing {
             attempt: config.fence.attempt,
             epoch: config.fence.epoch.into(),
             node: config.node as u32,
             nodes: config.layout.nodes() as u32,
             local_rank: 0,
-            local_world: local as u32,
+            local_world: local,
             rank: config.layout.ranks(config.node).start,
             world: config.layout.world(),
         };
-        let mut ranks = Ranks::new(config.layout.ranks(config.node), config.layout.world());
-        if let Some(found) = found {
-            ranks.expect(found.awaited);
-            for (rank, left) in found.left {
-                if let Err(error) = ranks.restore(rank, left) {
-                    let text = "the record of a process that left cannot be true: waiting for it";
-                    warn!(%error, local_rank = rank, text);
-                }
-            }
-        }
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
+        let park = Park::new().map_err(Error::Poll)?;
+        let acceptor = Acceptor::new(listener, &park).map_err(failed)?;
+        let background = |name| Background::new(name, stop.clone(), before_memory.clone());
+        let inputs = (limit_bytes, places.inputs.clone());
+        let local = Local::new(standing, background("inputs"), inputs, welcomed, found);
+        let results = Results::new(memory, background("results"));
         let mut engine = Self {
             driver,
             members,
             links,
-            welcomed,
+            acceptor,
+            local,
+            results,
             commands,
             notices,
             stopping: None,
-            standing,
-            memory,
-            results: Background::new("results", stop.clone(), before_memory.clone()),
-            inputs: Background::new("inputs", stop.clone(), before_memory),
-            hurries: false,
-            listener,
-            shut_until: None,
-            visitors: BTreeMap::new(),
-            next_visitor: 0,
-            sessions: BTreeMap::new(),
-            ranks,
-            kept_bytes: vec![0; local],
-            uses: BTreeMap::new(),
-            limit_bytes,
             places,
-            park: Park::new().map_err(Error::Poll)?,
+            park,
             stop,
             start: Instant::now(),
             spin: Spin::default(),
@@ -261,13 +223,9 @@ impl Engine {
         };
         engine
             .park
-            .watch(&engine.listener, LISTENER)
-            .map_err(failed)?;
-        engine
-            .park
             .watch(engine.stop.bell(), BELL)
             .map_err(failed)?;
-        if !engine.ranks.has_lost_memory() {
+        if !engine.local.ranks().has_lost_memory() {
             engine.choose_bed()?;
         }
         engine.watch_links().map_err(failed)?;
@@ -279,7 +237,7 @@ impl Engine {
         self.places.enter();
         self.start = Instant::now();
         self.handle(Input::Tick);
-        if self.ranks.has_lost_memory() {
+        if self.local.ranks().has_lost_memory() {
             self.handle(Input::Revoke); // The epoch went with the sidecar that knew it.
         }
         let mut events = Vec::with_capacity(64);
@@ -291,7 +249,7 @@ impl Engine {
             self.obey()?;
             self.answer();
             self.forget_gone();
-            self.reopen();
+            self.acceptor.reopen(self.now(), &self.park);
             if self.has_left() {
                 return Ok(());
             }
@@ -328,11 +286,11 @@ impl Engine {
     fn dispatch(&mut self, token: u64) {
         let index = token & !KIND;
         match token & KIND {
-            VISITOR => self.greet(index),
+            PENDING => self.greet(index),
             CLIENT => self.hear(index as usize),
-            CLIENT_BELL => self.wake(index as usize),
+            CLIENT_BELL => self.local.wake(index as usize, &self.park),
             LINK => self.wake_link(index as usize),
-            _ if token == LISTENER => self.accept(),
+            _ if token == LISTENER => self.acceptor.accept(self.now(), &self.park),
             _ => {
                 self.stop.bell().clear();
             }
@@ -341,7 +299,7 @@ impl Engine {
 
     /// Whether calls fail at once: the epoch is over, and none will follow.
     fn is_over(&self) -> bool {
-        self.ranks.is_over(self.driver.machine())
+        self.local.ranks().is_over(self.driver.machine())
     }
 
     /// Says farewell once asked to. True when there is nothing left to do.
@@ -362,6 +320,6 @@ impl Engine {
     }
 
     fn has_said_farewell(&self) -> bool {
-        self.uses.values().all(|used| used.released) || self.driver.machine().broken().is_some()
+        self.results.are_released() || self.driver.machine().broken().is_some()
     }
 }

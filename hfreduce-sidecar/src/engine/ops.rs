@@ -49,11 +49,14 @@ impl Engine {
             name: self.members.name(peer).to_owned(),
             transport: name.to_owned(),
         });
-        let waiting = self.sessions.keys().map(|&local_rank| Waiting {
-            local_rank,
-            calls: self.ranks.waiting(local_rank),
-            for_memory: self.ranks.is_stalled(local_rank),
-        });
+        let waiting = self
+            .local
+            .waiting()
+            .map(|(local_rank, calls, for_memory)| Waiting {
+                local_rank,
+                calls,
+                for_memory,
+            });
         let broken = self.driver.machine().broken();
         let broken = broken.map(|broken| {
             broken
@@ -64,7 +67,7 @@ impl Engine {
             epoch: self.driver.config().fence.epoch,
             node: self.members.rank_of(self.driver.config().node) as u32,
             members: self.members.ranks().to_vec(),
-            broken: self.ranks.over().map(str::to_owned).or(broken),
+            broken: self.local.ranks().over().map(str::to_owned).or(broken),
             links: links.collect(),
             operations: self
                 .driver
@@ -123,7 +126,7 @@ impl Engine {
     pub(super) fn came(&mut self, who: Who, op: OpId) {
         let trees = &self.driver.config().trees.trees;
         let below = trees[usize::from(MEETING)].children[self.driver.config().node].len();
-        let expected = self.ranks.local() + below;
+        let expected = self.local.ranks().local() + below;
         let now = self.now();
         let Some(kept) = self.waits.came(op, expected, now) else {
             return;

@@ -8,7 +8,6 @@ use wire::doorbell::Depth;
 use wire::spin::Look;
 
 use super::{Engine, Error};
-use crate::session::Session;
 
 impl Engine {
     /// Sleeps on words from here on, if there is no link whose socket would have to wake it.
@@ -27,11 +26,7 @@ impl Engine {
         events: &mut Vec<epoll::Event>,
     ) -> rustix::io::Result<()> {
         // What has ended may let a call go on.
-        let has_calls = || {
-            self.sessions
-                .keys()
-                .any(|rank| self.ranks.waiting(*rank) > 0)
-        };
+        let has_calls = || self.local.waiting().any(|(_, calls, _)| calls > 0);
         if !self.driver.is_done() || busy && has_calls() {
             return self.park.look(events);
         }
@@ -48,12 +43,11 @@ impl Engine {
                 (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
                 (None, None) => until.min(Duration::from_secs(1)),
             };
-            let beds = self.sessions.values().map(Session::bed);
-            self.park.sleep(beds, events, limit)
+            self.park.sleep(self.local.beds(), events, limit)
         } else {
             self.park.look(events)
         };
-        self.sessions.values().for_each(Session::awake);
+        self.local.awake();
         slept
     }
 
@@ -65,10 +59,7 @@ impl Engine {
     ) -> rustix::io::Result<bool> {
         loop {
             self.park.look(events)?;
-            if !events.is_empty()
-                || self.sessions.values().any(Session::has_entry)
-                || self.links.have_come()
-            {
+            if !events.is_empty() || self.local.have_entries() || self.links.have_come() {
                 return Ok(true);
             }
             if look.is_over() {
@@ -81,14 +72,12 @@ impl Engine {
     /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
     fn lie_down(&mut self) -> bool {
         let (how, depth) = (self.park.how(), self.depth());
-        for (&rank, session) in &self.sessions {
-            match session.sleep(how, depth) {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(error) => {
-                    self.lose_session(rank, &error);
-                    return false;
-                }
+        match self.local.sleep(how, depth) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err((rank, error)) => {
+                self.lose_session(rank, &error);
+                return false;
             }
         }
         match self.links.sleep() {
@@ -105,10 +94,7 @@ impl Engine {
     fn depth(&self) -> Depth {
         let waits = self.left.is_some()
             || self.stopping.is_some()
-            || self
-                .sessions
-                .keys()
-                .any(|rank| self.ranks.is_stalled(*rank));
+            || self.local.waiting().any(|(.., for_memory)| for_memory);
         if waits { Depth::Light } else { Depth::Deep }
     }
 }

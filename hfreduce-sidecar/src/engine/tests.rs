@@ -1,5 +1,6 @@
 //! What the engine does by itself: with a link that fails, and with a setup that cannot work.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;

@@ -211,6 +211,9 @@ impl<T> Sessions<T> {
     /// all; the record is for the case that the node loses its memory. One that has called nothing may attach again.
     pub fn detach(&mut self, rank: usize) -> Option<(Departed, Option<Input>)> {
         let session = self.each.get_mut(rank)?;
+        if session.presence != Presence::Attached {
+            return None;
+        }
         if !session.has_called() {
             self.reset(rank, Presence::Absent);
             return None;

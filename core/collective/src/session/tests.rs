@@ -212,6 +212,18 @@ fn who_left_is_called_again_for_and_leaves_again_when_its_groups_stand() {
 }
 
 #[test]
+fn who_is_lost_has_not_left() {
+    let mut sessions = sessions();
+    sessions.call(WORLD, 0, called(Call::barrier(), 'w'));
+    sessions.accept(WORLD, 0, None).unwrap().1.unwrap();
+    sessions.end(WORLD, 0, 0, true).unwrap();
+    sessions.lose(0);
+    assert_eq!(sessions.detach(0), None);
+    assert_eq!(sessions.presence(0), Some(Presence::Lost));
+    assert_eq!(sessions.go_on(), []);
+}
+
+#[test]
 fn a_group_that_cannot_be_is_not_remembered() {
     let mut sessions = sessions();
     let group = Remembered {

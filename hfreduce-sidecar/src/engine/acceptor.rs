@@ -1,0 +1,82 @@
+//! The socket of local processes, and connections to it that have not attached yet.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tracing::{debug, warn};
+use wire::attach::{Channel, Listener, ToSidecar};
+
+use super::park::Park;
+use super::{KIND, LISTENER, PENDING};
+
+/// Connections of processes that have not said who they are: twice a node's processes.
+const PENDING_LIMIT: usize = 128;
+/// How long nobody is let in after one could not be: descriptors may come back.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    listener: Listener,
+    /// Until when nobody is accepted.
+    shut_until: Option<Duration>,
+    pending: BTreeMap<u64, Channel>,
+    next: u64,
+}
+
+impl Acceptor {
+    pub(super) fn new(listener: Listener, park: &Park) -> rustix::io::Result<Self> {
+        park.watch(&listener, LISTENER)?;
+        Ok(Self {
+            listener,
+            shut_until: None,
+            pending: BTreeMap::new(),
+            next: 0,
+        })
+    }
+
+    pub(super) fn accept(&mut self, now: Duration, park: &Park) {
+        match self.listener.accept() {
+            Ok(None) => {}
+            Ok(Some(_)) if self.pending.len() >= PENDING_LIMIT => {
+                warn!("too many local connections that do not attach");
+            }
+            Ok(Some(channel)) => {
+                let number = self.next;
+                self.next = (number + 1) & !KIND;
+                if park.watch(&channel, PENDING | number).is_ok() {
+                    self.pending.insert(number, channel);
+                }
+            }
+            Err(error) => {
+                // A connection that waits would wake the engine for nothing, without end.
+                warn!(%error, "failed to accept a local process, which has to wait");
+                park.forget(&self.listener);
+                self.shut_until = Some(now + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// Lets processes in again, some time after one could not be.
+    pub(super) fn reopen(&mut self, now: Duration, park: &Park) {
+        if self.shut_until.is_some_and(|until| now >= until)
+            && park.watch(&self.listener, LISTENER).is_ok()
+        {
+            self.shut_until = None;
+        }
+    }
+
+    /// The first message of a connection, which is the caller's from here on.
+    pub(super) fn receive(&mut self, number: u64, park: &Park) -> Option<(Channel, ToSidecar)> {
+        let message = match self.pending.get(&number)?.receive::<ToSidecar>() {
+            Ok(message) => message?,
+            Err(error) => {
+                debug!(%error, "a local connection ended before it attached");
+                self.pending.remove(&number);
+                return None;
+            }
+        };
+        let channel = self.pending.remove(&number)?;
+        park.forget(&channel);
+        Some((channel, message))
+    }
+}

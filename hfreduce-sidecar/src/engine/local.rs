@@ -1,0 +1,350 @@
+//! The processes of this node: who may attach, who is attached, what each has called, and the memory for their inputs.
+
+use std::collections::BTreeMap;
+
+use collective::machine::{GroupId, Input, OpId};
+use collective::session::Presence;
+use tracing::{info, warn};
+use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
+use wire::home::Home;
+use wire::ring::{Bed, Depth, Sleep};
+
+use super::park::Park;
+use super::{CLIENT, CLIENT_BELL};
+use crate::background::Background;
+use crate::metrics::Metrics;
+use crate::session::{Begin, Error, Heard, Ranks, Room, Session, Taken};
+use crate::welcomed::{Found, Welcomed};
+
+#[derive(Debug)]
+pub(super) struct Local {
+    sessions: BTreeMap<usize, Session>,
+    /// What they have called, and those before them.
+    ranks: Ranks,
+    /// Of the first of them.
+    standing: Standing,
+    /// Where memory for inputs is made.
+    inputs: Background,
+    /// Bytes of inputs of each, at most, and where they lie.
+    limit_bytes: usize,
+    home: Home,
+    /// What was lent to processes that left each place free, and may have kept it.
+    kept_bytes: Vec<usize>,
+    /// Where it is noted who is attached and who has left, if operations wait for a sidecar that takes this one's place.
+    record: Option<Welcomed>,
+}
+
+impl Local {
+    /// None is attached. `found`: what a sidecar that has ended has noted of them.
+    pub(super) fn new(
+        standing: Standing,
+        inputs: Background,
+        (limit_bytes, home): (usize, Home),
+        record: Option<Welcomed>,
+        found: Option<Found>,
+    ) -> Self {
+        let own = standing.rank..standing.rank + standing.local_world;
+        let mut ranks = Ranks::new(own, standing.world);
+        if let Some(found) = found {
+            ranks.expect(found.awaited);
+            for (rank, left) in found.left {
+                if let Err(error) = ranks.restore(rank, left) {
+                    let text = "the record of a process that left cannot be true: waiting for it";
+                    warn!(%error, local_rank = rank, "{text}");
+                }
+            }
+        }
+        Self {
+            sessions: BTreeMap::new(),
+            kept_bytes: vec![0; ranks.local()],
+            ranks,
+            standing,
+            inputs,
+            limit_bytes,
+            home,
+            record,
+        }
+    }
+
+    /// What the processes have called.
+    pub(super) fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    pub(super) fn ranks_mut(&mut self) -> &mut Ranks {
+        &mut self.ranks
+    }
+
+    /// The rank in the attempt of a local one.
+    pub(super) fn global(&self, rank: usize) -> u32 {
+        self.standing.rank + rank as u32
+    }
+
+    /// How many processes each node has.
+    pub(super) fn each(&self) -> u32 {
+        self.standing.local_world
+    }
+
+    /// The attached ones.
+    pub(super) fn attached(&self) -> Vec<usize> {
+        self.sessions.keys().copied().collect()
+    }
+
+    /// The first attached one from this on.
+    pub(super) fn attached_from(&self, rank: usize) -> Option<usize> {
+        self.sessions.range(rank..).next().map(|(&rank, _)| rank)
+    }
+
+    pub(super) fn is_attached(&self, rank: usize) -> bool {
+        self.sessions.contains_key(&rank)
+    }
+
+    pub(super) fn session(&mut self, rank: usize) -> Option<&mut Session> {
+        self.sessions.get_mut(&rank)
+    }
+
+    /// Attaches the process at the other end of a connection, if its first message says that it may be: its rank.
+    pub(super) fn admit(
+        &mut self,
+        channel: Channel,
+        message: &ToSidecar,
+        park: &Park,
+        metrics: &Metrics,
+    ) -> Option<usize> {
+        let admitted = self.check(message).and_then(|(rank, begin)| {
+            // The next sidecar would not wait for it, and might contradict what was delivered.
+            let noted = self
+                .record
+                .as_ref()
+                .map_or(Ok(()), |record| record.note(rank));
+            let text = "failed to note it in the run directory";
+            noted.map_err(|error| format!("{text}: {error}"))?;
+            Ok((rank, begin))
+        });
+        let (rank, begin) = match admitted {
+            Ok(admitted) => admitted,
+            Err(reason) => {
+                warn!(reason, "refused a local process");
+                channel.send(&ToClient::Refused { reason }, &[]).ok();
+                return None;
+            }
+        };
+        let standing = Standing {
+            local_rank: rank as u32,
+            rank: self.global(rank),
+            ..self.standing
+        };
+        let room = Room {
+            limit_bytes: self.limit_bytes,
+            kept_bytes: self.kept_bytes[rank],
+            home: self.home.clone(),
+        };
+        let lasts = self.record.is_some();
+        let session = match Session::welcome(channel, standing, room, begin, lasts) {
+            Ok(session) => session,
+            Err(error) => {
+                warn!(%error, rank, "failed to welcome a local process");
+                return None;
+            }
+        };
+        let watched = park
+            .watch(session.channel(), CLIENT | rank as u64)
+            .and_then(|()| park.watch(&session.bell, CLIENT_BELL | rank as u64));
+        if let Err(error) = watched {
+            warn!(%error, rank, "failed to poll a local process");
+            return None;
+        }
+        let (delivered, rank_of_all) = (begin.delivered(), standing.rank);
+        info!(
+            local_rank = rank,
+            rank = rank_of_all,
+            delivered,
+            "process attached"
+        );
+        self.ranks.attach(rank, delivered);
+        self.sessions.insert(rank, session);
+        metrics.clients.set(self.sessions.len() as i64);
+        Some(rank)
+    }
+
+    /// Whether the sender of a first message may attach: as which rank, and where it begins.
+    fn check(&self, message: &ToSidecar) -> Result<(usize, Begin), String> {
+        let &ToSidecar::Attach {
+            version,
+            local_rank,
+            again,
+            groups,
+        } = message
+        else {
+            return Err("the first message must be `attach`".to_owned());
+        };
+        if version != attach::VERSION {
+            return Err(format!(
+                "the client speaks version {version}, this sidecar {}: use the wheel and the sidecar \
+                 of one release",
+                attach::VERSION
+            ));
+        }
+        let rank = local_rank as usize;
+        match self.ranks.presence(rank) {
+            Some(Presence::Absent) => {}
+            Some(Presence::Attached) => {
+                return Err(format!("local rank {rank} is attached already"));
+            }
+            Some(Presence::Departed | Presence::Lost) => {
+                return Err(format!(
+                    "local rank {rank} has attached and left before; the attempt has to start again"
+                ));
+            }
+            None => {
+                return Err(format!(
+                    "there is no local rank {rank}: this node has {} processes",
+                    self.ranks.local()
+                ));
+            }
+        }
+        match again {
+            None => Ok((rank, Begin::Afresh)),
+            Some(_) if groups as usize > attach::GROUP_LIMIT => Err(format!(
+                "local rank {rank} would tell of {groups} groups; {} are the most",
+                attach::GROUP_LIMIT
+            )),
+            Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => {
+                Ok((rank, Begin::Again { told, groups }))
+            }
+            Some(told) => Err(format!(
+                "local rank {rank} says that it was told the ends of {told} operations before, which this \
+                 sidecar knows nothing of; the attempt has to start again"
+            )),
+        }
+    }
+
+    /// Tells a process who takes part in an epoch of these nodes.
+    pub(super) fn tell_members(
+        &self,
+        rank: usize,
+        epoch: u32,
+        members: &[u32],
+    ) -> Result<(), Error> {
+        let members = Members::new(epoch.into(), members, self.standing.local_world);
+        let session = self.sessions.get(&rank);
+        session.map_or(Ok(()), |session| session.tell_members(members))
+    }
+
+    /// Answers what came over the socket of a process.
+    pub(super) fn hear(&mut self, rank: usize) -> Result<Heard, Error> {
+        let session = self.sessions.get_mut(&rank);
+        let heard = session.map(|session| session.hear(&mut self.ranks, &mut self.inputs));
+        let heard = heard.unwrap_or(Ok(Heard::Nothing))?;
+        self.note_returned(rank);
+        Ok(heard)
+    }
+
+    /// A process has perhaps said all that it remembers.
+    pub(super) fn note_returned(&mut self, rank: usize) {
+        if self.sessions.get(&rank).is_some_and(Session::has_told_all) {
+            self.ranks.returned(rank);
+        }
+    }
+
+    /// The next entry of a process's ring.
+    pub(super) fn take(&mut self, rank: usize) -> Result<Option<Taken>, Error> {
+        let session = self.sessions.get_mut(&rank);
+        session.map_or(Ok(None), |session| session.take(&mut self.ranks))
+    }
+
+    /// Answers processes whose segments have been made since: those that are lost.
+    pub(super) fn answer_requests(&mut self) -> Vec<(usize, Error)> {
+        self.each_failed(Session::answer_requests)
+    }
+
+    /// These segments of results are gone: processes that are lost.
+    pub(super) fn forget_segments(&mut self, gone: &[u32]) -> Vec<(usize, Error)> {
+        self.each_failed(|session| gone.iter().try_for_each(|number| session.forget(*number)))
+    }
+
+    fn each_failed(
+        &mut self,
+        act: impl Fn(&mut Session) -> Result<(), Error>,
+    ) -> Vec<(usize, Error)> {
+        let sessions = self.sessions.iter_mut();
+        let failed = sessions.filter_map(|(&rank, session)| Some((rank, act(session).err()?)));
+        failed.collect()
+    }
+
+    /// The bell of a process has rung.
+    pub(super) fn wake(&self, rank: usize, park: &Park) {
+        if let Some(session) = self.sessions.get(&rank)
+            && !session.bell.clear()
+        {
+            // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
+            park.forget(&session.bell);
+        }
+    }
+
+    /// A process is not there any more: the operations whose results it held.
+    pub(super) fn close(
+        &mut self,
+        rank: usize,
+        park: &Park,
+        metrics: &Metrics,
+    ) -> Vec<(GroupId, OpId)> {
+        let Some(mut session) = self.sessions.remove(&rank) else {
+            return Vec::new();
+        };
+        self.kept_bytes[rank] += session.lent_bytes();
+        // A model's worth of it takes long to unmap.
+        self.inputs.drop_there(session.take_inputs());
+        park.forget(session.channel());
+        park.forget(&session.bell);
+        metrics.clients.set(self.sessions.len() as i64);
+        session.holds().collect()
+    }
+
+    /// A process has left in good order, and is closed. What the machine has to know.
+    pub(super) fn detach(&mut self, rank: usize) -> Option<Input> {
+        let record = self.record.as_ref();
+        let text = "the next sidecar will wait for a process that left";
+        let Some((departed, left)) = self.ranks.detach(rank) else {
+            if let Some(Err(error)) = record.map(|record| record.strike(rank)) {
+                warn!(%error, local_rank = rank, "{text}");
+            }
+            return None;
+        };
+        if let Some(Err(error)) = record.map(|record| record.note_left(rank, departed)) {
+            warn!(%error, local_rank = rank, "{text}");
+        }
+        left
+    }
+
+    /// For each attached rank: how many calls wait for their turn, and whether one waits for memory.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, usize, bool)> {
+        let ranks = self.sessions.keys();
+        ranks.map(|&rank| (rank, self.ranks.waiting(rank), self.ranks.is_stalled(rank)))
+    }
+
+    /// Whether some ring holds something.
+    pub(super) fn have_entries(&self) -> bool {
+        self.sessions.values().any(Session::has_entry)
+    }
+
+    /// Announces that the engine is about to sleep. False when there is an entry; an error is that of a rank.
+    pub(super) fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, (usize, Error)> {
+        for (&rank, session) in &self.sessions {
+            if !session.sleep(how, depth).map_err(|error| (rank, error))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where the engine sleeps until one of them calls.
+    pub(super) fn beds(&self) -> impl Iterator<Item = Bed> {
+        self.sessions.values().map(Session::bed)
+    }
+
+    /// Announces that the engine looks at the rings again.
+    pub(super) fn awake(&self) {
+        self.sessions.values().for_each(Session::awake);
+    }
+}
