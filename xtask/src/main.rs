@@ -10,16 +10,17 @@
 
 mod args;
 mod bench;
+mod cargo;
 mod chart;
 mod child;
 mod cluster;
 mod counts;
 mod demo;
-mod engine;
 mod faults;
 mod fuzz;
 mod r#gen;
 mod images;
+mod inherited;
 mod lint;
 mod mutants;
 mod packages;
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
         println!("{}", usage(verb));
         return ExitCode::SUCCESS;
     }
-    let ended = match engine::chosen(&name, &mut args) {
+    let ended = match inherited::run(&name, &mut args) {
         Ok(None) => (verb.run)(args),
         Ok(Some(status)) => Ok(status),
         Err(error) => Err(error),
@@ -110,12 +111,7 @@ fn main() -> ExitCode {
 }
 
 fn usage(verb: &Verb) -> String {
-    let more = if engine::VERBS.contains(&verb.name) {
-        engine::USAGE
-    } else {
-        ""
-    };
-    format!("{}{more}", verb.usage.trim())
+    format!("{}{}", verb.usage.trim(), inherited::usage(verb.name))
 }
 
 fn overview() -> String {

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::args::Args;
 use crate::images::{self, trainer};
-use crate::{Verb, child, cluster, packages, report};
+use crate::{Verb, cargo, child, cluster, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "python",
@@ -283,16 +283,9 @@ fn drivers() -> Result<PathBuf> {
     report::begin("stand-in driver");
     let mut build = child::command(env!("CARGO"));
     build
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "wire",
-            "--example",
-            "fake_cuda",
-        ])
+        .args(["build", "--package", "wire", "--example", "fake_cuda"])
         .current_dir(paths::repository());
-    command::run(&mut build)?;
+    cargo::run("stand-in driver", &mut build)?;
     report::line("stand-in driver", Outcome::Built, started.elapsed());
     // target/debug/xtask and target/debug/examples.
     let own = env::current_exe().context("failed to find this program's own path")?;

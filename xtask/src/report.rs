@@ -11,15 +11,31 @@ use cluster::Outcome;
 /// How often steps that are under way say so.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 
-/// Steps that have begun and not ended, with their beginnings.
-static UNDER_WAY: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
+/// A step that has begun and not ended.
+struct Step {
+    name: String,
+    since: Instant,
+    /// How far it is, as it said last.
+    at: Option<Outcome>,
+}
+
+static UNDER_WAY: Mutex<Vec<Step>> = Mutex::new(Vec::new());
 
 /// Prints a step of the crate `cluster`.
 pub(crate) fn step(name: &str, outcome: Outcome, elapsed: Duration) {
-    if outcome == Outcome::Begun {
-        begin(name);
-    } else {
-        line(name, outcome, elapsed);
+    match outcome {
+        Outcome::Begun => begin(name),
+        Outcome::At(done, all) => at(name, done, all),
+        Outcome::Built | Outcome::Cached | Outcome::Done | Outcome::Failed => {
+            line(name, outcome, elapsed);
+        }
+    }
+}
+
+/// A step is so far: its next sign of life says so.
+pub(crate) fn at(name: &str, done: usize, all: usize) {
+    if let Some(step) = under_way().iter_mut().find(|step| step.name == name) {
+        step.at = Some(Outcome::At(done, all));
     }
 }
 
@@ -30,28 +46,34 @@ pub(crate) fn begin(name: &str) {
         thread::spawn(|| {
             loop {
                 thread::sleep(SIGN_OF_LIFE);
-                for (name, since) in under_way().iter() {
-                    if since.elapsed() >= SIGN_OF_LIFE {
-                        print(name, "…", since.elapsed());
+                for step in under_way().iter() {
+                    let elapsed = step.since.elapsed();
+                    if elapsed >= SIGN_OF_LIFE {
+                        let at = step.at.map_or_else(|| "…".to_owned(), |at| at.to_string());
+                        print(&step.name, at, elapsed);
                     }
                 }
             }
         });
     });
-    under_way().push((name.to_owned(), Instant::now()));
+    under_way().push(Step {
+        name: name.to_owned(),
+        since: Instant::now(),
+        at: None,
+    });
 }
 
-/// Prints one finished step: `  trainer base                built      140.0 s`.
+/// Prints one finished step: `  trainer base                built         140.0 s`.
 pub(crate) fn line(name: &str, how: impl Display, elapsed: Duration) {
-    under_way().retain(|(other, _)| other != name);
+    under_way().retain(|step| step.name != name);
     print(name, how, elapsed);
 }
 
 fn print(name: &str, how: impl Display, elapsed: Duration) {
-    println!("  {name:<34} {how:<9} {:>7.1} s", elapsed.as_secs_f64());
+    println!("  {name:<34} {how:<12} {:>7.1} s", elapsed.as_secs_f64());
 }
 
-fn under_way() -> MutexGuard<'static, Vec<(String, Instant)>> {
+fn under_way() -> MutexGuard<'static, Vec<Step>> {
     // A list of names is as good after a panic as before.
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,11 +6,11 @@ use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use ::cluster::{Outcome, command, paths};
+use ::cluster::{Outcome, paths};
 use anyhow::{Context as _, Result};
 
 use crate::args::Args;
-use crate::{Verb, child, report};
+use crate::{Verb, cargo, child, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "try",
@@ -37,8 +37,8 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let started = Instant::now();
     report::begin("hfreduce-sidecar");
     let mut build = child::command(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "hfreduce-sidecar"]);
-    command::run(build.current_dir(&root))?;
+    build.args(["build", "--package", "hfreduce-sidecar"]);
+    cargo::run("hfreduce-sidecar", build.current_dir(&root))?;
     report::line("hfreduce-sidecar", Outcome::Built, started.elapsed());
 
     println!("\nAll-reduce over {nodes} sidecars");

@@ -2,9 +2,11 @@
 //! file.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, BufReader, Read, Write};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use crate::error::{Context, Error, Result};
 
@@ -16,6 +18,62 @@ pub fn run(command: &mut Command) -> Result<String> {
         .output()
         .context(|| format!("failed to start {}", line(command)))?;
     finished(command, &output)
+}
+
+/// Like [`run`], and calls `each` with each line that the program writes to stderr, when it does: one that ends with a
+/// carriage return, too, as those that progress is printed on.
+pub fn watch(command: &mut Command, mut each: impl FnMut(&str)) -> Result<String> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .context(|| format!("failed to start {}", line(command)))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = thread::scope(|scope| {
+        let stdout = scope.spawn(|| {
+            let mut bytes = Vec::new();
+            let read = stdout.map(|mut stdout| stdout.read_to_end(&mut bytes));
+            read.transpose().map(|_| bytes)
+        });
+        let stderr = stderr.map_or(Ok(Vec::new()), |stderr| lines(stderr, &mut each));
+        (stdout.join(), stderr)
+    });
+    let failed = || format!("failed to read what {} printed", line(command));
+    let stdout = stdout
+        .unwrap_or_else(|panic| resume_unwind(panic))
+        .context(failed)?;
+    let stderr = stderr.context(failed)?;
+    let status = child
+        .wait()
+        .context(|| format!("failed to run {}", line(command)))?;
+    let output = Output {
+        status,
+        stdout,
+        stderr,
+    };
+    finished(command, &output)
+}
+
+/// Reads to the end and shows each line; returns those that ended as lines do.
+fn lines(from: impl Read, each: &mut impl FnMut(&str)) -> io::Result<Vec<u8>> {
+    let (mut kept, mut current) = (Vec::new(), Vec::new());
+    for byte in BufReader::new(from).bytes() {
+        let byte = byte?;
+        if byte != b'\n' && byte != b'\r' {
+            current.push(byte);
+            continue;
+        }
+        each(&String::from_utf8_lossy(&current));
+        if byte == b'\n' {
+            kept.append(&mut current);
+            kept.push(b'\n');
+        }
+        current.clear();
+    }
+    kept.append(&mut current);
+    Ok(kept)
 }
 
 /// Like [`run`], with `input` on the program's stdin.
@@ -97,7 +155,7 @@ fn finished(command: &Command, output: &Output) -> Result<String> {
 mod tests {
     use std::process::Command;
 
-    use super::{run, run_with_input};
+    use super::{run, run_with_input, watch};
 
     #[test]
     fn a_failure_carries_the_command_its_status_and_its_words() {
@@ -107,6 +165,19 @@ mod tests {
         assert!(text.contains("sh -c"), "{text}");
         assert!(text.contains("exit status: 3"), "{text}");
         assert!(text.ends_with("no such luck"), "{text}");
+    }
+
+    #[test]
+    fn each_line_is_seen_and_progress_is_no_part_of_the_error() {
+        let script = "echo out; printf '1/2\\r2/2\\rno such luck\\n' >&2; exit 3";
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        let ended = watch(command.args(["-c", script]), |line| {
+            seen.push(line.to_owned())
+        });
+        let text = ended.unwrap_err().to_string();
+        assert_eq!(seen, ["1/2", "2/2", "no such luck"]);
+        assert!(text.ends_with("exit status: 3: no such luck"), "{text}");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::error::Result;
 pub enum Outcome {
     /// It begins; what became of it follows.
     Begun,
+    /// So much of it is made, of so much in all.
+    At(usize, usize),
     /// It was made now.
     Built,
     /// It was there from an earlier run.
@@ -24,6 +26,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Begun => "begun",
+            Self::At(done, all) => return f.pad(&format!("{done} of {all}")),
             Self::Built => "built",
             Self::Cached => "cached",
             Self::Done => "done",
@@ -32,7 +35,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Told at both ends of every step: its name, what became of it, how long it took so far.
+/// Called at both ends of every step and while it goes on: its name, what became of it, how long it took so far.
 pub type Progress<'a> = &'a (dyn Fn(&str, Outcome, Duration) + Sync);
 
 /// Runs a step and reports it.

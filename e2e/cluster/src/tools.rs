@@ -7,6 +7,7 @@ mod program;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use crate::command;
 use crate::digest;
@@ -35,7 +36,9 @@ impl Tools {
             let tools = Self {
                 folder: recipe.folder()?,
             };
-            let outcome = recipe.build(programs, &tools.folder)?;
+            let start = Instant::now();
+            let at = |done, all| progress("tools", Outcome::At(done, all), start.elapsed());
+            let outcome = recipe.build(programs, &tools.folder, &at)?;
             Ok((tools, outcome))
         })
     }
@@ -114,11 +117,26 @@ impl Recipe {
         })
     }
 
+    /// A command of Go in the module's folder, with nothing of the user's own settings.
+    fn go(&self, verb: &str) -> Command {
+        let mut go = Command::new("go");
+        go.current_dir(&self.source).arg(verb);
+        go.env("CGO_ENABLED", "0");
+        go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+        go
+    }
+
     fn folder(&self) -> Result<PathBuf> {
         Ok(paths::cache()?.join("tools").join(&self.key))
     }
 
-    fn build(&self, programs: &[Program], folder: &Path) -> Result<Outcome> {
+    /// Calls `at` with how many of how many Go packages are compiled.
+    fn build(
+        &self,
+        programs: &[Program],
+        folder: &Path,
+        at: &dyn Fn(usize, usize),
+    ) -> Result<Outcome> {
         if missing(programs, folder).is_empty() {
             return Ok(Outcome::Cached);
         }
@@ -133,18 +151,19 @@ impl Recipe {
         // Built aside and moved when whole. What a builder that was ended left there is built over.
         let fresh = folder.join("new");
         fs::create_dir_all(&fresh).context(|| format!("failed to make {}", fresh.display()))?;
-        let mut go = Command::new("go");
-        go.current_dir(&self.source)
-            .env("CGO_ENABLED", "0")
-            .env("GOTOOLCHAIN", "local")
-            .env("GOFLAGS", "")
-            .arg("build")
-            .args(&self.flags)
-            // The slash at its end says that it is a folder.
-            .arg("-o")
-            .arg(fresh.join(""))
-            .args(missing.iter().map(|program| program.package));
-        command::run(&mut go)?;
+        let packages = || missing.iter().map(|program| program.package);
+        let tags = format!("-tags={TAGS}");
+        let all = command::run(self.go("list").args(["-deps", &tags]).args(packages()))?;
+        let (all, mut done) = (all.lines().count(), 0);
+        let mut go = self.go("build");
+        // Prints each package that it compiles; those in Go's own cache are none.
+        go.arg("-v").args(&self.flags);
+        // The slash at its end says that it is a folder.
+        go.arg("-o").arg(fresh.join("")).args(packages());
+        command::watch(&mut go, |_| {
+            done += 1;
+            at(done, all.max(done));
+        })?;
         for program in missing {
             fs::rename(fresh.join(program.built_name()), folder.join(program.name))
                 .context(|| format!("failed to move {} to its place", program.name))?;

@@ -196,7 +196,7 @@ fn bring_up(name: &Name) -> Result<Cluster> {
 }
 
 fn progress(name: &str, outcome: cluster::Outcome, elapsed: Duration) {
-    if outcome != cluster::Outcome::Begun {
+    if !matches!(outcome, cluster::Outcome::Begun | cluster::Outcome::At(..)) {
         println!("  {name:<40} {outcome:<8} {:>7.1} s", elapsed.as_secs_f64());
     }
 }

@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
-use ::cluster::command;
+use ::cluster::Outcome;
 use ::cluster::prerequisites::{self, Requirement, found, is_root};
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::Args;
 use crate::r#gen::root;
 use crate::images::{self, trainer};
-use crate::{child, cluster, packages, python};
+use crate::{cargo, child, cluster, packages, python, report};
 
 const OPEN_MPI: [Requirement; 2] = [
     Requirement {
@@ -52,9 +53,12 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn build() -> Result<PathBuf> {
+    let started = Instant::now();
+    report::begin("bench");
     let mut build = child::command(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "bench"]);
-    command::run(build.current_dir(root()))?;
+    build.args(["build", "--package", "bench"]);
+    cargo::run("bench", build.current_dir(root()))?;
+    report::line("bench", Outcome::Built, started.elapsed());
     // Both are built into the same folder, wherever that is.
     Ok(std::env::current_exe()?.with_file_name("bench"))
 }

@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use cluster::Outcome;
 use cluster::image::{host, release_folder};
 
 use super::table::{IMAGES, Linking};
 use crate::r#gen::root;
-use crate::{child, report};
+use crate::{cargo, child, report};
+
+/// What people read of it.
+const STEP: &str = "release binaries";
 
 /// Builds packages of the workspace and returns the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
@@ -20,7 +23,7 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         return Ok(folder);
     }
     let start = Instant::now();
-    report::begin("release binaries");
+    report::begin(STEP);
     let stamps = || {
         let stamp = |package: &&str| modified(&folder.join(package));
         packages.iter().map(stamp).collect::<Vec<_>>()
@@ -33,8 +36,8 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     };
     let (dynamic, fixed): (Vec<&str>, Vec<&str>) =
         packages.iter().partition(|package| is_dynamic(package));
-    cargo(Linking::Static, &fixed)?;
-    cargo(Linking::Dynamic, &dynamic)?;
+    compile(Linking::Static, &fixed)?;
+    compile(Linking::Dynamic, &dynamic)?;
     // Cargo keeps programs of the two kinds apart; whoever asks for the images' programs finds them in one place.
     let host_folder = folder
         .ancestors()
@@ -49,7 +52,7 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     } else {
         Outcome::Built
     };
-    report::line("release binaries", outcome, start.elapsed());
+    report::line(STEP, outcome, start.elapsed());
     Ok(folder)
 }
 
@@ -69,12 +72,12 @@ fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("failed to copy {}", from.display()))
 }
 
-fn cargo(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
+fn compile(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    let mut cargo = child::command("cargo");
-    cargo
+    let mut build = child::command("cargo");
+    build
         .current_dir(root())
         .args(["build", "--release", "--locked"]);
     if linking == Linking::Static {
@@ -85,14 +88,11 @@ fn cargo(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
         );
         // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
         // flags' reach.
-        cargo.env(variable, "-C target-feature=+crt-static");
-        cargo.args(["--target", &target]);
+        build.env(variable, "-C target-feature=+crt-static");
+        build.args(["--target", &target]);
     }
     for package in packages {
-        cargo.args(["--package", package]);
+        build.args(["--package", package]);
     }
-    if !cargo.status().context("failed to start cargo")?.success() {
-        bail!("failed to build {}", packages.join(", "));
-    }
-    Ok(())
+    cargo::run(STEP, &mut build).with_context(|| format!("failed to build {}", packages.join(", ")))
 }

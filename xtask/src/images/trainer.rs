@@ -15,7 +15,7 @@ use super::table::{
     TRAINER_SUITE, TRAINER_TRIMMED,
 };
 use crate::r#gen::root;
-use crate::{child, report};
+use crate::{cargo, child, report};
 
 /// Where apt keeps the machine's mirrors.
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
@@ -210,7 +210,7 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     build
         .args(["--manifest-path", "python/Cargo.toml", "--out"])
         .arg(&wheels);
-    command::run(&mut build)?;
+    cargo::run("python wheel", &mut build)?;
     let built = fs::read_dir(&wheels)
         .context("failed to list the wheels")?
         .flatten()

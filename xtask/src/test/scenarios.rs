@@ -1,14 +1,17 @@
 //! `cargo xtask test --scenarios`: hands those scenarios that the plan chooses to the program that runs them. Their names
 //! stand in that program's source: it is built only when its turn has come.
 
+use std::env;
 use std::fs;
 use std::process::ExitCode;
+use std::time::Instant;
 
+use ::cluster::Outcome;
 use anyhow::{Context as _, Result, bail};
 
 use super::plan::Plan;
-use crate::child;
 use crate::r#gen::root;
+use crate::{cargo, child, report};
 
 /// The cluster of the scenarios.
 pub(super) const CLUSTER: &str = "e2e";
@@ -46,12 +49,19 @@ pub(crate) fn short(name: &str) -> &str {
 /// Builds the program that runs scenarios and runs it with these words.
 pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
     // Not by package: the workspace's features are those that the unit tests were built with.
-    let status = child::command(env!("CARGO"))
-        .args(["run", "--quiet", "--bin", "scenarios", "--"])
+    let mut build = child::command(env!("CARGO"));
+    build.args(["build", "--bin", "scenarios"]);
+    let started = Instant::now();
+    report::begin("scenarios");
+    cargo::run("scenarios", build.current_dir(root()))?;
+    report::line("scenarios", Outcome::Built, started.elapsed());
+    // Both are built into the same folder, wherever that is.
+    let program = env::current_exe()?.with_file_name("scenarios");
+    let status = child::command(program)
         .args(words)
         .current_dir(root())
         .status()
-        .context("failed to start cargo")?;
+        .context("failed to start the scenarios")?;
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {

@@ -1,5 +1,4 @@
-//! `--engine` and `--node-image`, of every verb that brings a cluster up. What they say has to reach programs that the verb
-//! starts, so the verb runs once more with it in its environment.
+//! Options that programs which a verb starts have to know, too: the verb runs once more with them in its environment.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -8,33 +7,52 @@ use anyhow::{Context as _, Result};
 use cluster::{ENGINE, Engine, NODE_IMAGE};
 
 use crate::args::{Args, Usage};
+use crate::cargo::VERBOSE;
 
-/// The verbs that take them.
-pub(crate) const VERBS: [&str; 4] = ["cluster", "demo", "scenario", "test"];
-/// What the help of those verbs says of it.
-pub(crate) const USAGE: &str = "
+/// The verbs that bring a cluster up.
+const OF_CLUSTER: [&str; 4] = ["cluster", "demo", "scenario", "test"];
+const CLUSTER_USAGE: &str = "
 
 Of the cluster:
   --engine NAME     who runs its nodes: kind, or native for processes of this machine (kind where it is installed and
                     Docker answers)
   --node-image REF  the image of kind's nodes, by tag or digest (the one that this version of kind is made for)";
+const USAGE: &str = "
 
-/// Runs the verb with the engine that its arguments name; nothing if they name none.
-pub(crate) fn chosen(verb: &str, args: &mut Args) -> Result<Option<ExitCode>> {
-    if !VERBS.contains(&verb) {
-        return Ok(None);
+Of every verb:
+  --verbose  compilers print what they print; without it, how far they are, and the rest when they fail";
+
+/// What the help of a verb says of them.
+pub(crate) fn usage(verb: &str) -> String {
+    let cluster = if OF_CLUSTER.contains(&verb) {
+        CLUSTER_USAGE
+    } else {
+        ""
+    };
+    format!("{cluster}{USAGE}")
+}
+
+/// Runs the verb with what its arguments say; nothing if they have none of these options.
+pub(crate) fn run(verb: &str, args: &mut Args) -> Result<Option<ExitCode>> {
+    let verbose = args.switch("--verbose").then(|| "1".to_owned());
+    let (mut engine, mut image) = (None, None);
+    if OF_CLUSTER.contains(&verb) {
+        (engine, image) = (args.option("--engine")?, args.option("--node-image")?);
+        check(engine.as_deref(), image.as_deref())?;
     }
-    let (engine, image) = (args.option("--engine")?, args.option("--node-image")?);
-    check(engine.as_deref(), image.as_deref())?;
-    if engine.is_none() && image.is_none() {
+    let values = [(VERBOSE, verbose), (ENGINE, engine), (NODE_IMAGE, image)];
+    if values.iter().all(|(_, value)| value.is_none()) {
         return Ok(None);
     }
     let mut again = Command::new(env::current_exe().context("failed to find this program")?);
     again.arg(verb).args(args.clone().rest());
-    again.envs(engine.map(|engine| (ENGINE, engine)));
-    again.envs(image.map(|image| (NODE_IMAGE, image)));
+    again.envs(
+        values
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     let status = again.status().context("failed to start this program")?;
-    // Of what a signal ended, the shell's number for a failure.
+    // What a signal ended failed.
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(Some(ExitCode::from(code.unwrap_or(1))))
 }
