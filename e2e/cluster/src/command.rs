@@ -173,7 +173,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut command = Command::new("sh");
         let ended = watch(command.args(["-c", script]), |line| {
-            seen.push(line.to_owned())
+            seen.push(line.to_owned());
         });
         let text = ended.unwrap_err().to_string();
         assert_eq!(seen, ["1/2", "2/2", "no such luck"]);
