@@ -119,15 +119,17 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Leaves what `ops` says, if somebody has asked and the last snapshot is old.
-    pub(crate) fn leave(&mut self, ops: impl FnOnce() -> Ops) {
-        let is_due = self.left.is_none_or(|left| left.elapsed() >= REFRESH);
-        if !is_due || !self.board.wanted.swap(false, Ordering::AcqRel) {
-            return;
-        }
+    /// Whether somebody has asked, and the last snapshot is old.
+    pub(crate) fn are_due(&mut self) -> bool {
+        let is_old = self.left.is_none_or(|left| left.elapsed() >= REFRESH);
+        is_old && self.board.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// Leaves one.
+    pub(crate) fn leave(&mut self, ops: Ops) {
         let now = Instant::now();
         self.left = Some(now);
-        self.board.lock().latest = Some((now, Arc::new(ops())));
+        self.board.lock().latest = Some((now, Arc::new(ops)));
         self.board.changed.notify_all();
     }
 }
@@ -211,10 +213,10 @@ mod tests {
         let (inspector, mut snapshots) = Inspector::new();
         let made = Cell::new(0);
         let mut leave = || {
-            snapshots.leave(|| {
+            if snapshots.are_due() {
                 made.set(made.get() + 1);
-                ops(made.get())
-            });
+                snapshots.leave(ops(made.get()));
+            }
         };
         leave();
         assert_eq!(made.get(), 0, "nobody has asked");

@@ -14,7 +14,7 @@ impl Engine {
         };
         let admitted = self
             .local
-            .admit(channel, &message, &self.park, &self.metrics);
+            .admit(channel, &message, &self.park, self.telemetry.metrics());
         if let Some(rank) = admitted {
             if !self.local.ranks().has_lost_memory() {
                 self.tell_members(rank);
@@ -78,13 +78,13 @@ impl Engine {
             warn!(%error, local_rank = rank, "process lost");
             self.close_session(rank);
             self.local.ranks_mut().lose(rank);
-            self.notices.send(Notice::RankLost).ok();
+            self.control.tell(Notice::RankLost);
             self.handle(Input::RankLost { rank });
         }
     }
 
     fn close_session(&mut self, rank: usize) {
-        for op in self.local.close(rank, &self.park, &self.metrics) {
+        for op in self.local.close(rank, &self.park, self.telemetry.metrics()) {
             self.results.let_go(op);
         }
     }

@@ -112,7 +112,7 @@ impl Engine {
         let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
             return;
         };
-        self.metrics.failed(&kept.call);
+        self.telemetry.metrics().failed(&kept.call);
         if let Err(error) = session.fail(kept.ticket, FailureKind::Broken, text) {
             self.lose_session(rank, &error);
         }

@@ -1,21 +1,19 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
 use collective::machine::{
-    Broken, Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
+    Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
 use collective::session::{Called, Lane};
-use tracing::{error, info, warn};
+use tracing::error;
 use wire::block::Reading;
 use wire::entry::FailureKind;
 use wire::frame::Header;
-use wire::rendezvous::SuspectReason;
 use wire::transport::{self as link, Outgoing, Place, Received};
 
 use super::Engine;
 use super::links::Flushed;
 use crate::codec;
 use crate::memory::OutOfBounds;
-use crate::rendezvous::Report;
 use crate::session::Kept;
 
 /// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds.
@@ -108,7 +106,7 @@ impl Engine {
     fn hear_part(&mut self, peer: usize) {
         let now = self.now();
         self.driver
-            .on_alive(now, peer, &self.members, &mut self.journal);
+            .on_alive(now, peer, &self.members, self.telemetry.journal_mut());
     }
 
     fn flush(&mut self, peer: usize) {
@@ -127,14 +125,14 @@ impl Engine {
     pub(super) fn drop_link(&mut self, peer: usize) {
         let left = self
             .links
-            .close(peer, &self.park, &self.members, &self.metrics);
+            .close(peer, &self.park, &self.members, self.telemetry.metrics());
         self.done(left);
     }
 
     pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
         if self.links.has(peer) {
             self.links
-                .note_lost(peer, error, &self.members, &self.metrics);
+                .note_lost(peer, error, &self.members, self.telemetry.metrics());
             self.drop_link(peer);
             self.handle(Input::PeerLost { peer });
         }
@@ -199,7 +197,7 @@ impl Engine {
             } => {
                 let from = (&*sources, &*partials);
                 self.results
-                    .reduce(arithmetic, from, &destination, &self.metrics)?;
+                    .reduce(arithmetic, from, &destination, self.telemetry.metrics())?;
                 self.handle(Input::Done { ticket });
             }
             Effect::Copy {
@@ -207,7 +205,8 @@ impl Engine {
                 source,
                 destination,
             } => {
-                self.results.copy(&source, &destination, &self.metrics)?;
+                self.results
+                    .copy(&source, &destination, self.telemetry.metrics())?;
                 self.handle(Input::Done { ticket });
             }
             Effect::End {
@@ -227,49 +226,21 @@ impl Engine {
             } => self.opened(group, rank, outcome),
             Effect::Closed { group } => self.forget_group(group),
             Effect::Suspect { peer, silent } => {
-                let name = self.members.name(peer).to_owned();
-                self.metrics.suspects.inc();
-                let rank = self.members.rank_of(peer);
-                self.metrics.suspect(rank, &name, true);
-                warn!(
-                    node = rank,
-                    name,
-                    ?silent,
-                    "suspect: nothing is heard from it"
-                );
-                self.suspect(
-                    peer,
-                    SuspectReason::Frozen,
-                    format!("node {rank} ({name}) has been silent for {silent:?}"),
-                );
+                self.telemetry.suspect(peer, silent, &self.members);
             }
-            Effect::Recovered { peer } => {
-                let rank = self.members.rank_of(peer);
-                info!(
-                    node = rank,
-                    name = self.members.name(peer),
-                    "a suspect was heard again"
-                );
-                self.metrics.suspect(rank, self.members.name(peer), false);
-                self.reporter.send(Report::Recovered { node: rank as u32 });
-            }
+            Effect::Recovered { peer } => self.telemetry.recovered(peer, &self.members),
             Effect::Late { group, op, ranks } => {
                 for rank in ranks {
                     let global = self.local.global(rank);
-                    warn!(
-                        group,
-                        operation = op,
-                        rank = global,
-                        "others wait for this rank to call"
-                    );
-                    self.metrics
-                        .late
-                        .with_label_values(&[&rank.to_string()])
-                        .inc();
+                    self.telemetry.late((group, op), rank, global);
                 }
             }
-            Effect::Broken { broken } => self.broken(broken),
-            Effect::Stopped { report } => self.begin_stop(report),
+            Effect::Broken { broken } => {
+                let (ops, own) = (self.ops(), self.driver.config().node);
+                self.telemetry.broken(broken, own, &ops, &self.members);
+            }
+            // What it has said to its neighbours leaves first.
+            Effect::Stopped { report } => self.control.begin_stop(report),
         }
         Ok(())
     }
@@ -306,8 +277,9 @@ impl Engine {
     fn end(&mut self, (group, op): (GroupId, OpId), rank: usize, outcome: Result<u32, Cause>) {
         // Others have farther to go.
         self.flush_pushed();
-        if let Err(Cause::Verdict(_)) = outcome {
-            self.record_verdict();
+        let is_verdict = matches!(outcome, Err(Cause::Verdict(_)));
+        if is_verdict && self.telemetry.records_verdict(self.now()) {
+            self.telemetry.record_flight(&self.ops());
         }
         let told = match outcome {
             Ok(epoch) => Ok(epoch),
@@ -326,7 +298,7 @@ impl Engine {
         };
         let told = match told {
             Err((cause, text)) => {
-                self.metrics.failed(&kept.call);
+                self.telemetry.metrics().failed(&kept.call);
                 let kind = match cause {
                     Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
                     Cause::Verdict(Verdict::Refusal(_)) => FailureKind::Refused,
@@ -335,7 +307,9 @@ impl Engine {
                 session.fail(kept.ticket, kind, text)
             }
             Ok(epoch) => {
-                self.metrics.succeeded(&kept.call, kept.since.elapsed());
+                self.telemetry
+                    .metrics()
+                    .succeeded(&kept.call, kept.since.elapsed());
                 let own = (kept.own_bytes > 0).then_some(rank);
                 let result = self.results.hold((group, op), own);
                 let result = result.filter(|_| bytes > 0).map(|result| (result, bytes));
@@ -345,37 +319,6 @@ impl Engine {
         if let Err(error) = told {
             self.lose_session(rank, &error);
         }
-    }
-
-    fn broken(&mut self, broken: Broken) {
-        let detail = self.members.text(&Cause::Broken(broken));
-        error!(cause = detail, "the epoch is over");
-        self.record_flight();
-        let reason = match broken {
-            Broken::NodeLost { .. } => SuspectReason::Dead,
-            Broken::NodeSilent { .. } => SuspectReason::Silent,
-            // The operator hears of these from the pods themselves.
-            Broken::NodeLeft { .. }
-            | Broken::RankLost { .. }
-            | Broken::RankLeft { .. }
-            | Broken::Protocol { .. }
-            | Broken::Revoked => return,
-        };
-        if let Some(node) = broken
-            .node()
-            .filter(|node| *node != self.driver.config().node)
-        {
-            self.suspect(node, reason, detail);
-        }
-    }
-
-    fn suspect(&self, node: usize, reason: SuspectReason, detail: String) {
-        let node = self.members.rank_of(node) as u32;
-        self.reporter.send(Report::Suspect {
-            node,
-            reason,
-            detail,
-        });
     }
 }
 

@@ -5,7 +5,7 @@ use collective::machine::{Config, GroupId, Input, RELAY, WORLD};
 use collective::recovery::{Held, Report, Resume};
 use collective::session::Begun;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracing::{info, warn};
 use wire::entry::FailureKind;
 use wire::transport::Transport;
@@ -61,13 +61,6 @@ pub enum Notice {
     RankLost,
 }
 
-/// An epoch that ends.
-#[derive(Debug)]
-pub(super) struct Stopping {
-    since: Instant,
-    report: Report,
-}
-
 /// The edges of a group as memory.
 pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
     let (machine, config) = (driver.machine(), driver.config());
@@ -87,7 +80,7 @@ pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
 impl Engine {
     /// Does what it was told.
     pub(super) fn obey(&mut self) -> Result<(), Error> {
-        while let Ok(command) = self.commands.try_recv() {
+        while let Some(command) = self.control.next() {
             match command {
                 Command::Stop => self.handle(Input::Revoke),
                 Command::Enter(epoch) => self.enter(*epoch)?,
@@ -103,17 +96,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The machine has stopped. What it has said to its neighbours leaves first.
-    pub(super) fn begin_stop(&mut self, report: Report) {
-        let since = Instant::now();
-        self.stopping = Some(Stopping { since, report });
-    }
-
     fn finish_stop(&mut self) {
-        let Some(stopping) = &self.stopping else {
+        let Some((since, _)) = self.control.stopping() else {
             return;
         };
-        if !self.has_said_all() && stopping.since.elapsed() < LAST_WORDS {
+        if !self.has_said_all() && since < LAST_WORDS {
             return;
         }
         // Nothing of this epoch is read or written from here on.
@@ -124,15 +111,14 @@ impl Engine {
         if !self.driver.machine().is_idle() {
             return; // A bug of ours: nobody may be given bytes that are still written.
         }
-        let stopped = self.stopping.as_ref();
-        let Some(report) = stopped.and_then(|one| self.local.ranks_mut().report(&one.report))
-        else {
+        let stopped = self.control.stopping();
+        let Some(report) = stopped.and_then(|(_, own)| self.local.ranks_mut().report(own)) else {
             return; // What its processes say is what this node reports.
         };
-        self.stopping = None;
+        self.control.stopped();
         let epoch = self.driver.config().fence.epoch;
         info!(epoch, ?report, "stopped; waiting for the next epoch");
-        self.notices.send(Notice::Stopped { epoch, report }).ok();
+        self.control.tell(Notice::Stopped { epoch, report });
     }
 
     /// Goes on with the members of an epoch.
@@ -173,9 +159,8 @@ impl Engine {
             .set_edges(&sizes(&self.driver, WORLD, &self.links))?;
         let now = self.now();
         let epoch = self.driver.config().fence.epoch;
-        self.journal.enter(now, epoch, &members);
+        self.telemetry.enter(now, epoch, &members);
         self.members.enter(members);
-        self.waits.forget();
         if has_lost_memory {
             self.choose_bed()?;
         }

@@ -135,9 +135,12 @@ impl Engine {
 
     /// Takes the links that stand since.
     pub(super) fn take_links(&mut self) {
-        let ends = self.stopping.is_some();
+        let ends = self.control.stopping().is_some();
         let (park, members) = (&self.park, &self.members);
-        for (peer, watched) in self.links.take_arrived(ends, park, members, &self.metrics) {
+        for (peer, watched) in
+            self.links
+                .take_arrived(ends, park, members, self.telemetry.metrics())
+        {
             if let Err(error) = watched {
                 error!(%error, node = self.members.rank_of(peer), "failed to poll a link");
                 self.handle(Input::PeerLost { peer });

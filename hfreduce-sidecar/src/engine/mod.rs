@@ -1,10 +1,16 @@
 //! The data path of a node: one thread that moves bytes between local processes, the machine and peers.
-//! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`,
-//! arithmetic to its kernels, and joining to `join` and `rendezvous`.
+//! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`, what becomes of calls
+//! to `collective::session`, arithmetic to its kernels, and joining to `join` and `rendezvous`.
+//!
+//! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,
+//! `results`, `control`, `telemetry`, `park`. The other modules let the parts work together, by what happens: processes
+//! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for; `epoch` goes
+//! from one epoch to the next, and `rest` sleeps.
 
 mod acceptor;
 mod attach;
 mod calls;
+mod control;
 mod driver;
 mod effects;
 mod epoch;
@@ -17,6 +23,7 @@ mod ops;
 mod park;
 mod rest;
 mod results;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -40,16 +47,15 @@ use crate::rendezvous::Reporter;
 use crate::stop::Stop;
 use crate::welcomed::{Found, Welcomed};
 use acceptor::Acceptor;
+use control::Control;
 use driver::Driver;
-use epoch::Stopping;
 pub use epoch::{Command, Epoch, Notice};
-use journal::Journal;
 use links::Links;
 use local::Local;
 use members::Members;
 use park::Park;
 use results::Results;
-use waits::Waits;
+use telemetry::Telemetry;
 
 /// How long farewells may take before the sidecar leaves without.
 pub const FAREWELL: Duration = Duration::from_millis(500);
@@ -112,7 +118,7 @@ pub struct Setup {
     pub flight: PathBuf,
 }
 
-/// The data path of a node.
+/// The data path of a node: its parts.
 #[derive(Debug)]
 pub struct Engine {
     driver: Driver,
@@ -121,24 +127,12 @@ pub struct Engine {
     acceptor: Acceptor,
     local: Local,
     results: Results,
-    commands: Receiver<Command>,
-    notices: Sender<Notice>,
-    stopping: Option<Stopping>,
-    places: Places,
+    control: Control,
+    telemetry: Telemetry,
     park: Park,
-    stop: Stop,
-    start: Instant,
     spin: Spin,
-    left: Option<Instant>,
-    metrics: Metrics,
-    reporter: Reporter,
-    /// Always there, but while one is made.
-    snapshots: Option<Snapshots>,
-    flight: PathBuf,
-    /// When a call that failed was last written there.
-    recorded: Option<Duration>,
-    journal: Journal,
-    waits: Waits,
+    places: Places,
+    start: Instant,
 }
 
 impl Engine {
@@ -193,10 +187,12 @@ impl Engine {
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
         let park = Park::new().map_err(Error::Poll)?;
         let acceptor = Acceptor::new(listener, &park).map_err(failed)?;
-        let background = |name| Background::new(name, stop.clone(), before_memory.clone());
+        let (wakes, before) = (stop.clone(), before_memory);
+        let background = |name| Background::new(name, wakes.clone(), before.clone());
         let inputs = (limit_bytes, places.inputs.clone());
         let local = Local::new(standing, background("inputs"), inputs, welcomed, found);
         let results = Results::new(memory, background("results"));
+        let control = Control::new(commands, notices, stop, &park).map_err(failed)?;
         let mut engine = Self {
             driver,
             members,
@@ -204,27 +200,13 @@ impl Engine {
             acceptor,
             local,
             results,
-            commands,
-            notices,
-            stopping: None,
-            places,
+            control,
+            telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
             park,
-            stop,
-            start: Instant::now(),
             spin: Spin::default(),
-            left: None,
-            metrics,
-            reporter,
-            snapshots: Some(snapshots),
-            flight,
-            recorded: None,
-            journal: Journal::default(),
-            waits: Waits::default(),
+            places,
+            start: Instant::now(),
         };
-        engine
-            .park
-            .watch(engine.stop.bell(), BELL)
-            .map_err(failed)?;
         if !engine.local.ranks().has_lost_memory() {
             engine.choose_bed()?;
         }
@@ -262,7 +244,7 @@ impl Engine {
             self.park.looked();
             if self.now() >= self.driver.machine().wake_at() {
                 self.handle(Input::Tick);
-                self.links.count_traffic(&self.metrics);
+                self.links.count_traffic(self.telemetry.metrics());
                 self.links.forget_gone();
             }
         }
@@ -274,13 +256,14 @@ impl Engine {
 
     /// The links of an epoch stand.
     fn watch_links(&self) -> rustix::io::Result<()> {
-        self.links.watch(&self.park, &self.members, &self.metrics)
+        let metrics = self.telemetry.metrics();
+        self.links.watch(&self.park, &self.members, metrics)
     }
 
     fn handle(&mut self, input: Input) {
         let now = self.now();
         self.driver
-            .handle(now, input, &self.members, &mut self.journal);
+            .handle(now, input, &self.members, self.telemetry.journal_mut());
     }
 
     fn dispatch(&mut self, token: u64) {
@@ -291,9 +274,7 @@ impl Engine {
             CLIENT_BELL => self.local.wake(index as usize, &self.park),
             LINK => self.wake_link(index as usize),
             _ if token == LISTENER => self.acceptor.accept(self.now(), &self.park),
-            _ => {
-                self.stop.bell().clear();
-            }
+            _ => self.control.clear_bell(),
         }
     }
 
@@ -304,14 +285,13 @@ impl Engine {
 
     /// Says farewell once asked to. True when there is nothing left to do.
     fn has_left(&mut self) -> bool {
-        let Some(since) = self.left else {
-            if self.stop.is_asked() {
-                self.left = Some(Instant::now());
-                self.handle(Input::Leave);
-            }
+        if self.control.begins_to_leave() {
+            self.handle(Input::Leave);
             return false;
-        };
-        self.has_said_all() && self.has_said_farewell() || since.elapsed() > FAREWELL
+        }
+        let is_said = || self.has_said_all() && self.has_said_farewell();
+        let leaving = self.control.leaving();
+        leaving.is_some_and(|since| is_said() || since > FAREWELL)
     }
 
     /// Whether nothing waits to be said to a neighbour.

@@ -1,10 +1,6 @@
 //! The engine tells what it is doing: to who asks, and into a file when something has failed.
 
-use std::time::Duration;
-
 use collective::machine::{Frame, OpId, WORLD};
-use contract::run_dir;
-use tracing::{info, warn};
 
 use super::Engine;
 use super::waits::Who;
@@ -12,20 +8,17 @@ use crate::inspect::{Neighbour, Operation, Ops, Waiting};
 
 /// The tree in which every part of an operation meets the others.
 const MEETING: u8 = 0;
-/// Calls that fail one after the other are written down once in this time.
-const RECORD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Leaves a snapshot, if somebody has asked for one.
     pub(super) fn answer(&mut self) {
-        let Some(mut snapshots) = self.snapshots.take() else {
-            return;
-        };
-        snapshots.leave(|| self.ops());
-        self.snapshots = Some(snapshots);
+        if self.telemetry.takes_snapshot() {
+            let ops = self.ops();
+            self.telemetry.leave_snapshot(ops);
+        }
     }
 
-    fn ops(&self) -> Ops {
+    pub(super) fn ops(&self) -> Ops {
         let node = |peer: &usize| {
             format!(
                 "node {} ({})",
@@ -78,47 +71,7 @@ impl Engine {
                 .collect(),
             waiting: waiting.filter(|one| one.calls > 0).collect(),
             placement: self.places.report.clone(),
-            history: self.journal.lines(self.now()),
-        }
-    }
-
-    /// Ranks have called what cannot be: all of them are told, one after the other, and which of them call on is up to
-    /// them.
-    pub(super) fn record_verdict(&mut self) {
-        let now = self.now();
-        if self.recorded.is_none_or(|last| last + RECORD_PAUSE <= now) {
-            self.recorded = Some(now);
-            self.record_flight();
-        }
-    }
-
-    /// Something has failed: keeps what led to it, and says what was in flight.
-    pub(super) fn record_flight(&self) {
-        let ops = self.ops();
-        for one in &ops.operations {
-            let call = one.call.as_deref().unwrap_or("not called here");
-            info!(
-                group = one.group,
-                operation = one.operation,
-                call,
-                joined = ?one.joined,
-                missing = ?one.missing,
-                waits_for = ?one.waits_for,
-                settled = one.settled,
-                chunks = one.chunks,
-                "was in flight"
-            );
-        }
-        let write = || {
-            let text = serde_json::to_vec_pretty(&ops)?;
-            run_dir::put(&self.flight, &text, run_dir::READABLE)
-        };
-        match write() {
-            Ok(()) => info!(file = %self.flight.display(), "wrote the flight recorder"),
-            Err(error) => {
-                let file = self.flight.display();
-                warn!(%error, %file, "failed to write the flight recorder");
-            }
+            history: self.telemetry.journal().lines(self.now()),
         }
     }
 
@@ -128,16 +81,7 @@ impl Engine {
         let below = trees[usize::from(MEETING)].children[self.driver.config().node].len();
         let expected = self.local.ranks().local() + below;
         let now = self.now();
-        let Some(kept) = self.waits.came(op, expected, now) else {
-            return;
-        };
-        match who {
-            Who::Rank(rank) => self.metrics.waited_for_rank(rank, kept),
-            Who::Node(peer) => {
-                let (rank, name) = (self.members.rank_of(peer), self.members.name(peer));
-                self.metrics.waited_for_node(rank, name, kept);
-            }
-        }
+        self.telemetry.came(who, (op, expected), now, &self.members);
     }
 
     /// A frame has come: a neighbour's first part of an operation of the world counts.

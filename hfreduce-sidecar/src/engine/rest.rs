@@ -39,10 +39,8 @@ impl Engine {
         }
         let slept = if self.lie_down() {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
-            let limit = match (self.left, &self.stopping) {
-                (Some(_), _) | (_, Some(_)) => until.min(Duration::from_millis(10)),
-                (None, None) => until.min(Duration::from_secs(1)),
-            };
+            let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
+            let limit = until.min(limit);
             self.park.sleep(self.local.beds(), events, limit)
         } else {
             self.park.look(events)
@@ -92,9 +90,8 @@ impl Engine {
     /// Results that come back wake the engine only if something waits for them: that spares a small operation
     /// half of its awakenings.
     fn depth(&self) -> Depth {
-        let waits = self.left.is_some()
-            || self.stopping.is_some()
-            || self.local.waiting().any(|(.., for_memory)| for_memory);
+        let waits =
+            self.control.is_ending() || self.local.waiting().any(|(.., for_memory)| for_memory);
         if waits { Depth::Light } else { Depth::Deep }
     }
 }

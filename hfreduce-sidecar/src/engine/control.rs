@@ -1,0 +1,88 @@
+//! What the engine is told while it runs, what it has to tell, and how it stops and leaves.
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use collective::recovery::Report;
+
+use super::BELL;
+use super::epoch::{Command, Notice};
+use super::park::Park;
+use crate::stop::Stop;
+
+#[derive(Debug)]
+pub(super) struct Control {
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    stop: Stop,
+    /// Since when the epoch ends, and what its machine reports.
+    stopping: Option<(Instant, Report)>,
+    /// Since when the engine leaves.
+    leaving: Option<Instant>,
+}
+
+impl Control {
+    pub(super) fn new(
+        commands: Receiver<Command>,
+        notices: Sender<Notice>,
+        stop: Stop,
+        park: &Park,
+    ) -> rustix::io::Result<Self> {
+        park.watch(stop.bell(), BELL)?;
+        Ok(Self {
+            commands,
+            notices,
+            stop,
+            stopping: None,
+            leaving: None,
+        })
+    }
+
+    pub(super) fn next(&self) -> Option<Command> {
+        self.commands.try_recv().ok()
+    }
+
+    pub(super) fn tell(&self, notice: Notice) {
+        self.notices.send(notice).ok();
+    }
+
+    /// The bell has rung for a command, or for work that is done in the background.
+    pub(super) fn clear_bell(&self) {
+        self.stop.bell().clear();
+    }
+
+    /// The machine has stopped.
+    pub(super) fn begin_stop(&mut self, report: Report) {
+        self.stopping = Some((Instant::now(), report));
+    }
+
+    /// For how long the epoch has been ending, and what its machine reports.
+    pub(super) fn stopping(&self) -> Option<(Duration, &Report)> {
+        let stopping = self.stopping.as_ref();
+        stopping.map(|(since, report)| (since.elapsed(), report))
+    }
+
+    /// The epoch has ended.
+    pub(super) fn stopped(&mut self) {
+        self.stopping = None;
+    }
+
+    /// Whether the engine is asked to leave, and was not before.
+    pub(super) fn begins_to_leave(&mut self) -> bool {
+        let begins = self.leaving.is_none() && self.stop.is_asked();
+        if begins {
+            self.leaving = Some(Instant::now());
+        }
+        begins
+    }
+
+    /// For how long it has been leaving.
+    pub(super) fn leaving(&self) -> Option<Duration> {
+        Some(self.leaving?.elapsed())
+    }
+
+    /// Whether something ends that must not wait for long.
+    pub(super) fn is_ending(&self) -> bool {
+        self.stopping.is_some() || self.leaving.is_some()
+    }
+}

@@ -1,0 +1,200 @@
+//! What the engine tells about itself: metrics, the operator's suspects, the flight recorder, and snapshots for who asks.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use collective::machine::{Broken, GroupId, OpId};
+use contract::run_dir;
+use tracing::{error, info, warn};
+use wire::rendezvous::SuspectReason;
+
+use super::journal::Journal;
+use super::members::Members;
+use super::waits::{Waits, Who};
+use crate::inspect::{Ops, Snapshots};
+use crate::metrics::Metrics;
+use crate::rendezvous::{Report, Reporter};
+
+/// Calls that fail one after the other are written down once in this time.
+const RECORD_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Telemetry {
+    metrics: Metrics,
+    reporter: Reporter,
+    journal: Journal,
+    waits: Waits,
+    snapshots: Snapshots,
+    /// The file for the flight recorder.
+    flight: PathBuf,
+    /// When a call that failed was last written there.
+    recorded: Option<Duration>,
+}
+
+impl Telemetry {
+    pub(super) fn new(
+        metrics: Metrics,
+        reporter: Reporter,
+        snapshots: Snapshots,
+        flight: PathBuf,
+    ) -> Self {
+        Self {
+            metrics,
+            reporter,
+            journal: Journal::default(),
+            waits: Waits::default(),
+            snapshots,
+            flight,
+            recorded: None,
+        }
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The last events.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    pub(super) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    /// A new epoch begins.
+    pub(super) fn enter(&mut self, now: Duration, epoch: u32, members: &[u32]) {
+        self.journal.enter(now, epoch, members);
+        self.waits.forget();
+    }
+
+    /// Whether a snapshot is asked for.
+    pub(super) fn takes_snapshot(&mut self) -> bool {
+        self.snapshots.are_due()
+    }
+
+    /// Leaves it.
+    pub(super) fn leave_snapshot(&mut self, ops: Ops) {
+        self.snapshots.leave(ops);
+    }
+
+    /// Ranks have called what cannot be, and all of them learn it, one after the other: whether that is to be recorded.
+    pub(super) fn records_verdict(&mut self, now: Duration) -> bool {
+        let is_due = self.recorded.is_none_or(|last| last + RECORD_PAUSE <= now);
+        if is_due {
+            self.recorded = Some(now);
+        }
+        is_due
+    }
+
+    /// Something has failed: keeps what led to it, and says what was in flight.
+    pub(super) fn record_flight(&self, ops: &Ops) {
+        for one in &ops.operations {
+            let call = one.call.as_deref().unwrap_or("not called here");
+            info!(
+                group = one.group,
+                operation = one.operation,
+                call,
+                joined = ?one.joined,
+                missing = ?one.missing,
+                waits_for = ?one.waits_for,
+                settled = one.settled,
+                chunks = one.chunks,
+                "was in flight"
+            );
+        }
+        let write = || {
+            let text = serde_json::to_vec_pretty(ops)?;
+            run_dir::put(&self.flight, &text, run_dir::READABLE)
+        };
+        match write() {
+            Ok(()) => info!(file = %self.flight.display(), "wrote the flight recorder"),
+            Err(error) => {
+                let file = self.flight.display();
+                warn!(%error, %file, "failed to write the flight recorder");
+            }
+        }
+    }
+
+    /// Somebody has brought its part of an operation, of `expected`: the last one kept the others waiting.
+    pub(super) fn came(
+        &mut self,
+        who: Who,
+        (op, expected): (OpId, usize),
+        now: Duration,
+        members: &Members,
+    ) {
+        let Some(kept) = self.waits.came(op, expected, now) else {
+            return;
+        };
+        match who {
+            Who::Rank(rank) => self.metrics.waited_for_rank(rank, kept),
+            Who::Node(peer) => {
+                let (rank, name) = (members.rank_of(peer), members.name(peer));
+                self.metrics.waited_for_node(rank, name, kept);
+            }
+        }
+    }
+
+    pub(super) fn suspect(&self, peer: usize, silent: Duration, members: &Members) {
+        let (rank, name) = (members.rank_of(peer), members.name(peer));
+        self.metrics.suspects.inc();
+        self.metrics.suspect(rank, name, true);
+        warn!(
+            node = rank,
+            name,
+            ?silent,
+            "suspect: nothing is heard from it"
+        );
+        let detail = format!("node {rank} ({name}) has been silent for {silent:?}");
+        self.report(peer, SuspectReason::Frozen, detail, members);
+    }
+
+    pub(super) fn recovered(&self, peer: usize, members: &Members) {
+        let (rank, name) = (members.rank_of(peer), members.name(peer));
+        info!(node = rank, name, "a suspect was heard again");
+        self.metrics.suspect(rank, name, false);
+        self.reporter.send(Report::Recovered { node: rank as u32 });
+    }
+
+    /// Others wait for a local rank to call; `global` is its rank in the attempt.
+    pub(super) fn late(&self, (group, op): (GroupId, OpId), rank: usize, global: u32) {
+        warn!(
+            group,
+            operation = op,
+            rank = global,
+            "others wait for this rank to call"
+        );
+        let late = &self.metrics.late;
+        late.with_label_values(&[&rank.to_string()]).inc();
+    }
+
+    /// The epoch is over on node `own`, as `ops` shows it.
+    pub(super) fn broken(&self, broken: Broken, own: usize, ops: &Ops, members: &Members) {
+        let detail = members.text(&broken.into());
+        error!(cause = detail, "the epoch is over");
+        self.record_flight(ops);
+        let reason = match broken {
+            Broken::NodeLost { .. } => SuspectReason::Dead,
+            Broken::NodeSilent { .. } => SuspectReason::Silent,
+            // The operator hears of these from the pods themselves.
+            Broken::NodeLeft { .. }
+            | Broken::RankLost { .. }
+            | Broken::RankLeft { .. }
+            | Broken::Protocol { .. }
+            | Broken::Revoked => return,
+        };
+        if let Some(node) = broken.node().filter(|node| *node != own) {
+            self.report(node, reason, detail, members);
+        }
+    }
+
+    fn report(&self, node: usize, reason: SuspectReason, detail: String, members: &Members) {
+        let node = members.rank_of(node) as u32;
+        self.reporter.send(Report::Suspect {
+            node,
+            reason,
+            detail,
+        });
+    }
+}
