@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use topology::OnPeerLoss;
 
-use crate::run_dir::CheckpointRef;
+use topology::CheckpointRef;
 
 /// The layout that is written today.
 pub const VERSION: u32 = 1;

@@ -6,5 +6,4 @@ pub mod assignment;
 pub mod run_dir;
 pub mod termination;
 
-pub use run_dir::CheckpointRef;
-pub use topology::OnPeerLoss;
+pub use topology::{CheckpointRef, OnPeerLoss};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use topology::OnPeerLoss;
+use topology::{CheckpointRef, OnPeerLoss};
 
 /// The mode of a file that its writer alone may change.
 pub const READABLE: u32 = 0o644;
@@ -48,8 +48,6 @@ pub const KEY: &str = "/etc/fireflyer/key/key";
 pub const ROSTER_LIMIT_BYTES: u64 = 4 << 20;
 /// Largest progress or acknowledgement: a few numbers and a digest.
 pub const PROGRESS_LIMIT_BYTES: u64 = 4 << 10;
-/// Longest digest: 64 bytes in hexadecimal.
-pub const DIGEST_LIMIT_BYTES: usize = 128;
 /// Longest sentence that a rank writes for people, in characters.
 pub const TEXT_LIMIT_CHARS: usize = 512;
 
@@ -71,19 +69,6 @@ pub enum Error {
     /// It could not be written.
     #[error("failed to write {path}")]
     Write { path: PathBuf, source: io::Error },
-}
-
-/// A checkpoint, named so that any process of the job finds and verifies it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CheckpointRef {
-    /// The attempt that saved it.
-    pub attempt: u32,
-    /// The training step it holds.
-    pub step: u64,
-    /// Digest of its manifest, in hexadecimal.
-    #[serde(deserialize_with = "digest")]
-    pub digest: String,
 }
 
 /// How far training is.
@@ -179,16 +164,9 @@ impl Cause {
     }
 }
 
-impl CheckpointRef {
-    /// Reads the acknowledgement, if there is one yet.
-    pub fn read_ack(dir: &Path) -> Result<Option<Self>, Error> {
-        read_if_any(&dir.join(ACK), PROGRESS_LIMIT_BYTES)
-    }
-
-    /// Writes the acknowledgement.
-    pub fn write_ack(&self, dir: &Path) -> Result<(), Error> {
-        write(&dir.join(ACK), self)
-    }
+/// Reads the acknowledgement, if there is one yet.
+pub fn read_ack(dir: &Path) -> Result<Option<CheckpointRef>, Error> {
+    read_if_any(&dir.join(ACK), PROGRESS_LIMIT_BYTES)
 }
 
 impl Roster {
@@ -269,16 +247,6 @@ pub fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-fn digest<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.len() > DIGEST_LIMIT_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(serde::de::Error::custom(format_args!(
-            "a digest is at most {DIGEST_LIMIT_BYTES} printable ASCII bytes without spaces"
-        )));
-    }
-    Ok(text)
-}
-
 /// A sentence that ends up in a status: bounded, and without control characters.
 fn text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -332,10 +300,7 @@ mod tests {
         for planted in [&target, &new] {
             std::os::unix::fs::symlink(&secret, planted).unwrap();
         }
-        assert!(matches!(
-            CheckpointRef::read_ack(dir.path()),
-            Err(Error::Read { .. })
-        ));
+        assert!(matches!(read_ack(dir.path()), Err(Error::Read { .. })));
         put(&target, b"after", READABLE).unwrap();
         assert_eq!(fs::read(&secret).unwrap(), b"before");
         assert_eq!(fs::read(&target).unwrap(), b"after");
@@ -344,7 +309,7 @@ mod tests {
             let made = std::process::Command::new("mkfifo").arg(planted).status();
             assert!(made.unwrap().success());
         }
-        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        let error = read_ack(dir.path()).unwrap_err();
         assert!(matches!(error, Error::Read { .. }), "{error}");
         put(&target, b"again", READABLE).unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"again");
@@ -374,14 +339,14 @@ mod tests {
     fn a_file_that_is_too_large_or_wrong_is_named() {
         let dir = folder();
         fs::write(dir.path().join(ACK), vec![b' '; 5000]).unwrap();
-        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        let error = read_ack(dir.path()).unwrap_err();
         assert!(error.to_string().contains("larger than 4096"), "{error}");
         fs::write(
             dir.path().join(ACK),
             r#"{"attempt":1,"step":2,"digest":"a b"}"#,
         )
         .unwrap();
-        let error = CheckpointRef::read_ack(dir.path()).unwrap_err();
+        let error = read_ack(dir.path()).unwrap_err();
         assert!(matches!(error, Error::Parse { .. }), "{error}");
     }
 }

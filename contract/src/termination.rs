@@ -2,8 +2,9 @@
 //! The launcher writes it, the operator reads it; both trust only what parses here.
 
 use serde::{Deserialize, Serialize};
+use topology::CheckpointRef;
 
-use crate::run_dir::{Cause, CheckpointRef};
+use crate::run_dir::Cause;
 
 /// Where the launcher writes it.
 pub const PATH: &str = "/dev/termination-log";

@@ -9,7 +9,8 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use contract::run_dir::{self, CheckpointRef, Progress, Roster};
+use contract::CheckpointRef;
+use contract::run_dir::{self, Progress, Roster};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use gang::pods::{Caller, Pods, Streams, sum};

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use contract::run_dir::{Cause, CheckpointRef};
+use contract::CheckpointRef;
+use contract::run_dir::Cause;
 use contract::termination::{Outcome, TerminationMessage};
 
 use crate::environment::Place;

@@ -9,7 +9,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use contract::run_dir::{self, Cause, CheckpointRef, Roster};
+use contract::CheckpointRef;
+use contract::run_dir::{self, Cause, Roster};
 use rustix::process::{Pid, Signal};
 
 use crate::args::Args;
@@ -266,7 +267,7 @@ impl<'a> Ranks<'a> {
             self.step(Input::GroupGone { rank });
         }
         if self.gang.is_stopping() && self.ack.is_none() {
-            self.ack = CheckpointRef::read_ack(&self.args.run_dir).ok().flatten();
+            self.ack = run_dir::read_ack(&self.args.run_dir).ok().flatten();
             if self.ack.is_some() {
                 self.write(Verdict::Interrupted(None));
             }
@@ -325,7 +326,7 @@ impl<'a> Ranks<'a> {
             self.signal_group(rank, Signal::KILL);
         }
         if self.gang.is_stopping() && self.ack.is_none() {
-            self.ack = CheckpointRef::read_ack(&self.args.run_dir).ok().flatten();
+            self.ack = run_dir::read_ack(&self.args.run_dir).ok().flatten();
         }
         self.write(verdict);
         if let Verdict::Failed(failure) = verdict {

@@ -7,7 +7,8 @@ use collective::machine::{Claim, Dispute, Mismatch, OpenReason, Opener, Reason, 
 use collective::membership::{Break, Endpoint, Message, Reach, Refusal as Unwanted};
 use collective::recovery::{GroupReport, GroupResume, Held, Report, Served};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
-use contract::run_dir::{CheckpointRef, Progress};
+use contract::CheckpointRef;
+use contract::run_dir::Progress;
 use wire::rendezvous::{Features, SuspectReason, ToSidecar, encode};
 
 use super::{ToOperator, stopped, to_sidecar};

@@ -3,7 +3,7 @@
 //! compile until it has one here. Who may say what when is membership's to decide.
 
 use collective::membership::{
-    Checkpoint, Connection, Endpoint, Event, MOST_ASKED, Message, Progress, Reach, Reason, Refusal,
+    Connection, Endpoint, Event, MOST_ASKED, Message, Progress, Reach, Reason, Refusal,
 };
 use collective::recovery::{Report, Resume};
 use contract::run_dir;
@@ -73,14 +73,9 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
 }
 
 fn progress(progress: run_dir::Progress) -> Progress {
-    let checkpoint = |saved: run_dir::CheckpointRef| Checkpoint {
-        attempt: saved.attempt,
-        step: saved.step,
-        digest: saved.digest,
-    };
     Progress {
         step: progress.step,
-        checkpoint: progress.checkpoint.map(checkpoint),
+        checkpoint: progress.checkpoint,
         passed_over: progress.passed_over,
     }
 }

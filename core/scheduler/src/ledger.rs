@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use topology::NodeName;
+use topology::{CheckpointRef, NodeName};
 
 use crate::gang::Wake;
 use crate::node::{Heard, State, States};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
-use crate::status::{Checkpoint, Phase};
+use crate::status::Phase;
 use crate::time::Timestamp;
 
 /// When news of pods is awaited that are known to be late.
@@ -27,7 +27,7 @@ pub(crate) struct JobView<'a> {
     pub(crate) doubts: BTreeMap<u32, Doubt>,
     /// By attempt, then rank.
     pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
-    pub(crate) report: Option<&'a Checkpoint>,
+    pub(crate) report: Option<&'a CheckpointRef>,
     /// The newest attempt that has resumed from an older checkpoint than it should have, and why.
     pub(crate) passed_over: Option<(u32, &'a str)>,
     /// Of the newest attempt that is.

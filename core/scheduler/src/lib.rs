@@ -38,7 +38,5 @@ pub use snapshot::{
     Absent, Attempt, Cause, Doubt, Doubtful, DryRun, Exit, Job, JobKey, Node, Pod, PodState,
     Problem, Report, Snapshot, Stuck, ZonePolicy,
 };
-pub use status::{
-    AttemptRecord, Checkpoint, Condition, ConditionKind, Failure, Membership, Phase, Status,
-};
+pub use status::{AttemptRecord, Condition, ConditionKind, Failure, Membership, Phase, Status};
 pub use time::Timestamp;

@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-use topology::{Leaf, NodeName, Zone};
+use topology::{CheckpointRef, Leaf, NodeName, Zone};
 
 #[cfg(doc)]
 use crate::snapshot::Snapshot;
 use crate::snapshot::{Absent, JobKey};
-use crate::status::{Checkpoint, Status};
+use crate::status::Status;
 use crate::time::Timestamp;
 
 /// What to write now. Empty in a steady state.
@@ -124,7 +124,7 @@ pub struct NewAttempt {
     pub crossing: bool,
     /// The checkpoint to resume from, when the last attempt acknowledged it at its end. Otherwise
     /// absent: then the newest that verifies.
-    pub resume: Option<Checkpoint>,
+    pub resume: Option<CheckpointRef>,
 }
 
 /// One node of an attempt and where it hangs.

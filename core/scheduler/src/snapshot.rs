@@ -9,11 +9,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use topology::{Class, Leaf, NodeName, Zone};
+use topology::{CheckpointRef, Class, Leaf, NodeName, Zone};
 
 use crate::node::{Heard, Ready, Wish};
 use crate::plan::JobPlan;
-use crate::status::{Checkpoint, Status};
+use crate::status::Status;
 use crate::time::Timestamp;
 
 /// The cluster at one moment. The order of the lists does not matter.
@@ -293,7 +293,7 @@ impl Pod {
     }
 
     /// What it saved when it was asked to stop.
-    pub fn acknowledged(&self) -> Option<&Checkpoint> {
+    pub fn acknowledged(&self) -> Option<&CheckpointRef> {
         match &self.state {
             PodState::Interrupted { ack } => ack.as_ref(),
             PodState::Unbound
@@ -323,7 +323,7 @@ pub enum PodState {
     /// The trainer ended after it was asked to stop (launcher outcome Interrupted).
     Interrupted {
         /// What it saved, if it saved in time.
-        ack: Option<Checkpoint>,
+        ack: Option<CheckpointRef>,
     },
     /// The trainer failed by itself.
     Failed(Exit),
@@ -381,7 +381,7 @@ pub struct Report {
     /// The attempt that reported it.
     pub attempt: u32,
     /// Its newest durable checkpoint.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointRef,
     /// What the attempt has resumed from, and why from no newer checkpoint, where a newer one is damaged.
     pub passed_over: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use topology::{Class, NodeName, Zone};
+use topology::{CheckpointRef, Class, NodeName, Zone};
 
 use crate::avoid::Avoided;
 use crate::promise::Promise;
@@ -116,17 +116,6 @@ pub struct Condition {
     pub since: Timestamp,
 }
 
-/// A checkpoint whose manifest was written last and is durable.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Checkpoint {
-    /// Attempt that saved it.
-    pub attempt: u32,
-    /// Training step that it holds.
-    pub step: u64,
-    /// SHA-256 of its manifest.
-    pub digest: String,
-}
-
 /// The members of an attempt, as they were committed last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
@@ -226,7 +215,7 @@ pub struct Status {
     /// The newest attempt that got nodes. What came before it is for people and not kept here.
     pub newest: Option<AttemptRecord>,
     /// Last checkpoint known to be durable.
-    pub last_checkpoint: Option<Checkpoint>,
+    pub last_checkpoint: Option<CheckpointRef>,
     /// When `last_checkpoint` was learned.
     pub checkpoint_at: Option<Timestamp>,
     /// When the next attempt may start.

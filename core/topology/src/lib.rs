@@ -3,6 +3,7 @@
 //! sysfs to the programs, and where jobs go to `scheduler`.
 
 mod address;
+mod checkpoint_ref;
 pub mod names;
 pub mod node;
 pub mod numa;
@@ -10,5 +11,6 @@ mod on_peer_loss;
 pub mod placement;
 pub mod preference;
 
+pub use checkpoint_ref::CheckpointRef;
 pub use names::{Class, Leaf, NodeName, Zone};
 pub use on_peer_loss::OnPeerLoss;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::Cluster;
-use contract::run_dir::{CheckpointRef, Progress};
+use contract::CheckpointRef;
+use contract::run_dir::Progress;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, Patch, PatchParams};

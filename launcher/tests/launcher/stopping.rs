@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use contract::run_dir::CheckpointRef;
+use contract::CheckpointRef;
 use contract::termination::Outcome;
 use rustix::process::Signal;
 

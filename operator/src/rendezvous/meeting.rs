@@ -105,11 +105,7 @@ impl Meeting {
         let report = Report {
             job: self.gang.job.clone(),
             attempt,
-            checkpoint: scheduler::Checkpoint {
-                attempt: checkpoint.attempt,
-                step: checkpoint.step,
-                digest: checkpoint.digest.clone(),
-            },
+            checkpoint: checkpoint.clone(),
             passed_over: passed_over.clone(),
         };
         if self.report.as_ref() == Some(&report) {

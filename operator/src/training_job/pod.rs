@@ -4,7 +4,7 @@ mod containers;
 mod template;
 mod volumes;
 
-use contract::run_dir::CheckpointRef;
+use contract::CheckpointRef;
 use crds::fabric::NodeClass;
 use crds::names;
 use crds::training_job::TrainingJob;

@@ -11,10 +11,10 @@ use crds::training_job::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use k8s_openapi::jiff;
 use scheduler::{
-    AttemptRecord, Avoided, Checkpoint, Condition, ConditionKind, EndCause, Failure, Phase,
-    Promise, Status, Timestamp,
+    AttemptRecord, Avoided, Condition, ConditionKind, EndCause, Failure, Phase, Promise, Status,
+    Timestamp,
 };
-use topology::{Class, NodeName};
+use topology::{CheckpointRef, Class, NodeName};
 
 use crate::training_job::members;
 use crate::training_job::translate::timestamp;
@@ -165,7 +165,7 @@ pub fn from_api(status: &TrainingJobStatus) -> Status {
         last_checkpoint: status
             .last_checkpoint
             .as_ref()
-            .map(|checkpoint| Checkpoint {
+            .map(|checkpoint| CheckpointRef {
                 attempt: checkpoint.attempt,
                 step: checkpoint.step,
                 digest: checkpoint.digest.clone(),
@@ -374,7 +374,7 @@ mod tests {
                 since: second(15),
                 ended: Some((second(18), "Failed".to_owned())),
             }),
-            last_checkpoint: Some(Checkpoint {
+            last_checkpoint: Some(CheckpointRef {
                 attempt: 2,
                 step: 120,
                 digest: "ab".to_owned(),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::assignment::{Assignment, LIMIT_BYTES};
-use contract::run_dir::{self, CauseKind, CheckpointRef};
+use contract::run_dir::{self, CauseKind};
 use contract::termination::{Outcome, TerminationMessage};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Cause, Checkpoint, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
-use topology::{NodeName, OnPeerLoss};
+use scheduler::{Cause, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
+use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
 use crate::mirror::{Kept, Key};
 use crate::proof::{Masters, Signer};
@@ -435,9 +435,7 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
     if let Ok(message) = TerminationMessage::parse(ended.message.as_bytes()) {
         return match message.outcome {
             Outcome::Succeeded => PodState::Succeeded,
-            Outcome::Interrupted => PodState::Interrupted {
-                ack: message.ack.map(checkpoint),
-            },
+            Outcome::Interrupted => PodState::Interrupted { ack: message.ack },
             Outcome::Failed => PodState::Failed(Exit {
                 rank: message.rank,
                 code: message
@@ -548,15 +546,6 @@ fn cause(said: run_dir::Cause) -> Cause {
     match said.kind {
         CauseKind::CheckpointUnavailable => Cause::CheckpointUnavailable(said.message),
         CauseKind::NoUsableCheckpoint => Cause::NoUsableCheckpoint(said.message),
-    }
-}
-
-/// A checkpoint as the planner names it.
-pub fn checkpoint(named: CheckpointRef) -> Checkpoint {
-    Checkpoint {
-        attempt: named.attempt,
-        step: named.step,
-        digest: named.digest,
     }
 }
 

@@ -125,7 +125,7 @@ fn the_launchers_word_decides() {
         PodState::Succeeded
     );
     let acked = r#"{"outcome":"Interrupted","ack":{"attempt":2,"step":7,"digest":"ab"}}"#;
-    let saved = Checkpoint {
+    let saved = CheckpointRef {
         attempt: 2,
         step: 7,
         digest: "ab".to_owned(),

@@ -28,8 +28,8 @@ use recover::Recovery;
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
 use suspicions::Suspicions;
 pub use types::{
-    Break, Checkpoint, Commit, Connection, Effect, Endpoint, Event, Message, Phase, Progress,
-    Reason, Refusal, Suspicion, View,
+    Break, Commit, Connection, Effect, Endpoint, Event, Message, Phase, Progress, Reason, Refusal,
+    Suspicion, View,
 };
 
 /// The first epoch of every attempt.
@@ -486,7 +486,7 @@ impl Membership {
 
     /// Keeps the newest: reports of different connections may come out of order.
     fn record(&mut self, progress: Progress) {
-        let order = |checkpoint: &Checkpoint| (checkpoint.attempt, checkpoint.step);
+        let order = |checkpoint: &topology::CheckpointRef| (checkpoint.attempt, checkpoint.step);
         self.progress.step = self.progress.step.max(progress.step);
         if progress.checkpoint.as_ref().map(order) > self.progress.checkpoint.as_ref().map(order) {
             self.progress.checkpoint = progress.checkpoint;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use sim::Rng;
-use topology::OnPeerLoss;
+use topology::{CheckpointRef, OnPeerLoss};
 
 use super::*;
 
@@ -401,7 +401,7 @@ fn a_rank_is_quiet_exactly_after_the_limit_and_until_it_is_heard_again() {
 fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
     let (mut stage, all) = Stage::run(2);
     let report = |step, durable| {
-        let checkpoint = Checkpoint {
+        let checkpoint = CheckpointRef {
             attempt: 1,
             step: durable,
             digest: String::new(),
@@ -497,7 +497,7 @@ fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
         connection: all[0],
         progress: Some(Progress {
             step,
-            checkpoint: durable.map(|step| Checkpoint {
+            checkpoint: durable.map(|step| CheckpointRef {
                 attempt: 1,
                 step,
                 digest: String::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::survivors::Reach;
 use crate::recovery::{Report, Resume};
+use topology::CheckpointRef;
 
 /// One connection of a sidecar; the shell hands out a new number for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,24 +20,13 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// A checkpoint that is durable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// The attempt that wrote it.
-    pub attempt: u32,
-    /// The training step it holds.
-    pub step: u64,
-    /// Digest of its manifest.
-    pub digest: String,
-}
-
 /// How far training is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The step last finished.
     pub step: u64,
     /// The newest durable checkpoint.
-    pub checkpoint: Option<Checkpoint>,
+    pub checkpoint: Option<CheckpointRef>,
     /// What the run has resumed from, and why from no newer checkpoint.
     pub passed_over: Option<String>,
 }

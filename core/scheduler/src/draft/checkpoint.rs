@@ -1,8 +1,8 @@
 //! What is known of a job's checkpoints, and where its next attempt starts from.
 
 use super::Draft;
-use crate::status::Checkpoint;
 use crate::status::ConditionKind::{CheckpointDurable, CheckpointPassedOver};
+use topology::CheckpointRef;
 
 /// Reason of CheckpointDurable when the job acknowledged the checkpoint at the end of an attempt:
 /// nothing newer can exist, so the next attempt is pinned to it.
@@ -48,7 +48,7 @@ impl Draft<'_> {
     }
 
     /// The checkpoint that the gang acknowledged when it was asked to stop.
-    fn acknowledged(&self) -> Option<Checkpoint> {
+    fn acknowledged(&self) -> Option<CheckpointRef> {
         let attempt = self.status.attempt;
         let acks = self
             .view
@@ -90,8 +90,8 @@ impl Draft<'_> {
         }
     }
 
-    fn learn(&mut self, checkpoint: Checkpoint, reason: &str, message: &str) {
-        let order = |checkpoint: &Checkpoint| (checkpoint.attempt, checkpoint.step);
+    fn learn(&mut self, checkpoint: CheckpointRef, reason: &str, message: &str) {
+        let order = |checkpoint: &CheckpointRef| (checkpoint.attempt, checkpoint.step);
         let known = self.status.last_checkpoint.as_ref().map(order);
         if known.is_some_and(|known| order(&checkpoint) < known) {
             return;
@@ -108,7 +108,7 @@ impl Draft<'_> {
     /// Where the attempt starts from, if that is certain: the attempt before it acknowledged its
     /// last checkpoint, or only attempts that could not read it have been between. Otherwise a newer
     /// one may exist than was reported.
-    pub(super) fn resume_point(&self, number: u32) -> Option<Checkpoint> {
+    pub(super) fn resume_point(&self, number: u32) -> Option<CheckpointRef> {
         let condition = self.status.conditions.get(&CheckpointDurable)?;
         let last = self.status.last_checkpoint.as_ref()?;
         let next = last.attempt.saturating_add(1);

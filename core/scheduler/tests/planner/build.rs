@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use scheduler::{
-    Checkpoint, DryRun, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
+    DryRun, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
 };
+use topology::CheckpointRef;
 
 pub(crate) const CLASS: &str = "a100";
 pub(crate) const GRACE: Duration = Duration::from_secs(30);
@@ -72,8 +73,8 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
 }
 
 /// All pods have left after an interruption; rank 0's says that step 7 of attempt 1 is saved.
-pub(crate) fn acknowledge(snapshot: &mut Snapshot) -> Checkpoint {
-    let ack = Checkpoint {
+pub(crate) fn acknowledge(snapshot: &mut Snapshot) -> CheckpointRef {
+    let ack = CheckpointRef {
         attempt: 1,
         step: 7,
         digest: "d".to_owned(),

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use scheduler::{
-    Action, Cause, Checkpoint, ConditionKind, Phase, PodState, Ready, Report, Snapshot, Status,
-};
+use scheduler::{Action, Cause, ConditionKind, Phase, PodState, Ready, Report, Snapshot, Status};
 
 use crate::build::{GRACE, acknowledge, at};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, fail, running};
 use crate::properties::apply;
+use topology::CheckpointRef;
 
 #[test]
 fn an_acknowledged_interruption_pins_the_next_attempt_to_its_checkpoint() {
@@ -203,7 +202,7 @@ fn a_damaged_checkpoint_that_was_passed_over_is_a_condition_until_the_next_attem
     snapshot.reports.push(Report {
         job: snapshot.jobs[0].key.clone(),
         attempt: 1,
-        checkpoint: Checkpoint {
+        checkpoint: CheckpointRef {
             attempt: 1,
             step: 7,
             digest: "d".to_owned(),
@@ -237,7 +236,7 @@ fn a_damaged_checkpoint_that_was_passed_over_is_a_condition_until_the_next_attem
 #[test]
 fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
     let mut snapshot = running(1);
-    let checkpoint = Checkpoint {
+    let checkpoint = CheckpointRef {
         attempt: 1,
         step: 7,
         digest: "d".to_owned(),

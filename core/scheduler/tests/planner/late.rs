@@ -1,10 +1,11 @@
 //! Pods that speak or still train when their job is over, has gone on or is being deleted.
 
-use scheduler::{Action, Checkpoint, Exit, Phase, PodState, Snapshot};
+use scheduler::{Action, Exit, Phase, PodState, Snapshot};
 
 use crate::build::{GRACE, acknowledge, at};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, running};
+use topology::CheckpointRef;
 
 /// A gang whose program failed for good. Its pods are not let go of yet.
 fn failed() -> Snapshot {
@@ -62,7 +63,7 @@ fn what_a_pod_acknowledges_for_an_attempt_that_is_long_over_stops_no_later_one()
     assert_eq!(snapshot.jobs[0].status.attempt, 2);
     // Its node was cut off, and is back.
     let mut late = old[0].clone();
-    let ack = Checkpoint {
+    let ack = CheckpointRef {
         attempt: 1,
         step: 7,
         digest: "d".to_owned(),

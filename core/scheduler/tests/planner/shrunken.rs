@@ -2,8 +2,8 @@
 //! an attempt takes over.
 
 use scheduler::{
-    Action, Checkpoint, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Ready,
-    Snapshot, Stuck, Wish, check,
+    Action, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Ready, Snapshot, Stuck,
+    Wish, check,
 };
 
 use crate::absence::confirm;
@@ -13,6 +13,7 @@ use crate::gangs::{deletions, train};
 use crate::life::{Life, is_over, live, lose_node, succeeded_uncharged};
 use crate::properties::apply;
 use crate::world::{Deed, Program, World};
+use topology::CheckpointRef;
 
 const LOST: &str = "Goes on with 2 of 3 nodes: lost a-002";
 
@@ -242,7 +243,7 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
 }
 
 /// Rank 0 is lost and the others were asked to stop; rank 1 saved for them.
-fn suspended_without_rank_0() -> (Snapshot, Checkpoint) {
+fn suspended_without_rank_0() -> (Snapshot, CheckpointRef) {
     let mut snapshot = running();
     assert!(snapshot.pods.iter().all(|pod| pod.finalizer));
     snapshot.nodes[0].ready = Ready::Unknown;
@@ -250,7 +251,7 @@ fn suspended_without_rank_0() -> (Snapshot, Checkpoint) {
     step(&mut snapshot, at(10));
     snapshot.jobs[0].suspend = true;
     step(&mut snapshot, at(11));
-    let ack = Checkpoint {
+    let ack = CheckpointRef {
         attempt: 1,
         step: 7,
         digest: "d".to_owned(),

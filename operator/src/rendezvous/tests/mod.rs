@@ -9,7 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use collective::membership::Policy;
-use contract::run_dir::{CheckpointRef, Progress};
+use contract::CheckpointRef;
+use contract::run_dir::Progress;
 use daemon::Registry;
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contract::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
-use contract::run_dir::CheckpointRef;
 use crds::fabric::FabricSpec;
 use crds::names;
 use crds::training_job::TrainingJob;
@@ -231,11 +230,7 @@ fn assignment_of(
                 claim_name: checkpoint.claim_name.clone(),
                 path: pod::checkpoint_folder(job).unwrap_or_default().to_owned(),
             }),
-        resume: new.resume.as_ref().map(|checkpoint| CheckpointRef {
-            attempt: checkpoint.attempt,
-            step: checkpoint.step,
-            digest: checkpoint.digest.clone(),
-        }),
+        resume: new.resume.clone(),
     })
 }
 

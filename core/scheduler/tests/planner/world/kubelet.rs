@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use scheduler::{Checkpoint, Exit, JobKey, PodState, Problem};
-use topology::NodeName;
+use scheduler::{Exit, JobKey, PodState, Problem};
+use topology::{CheckpointRef, NodeName};
 
 use super::{Event, PodId, Run, Running, World};
 
@@ -300,7 +300,7 @@ impl World {
             return;
         };
         stored.saved = (stored.saved + now - started).min(stored.program.work);
-        let ack = Checkpoint {
+        let ack = CheckpointRef {
             attempt,
             step: stored.saved,
             digest: "d".to_owned(),

@@ -3,7 +3,7 @@
 
 use collective::membership::Commit;
 use collective::recovery::GroupResume;
-use contract::run_dir::CheckpointRef;
+use contract::CheckpointRef;
 use contract::termination::{Outcome, TerminationMessage};
 use scheduler::Stuck;
 use topology::NodeName;
