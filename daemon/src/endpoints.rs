@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn live_fails_while_the_loop_that_is_watched_stands_still() {
+    async fn live_fails_while_the_watched_loop_hangs() {
         let watchdog = Watchdog::new(Duration::ZERO);
         let (address, _server) = serve(|endpoints| endpoints.with_watchdog(watchdog.clone())).await;
         assert!(get(address, "/live").await.starts_with("HTTP/1.1 200"));

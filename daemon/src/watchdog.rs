@@ -55,7 +55,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_stands_still_when_it_runs_and_has_not_gone_round_within_the_limit() {
+    async fn a_loop_hangs_when_it_runs_and_has_not_gone_round_within_the_limit() {
         let watchdog = Watchdog::new(LIMIT);
         tokio::time::advance(LIMIT * 2).await;
         assert_eq!(watchdog.stalled(), None, "it does not run yet");

@@ -48,7 +48,7 @@ fn what_is_missing_is_written_and_what_is_there_is_not() {
 }
 
 #[test]
-fn a_value_that_somebody_else_set_stands() {
+fn a_value_that_somebody_else_set_is_left_alone() {
     let facts = map(&[("zone", "a"), ("count", "8")]);
     let overruled = plan(&carried(&[("zone", "b")], &[]), facts.clone());
     assert_eq!(overruled.apply, Some(map(&[("count", "8")])));

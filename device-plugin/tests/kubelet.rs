@@ -114,7 +114,7 @@ async fn a_folder_that_is_replaced_is_followed() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_forgets_the_plugin_is_told_again() {
+async fn the_plugin_registers_again_with_a_kubelet_that_forgot_it() {
     let node = Node::new(PAPER);
     let mut kubelet = Kubelet::start(&node.plugins);
     let agent = node.agent();

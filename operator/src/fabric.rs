@@ -11,7 +11,7 @@ use daemon::CancellationToken;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use kube::api::Patch;
-use scheduler::{Node, Snapshot, State, States, Storm, Why};
+use scheduler::{Node, NodeReason, Snapshot, State, States, Storm};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::debug;
@@ -95,11 +95,11 @@ fn many_not_ready(shown: &FabricStatus, storms: &[Storm]) -> Condition {
                 class,
                 zone,
                 not_ready,
-                heard,
+                alive,
                 of,
             } = storm;
             format!(
-                "{not_ready} of {of} nodes of class {class} in zone {zone}, of which {heard} are heard and keep their gangs"
+                "{not_ready} of {of} nodes of class {class} in zone {zone}, of which {alive} send heartbeats and keep their gangs"
             )
         })
         .collect();
@@ -214,13 +214,13 @@ fn unusable(state: &State) -> Option<&'static str> {
     }
 }
 
-fn word(why: &Why) -> &'static str {
+fn word(why: &NodeReason) -> &'static str {
     match why {
-        Why::NotReady => "NotReady",
-        Why::LeaseOut => "LeaseOut",
-        Why::Gone => "Gone",
-        Why::GivenUp => "GivenUp",
-        Why::Tainted(_) => "Tainted",
+        NodeReason::NotReady => "NotReady",
+        NodeReason::LeaseOut => "LeaseOut",
+        NodeReason::Gone => "Gone",
+        NodeReason::GivenUp => "GivenUp",
+        NodeReason::Tainted(_) => "Tainted",
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
             seen: None,
         };
         let mut job = over.as_job();
-        job.status.phase = scheduler::Phase::Running;
+        job.status.phase = scheduler::JobPhase::Running;
         let attempt = |number, node: &str| Attempt {
             job: job.key.clone(),
             number,
@@ -324,17 +324,17 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_not_ready_at_once_are_said_with_who_is_heard() {
+    fn nodes_that_are_not_ready_at_once_are_reported_with_those_alive() {
         let storm = Storm {
             class: "a100".into(),
             zone: "b".into(),
             not_ready: 9,
-            heard: 8,
+            alive: 8,
             of: 100,
         };
         let said = many_not_ready(&FabricStatus::default(), &[storm]);
         assert_eq!((&*said.type_, &*said.status), ("ManyNodesNotReady", "True"));
-        let expected = "9 of 100 nodes of class a100 in zone b, of which 8 are heard";
+        let expected = "9 of 100 nodes of class a100 in zone b, of which 8 send heartbeats";
         assert!(said.message.contains(expected), "{}", said.message);
         let over = many_not_ready(&FabricStatus::default(), &[]);
         assert_eq!(over.status, "False");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::ledger::{JobView, Ledger};
 use crate::snapshot::{Absent, JobKey};
-use crate::status::Phase;
+use crate::status::JobPhase;
 
 /// Objects of one job that are asked for at once.
 const ASKED: usize = 16;
@@ -55,12 +55,13 @@ fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> 
         rank,
     };
     let missing = |rank: &u32| !view.pods.contains_key(&(attempt, *rank));
-    if phase == Phase::Interrupting {
-        let speaks = |rank: &u32| job.may_acknowledge(*rank) && !view.is_out(attempt, *rank);
+    if phase == JobPhase::Interrupting {
+        let speaks =
+            |rank: &u32| job.may_acknowledge(*rank) && !view.is_lost_member(attempt, *rank);
         let silent = (0..job.nodes).filter(|rank| speaks(rank) && missing(rank));
         return silent.map(pod).collect();
     }
-    let begins = phase == Phase::Assigned;
+    let begins = phase == JobPhase::Assigned;
     let Some(found) = view.holding() else {
         if begins && view.gang(attempt).next().is_none() {
             return Vec::new(); // Its nodes are not chosen yet.
@@ -88,7 +89,7 @@ impl JobView<'_> {
         };
         let attempt = job.status.attempt;
         (0..job.nodes).any(|rank| {
-            let speaks = job.may_acknowledge(rank) && !self.is_out(attempt, rank);
+            let speaks = job.may_acknowledge(rank) && !self.is_lost_member(attempt, rank);
             speaks && !self.pods.contains_key(&(attempt, rank)) && {
                 let job = job.key.clone();
                 !ledger.is_absent(&Absent::Pod { job, attempt, rank })

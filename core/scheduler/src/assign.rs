@@ -8,13 +8,13 @@ use topology::Class;
 
 use crate::avoid::avoided;
 use crate::capacity::{Capacity, Reach, noun};
-use crate::draft::Draft;
 use crate::filter::{Waiting, excluded};
 use crate::gang::Wake;
+use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
 use crate::node::Wish;
 use crate::placement::Pool;
-use crate::plan::Place;
+use crate::plan::PlacedNode;
 use crate::promise;
 use crate::queue;
 use crate::snapshot::{DryRun, Job, JobKey, Node, ZonePolicy};
@@ -22,42 +22,42 @@ use crate::snapshot::{DryRun, Job, JobKey, Node, ZonePolicy};
 /// Places every draft that wants nodes, as far as they go. Returns the jobs whose first pod is to be
 /// tried by a dry run, in the order of the queue.
 pub(crate) fn assign<'a>(
-    drafts: &mut [Draft<'a>],
+    planners: &mut [JobPlanner<'a>],
     ledger: &Ledger<'a>,
     wake: &mut Wake,
 ) -> Vec<JobKey> {
     let mut dry_runs = Vec::new();
     let mut market = Market::new(ledger);
-    let mut order: Vec<&mut Draft<'a>> = drafts
+    let mut order: Vec<&mut JobPlanner<'a>> = planners
         .iter_mut()
-        .filter(|draft| draft.want.is_some())
+        .filter(|planner| planner.want.is_some())
         .collect();
-    order.sort_by_cached_key(|draft| queue::rank(draft.job));
-    for draft in order {
-        let is_accepted = draft.job.dry_run == DryRun::Accepted;
-        if !is_accepted && draft.job.problem.is_none() {
-            dry_runs.push(draft.job.key.clone());
+    order.sort_by_cached_key(|planner| queue::rank(planner.job));
+    for planner in order {
+        let is_accepted = planner.job.dry_run == DryRun::Accepted;
+        if !is_accepted && planner.job.problem.is_none() {
+            dry_runs.push(planner.job.key.clone());
         }
-        match market.place(draft.job) {
-            Ok(placement) if is_accepted => draft.start(placement),
+        match market.place(planner.job) {
+            Ok(placement) if is_accepted => planner.start(placement),
             // The nodes stay taken in this plan: nobody behind it in the queue gets them.
             Ok(_its_turn) => {}
             Err(waiting) => {
-                market.reserve(draft.job, &waiting);
-                draft.wait(waiting);
+                market.reserve(planner.job, &waiting);
+                planner.wait(waiting);
             }
         }
     }
-    for draft in drafts {
-        let exits = draft.should_leave(ledger, wake);
+    for planner in planners {
+        let exits = planner.should_leave(ledger, wake);
         if exits.is_empty() {
             continue;
         }
         // Who only wants no new work there can wait until there is room. A Node that goes takes its pods along.
         let must = exits.iter().any(|exit| exit.why == Wish::Deleted);
-        let placement = market.keep_place_for(draft);
+        let placement = market.keep_place_for(planner);
         if placement.is_some() || must {
-            draft.move_away(&exits, placement.as_ref(), ledger, wake);
+            planner.move_away(&exits, placement.as_ref(), ledger, wake);
         }
     }
     dry_runs
@@ -66,7 +66,7 @@ pub(crate) fn assign<'a>(
 /// Where a gang goes.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<PlacedNode>,
     pub(crate) crossing: bool,
 }
 
@@ -76,18 +76,18 @@ struct Market<'l, 'a> {
     ledger: &'l Ledger<'a>,
     capacity: BTreeMap<&'a Class, Capacity<'a>>,
     free: BTreeMap<&'a Class, Pool<'a>>,
-    /// Free nodes that are kept for a job by a promise: in no pool.
-    kept: BTreeMap<&'a JobKey, Kept<'a>>,
-    /// Free nodes that jobs keep away from because of what others met there: in no pool.
+    /// Free nodes that a promise reserves for a job: in no pool.
+    reserved: BTreeMap<&'a JobKey, ReservedNodes<'a>>,
+    /// Free nodes that jobs keep away from because of what happened to others there: in no pool.
     distrusted: BTreeMap<&'a Class, Vec<&'a Node>>,
     crossing: u32,
 }
 
 /// What a promise keeps of what is free.
 #[derive(Clone, Debug, Default)]
-struct Kept<'a> {
+struct ReservedNodes<'a> {
     nodes: Vec<&'a Node>,
-    /// Whether a right to cross zones is kept too.
+    /// Whether a right to cross zones is reserved too.
     crosses: bool,
 }
 
@@ -105,7 +105,7 @@ impl<'l, 'a> Market<'l, 'a> {
             ledger,
             capacity: Capacity::by_class(ledger),
             free,
-            kept: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             distrusted,
             crossing: ledger.crossing(),
         };
@@ -118,8 +118,8 @@ impl<'l, 'a> Market<'l, 'a> {
         let promises = promise::standing(self.ledger);
         for promise in &promises {
             let class = &promise.job.class;
-            let kept = self.kept.entry(&promise.job.key).or_default();
-            kept.crosses = promise.crosses;
+            let reserved = self.reserved.entry(&promise.job.key).or_default();
+            reserved.crosses = promise.crosses;
             self.crossing += u32::from(promise.crosses);
             let pool = self.free.entry(class).or_default();
             let suspects = self.distrusted.entry(class).or_default();
@@ -127,15 +127,15 @@ impl<'l, 'a> Market<'l, 'a> {
                 let trusted = pool.remove(node);
                 let is_it = |other: &&Node| other.name == node.name;
                 if let Some(at) = suspects.iter().position(is_it) {
-                    kept.nodes.push(suspects.swap_remove(at));
+                    reserved.nodes.push(suspects.swap_remove(at));
                 } else if trusted {
-                    kept.nodes.push(node);
+                    reserved.nodes.push(node);
                 }
             }
         }
         for promise in promises {
             let pool = self.free.entry(&promise.job.class).or_default();
-            let kept = self.kept.entry(&promise.job.key).or_default();
+            let reserved = self.reserved.entry(&promise.job.key).or_default();
             let bad = avoided(promise.job, self.ledger.now());
             let bad: Vec<&Node> = bad
                 .into_iter()
@@ -149,7 +149,7 @@ impl<'l, 'a> Market<'l, 'a> {
                         continue;
                     };
                     pool.remove(node);
-                    kept.nodes.push(node);
+                    reserved.nodes.push(node);
                     *count -= 1;
                 }
             }
@@ -158,7 +158,7 @@ impl<'l, 'a> Market<'l, 'a> {
                 match missing.get_mut(&node.zone) {
                     Some(count) if *count > 0 => {
                         *count -= 1;
-                        kept.nodes.push(node);
+                        reserved.nodes.push(node);
                     }
                     Some(_) | None => pool.add(node),
                 }
@@ -204,14 +204,14 @@ impl<'l, 'a> Market<'l, 'a> {
                 });
             }
         }
-        let kept = self.kept.remove(&job.key).unwrap_or_default();
-        self.crossing -= u32::from(kept.crosses);
-        let found = self.find(job, reach, &kept.nodes, &wish);
+        let reserved = self.reserved.remove(&job.key).unwrap_or_default();
+        self.crossing -= u32::from(reserved.crosses);
+        let found = self.find(job, reach, &reserved.nodes, &wish);
         let crosses = found.as_ref().is_ok_and(|found| found.crossing);
         // Until it is written that it goes elsewhere, nobody else gets what it was promised.
-        self.crossing += u32::from(crosses || kept.crosses);
+        self.crossing += u32::from(crosses || reserved.crosses);
         if found.is_err() {
-            self.kept.insert(&job.key, kept);
+            self.reserved.insert(&job.key, reserved);
         }
         found.map_err(|waiting| Waiting { no_zone, ..waiting })
     }
@@ -221,7 +221,7 @@ impl<'l, 'a> Market<'l, 'a> {
         &mut self,
         job: &'a Job,
         reach: Reach,
-        kept: &[&'a Node],
+        reserved: &[&'a Node],
         wish: &str,
     ) -> Result<Placement, Waiting> {
         let crossing = reach == Reach::TwoZones;
@@ -232,18 +232,18 @@ impl<'l, 'a> Market<'l, 'a> {
         }
         let needed = job.nodes as usize;
         let mut promised = Pool::default();
-        kept.iter().for_each(|node| promised.add(node));
+        reserved.iter().for_each(|node| promised.add(node));
         let mut places = choose(&promised, reach, needed);
         let pool = self.free.entry(&job.class).or_default();
         if places.is_none() {
-            kept.iter().for_each(|node| pool.add(node));
+            reserved.iter().for_each(|node| pool.add(node));
             places = choose_avoiding(pool, job, reach, self.ledger);
         }
         let large = self
             .capacity
             .get(&job.class)
             .is_some_and(|capacity| capacity.needs_distrusted(job, reach));
-        if places.is_none() && large && self.kept.is_empty() {
+        if places.is_none() && large && self.reserved.is_empty() {
             let suspects = self.distrusted.entry(&job.class).or_default();
             suspects.iter().for_each(|node| pool.add(node));
             places = choose(pool, reach, needed);
@@ -254,7 +254,7 @@ impl<'l, 'a> Market<'l, 'a> {
                 suspects.retain(|node| places.iter().all(|place| place.node != node.name));
             }
         }
-        kept.iter().for_each(|node| {
+        reserved.iter().for_each(|node| {
             pool.remove(node);
         });
         let Some(places) = places else {
@@ -301,23 +301,23 @@ impl<'l, 'a> Market<'l, 'a> {
 
     /// Where a job that holds nodes could go. What it needs there beyond its own nodes is taken; from
     /// the next plan on a promise keeps it.
-    fn keep_place_for(&mut self, draft: &Draft<'a>) -> Option<Placement> {
-        let attempt = draft.view.holding()?;
-        let own: Vec<&Node> = draft
+    fn keep_place_for(&mut self, planner: &JobPlanner<'a>) -> Option<Placement> {
+        let attempt = planner.view.holding()?;
+        let own: Vec<&Node> = planner
             .view
             .places(attempt)
             .filter_map(|(_, name)| self.ledger.node(name))
             .filter(|node| self.ledger.is_healthy(node))
             .collect();
-        let pool = self.free.entry(&draft.job.class).or_default();
+        let pool = self.free.entry(&planner.job.class).or_default();
         own.iter().for_each(|node| pool.add(node));
         // Until it has left, it still crosses, wherever it goes.
         let held = self.crossing;
         self.crossing -= u32::from(attempt.crossing);
-        let placed = self.place(draft.job).ok();
+        let placed = self.place(planner.job).ok();
         self.crossing = self.crossing.max(held);
         // Its own nodes are not free yet, whether it will come back to them or not.
-        let pool = self.free.entry(&draft.job.class).or_default();
+        let pool = self.free.entry(&planner.job.class).or_default();
         own.iter().for_each(|node| {
             pool.remove(node);
         });
@@ -325,7 +325,7 @@ impl<'l, 'a> Market<'l, 'a> {
     }
 }
 
-fn choose(pool: &Pool<'_>, reach: Reach, needed: usize) -> Option<Vec<Place>> {
+fn choose(pool: &Pool<'_>, reach: Reach, needed: usize) -> Option<Vec<PlacedNode>> {
     match reach {
         Reach::Zone => pool.in_one_zone(needed),
         Reach::TwoZones => pool.in_two_zones(needed),
@@ -338,7 +338,7 @@ fn choose_avoiding<'a>(
     job: &Job,
     reach: Reach,
     ledger: &Ledger<'a>,
-) -> Option<Vec<Place>> {
+) -> Option<Vec<PlacedNode>> {
     let needed = job.nodes as usize;
     let bad = avoided(job, ledger.now());
     let bad: Vec<&Node> = bad

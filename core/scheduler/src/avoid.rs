@@ -7,14 +7,14 @@ use topology::{Class, NodeName};
 
 use crate::policy::Policy;
 use crate::snapshot::{Job, Snapshot};
-use crate::status::Status;
+use crate::status::JobStatus;
 use crate::time::Timestamp;
 
 /// How many nodes a job remembers at most. The API's schema has the same limit.
 pub(crate) const MOST_AVOIDED: usize = 64;
 /// How many of a hundred nodes of a class may be suspect for everybody, and at least one.
 const SUSPECT_PERCENT: usize = 5;
-/// How many namespaces must have met a bad node before it is suspect for everybody.
+/// How many namespaces must have lost something on a node before it is suspect for everybody.
 const NAMESPACES: usize = 2;
 
 /// What ended an attempt.
@@ -79,7 +79,7 @@ impl EndCause {
         }
     }
 
-    /// Whether it speaks against the node itself. No user can bring it about, so it counts for others too.
+    /// Whether the node itself is at fault. No user can bring it about, so it counts for others too.
     fn blames_the_node(self) -> bool {
         match self {
             Self::NodeLost | Self::NodeRefused => true,
@@ -131,7 +131,7 @@ pub struct Avoided {
 
 /// Remembers that an attempt ended on a node. The more often, the longer.
 pub(crate) fn remember(
-    status: &mut Status,
+    status: &mut JobStatus,
     node: NodeName,
     cause: EndCause,
     policy: &Policy,
@@ -168,8 +168,8 @@ pub(crate) fn avoided(job: &Job, now: Timestamp) -> Vec<&NodeName> {
     all.into_iter().map(|(name, _)| name).collect()
 }
 
-/// Nodes that are suspect for everybody, and until when: jobs of two namespaces met what no user can
-/// bring about. Never more than a few of a class, so that nobody's word takes the cluster away.
+/// Nodes that are suspect for everybody, and until when: jobs of two namespaces failed there by what no user can
+/// bring about. Never more than a few of a class, so that nobody can take the cluster away.
 pub(crate) fn suspects(snapshot: &Snapshot, now: Timestamp) -> BTreeMap<&NodeName, Timestamp> {
     let mut seen: BTreeMap<&NodeName, BTreeMap<&str, Timestamp>> = BTreeMap::new();
     for job in &snapshot.jobs {

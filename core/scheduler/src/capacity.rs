@@ -18,7 +18,7 @@ const NAMED: usize = 3;
 struct Count {
     total: usize,
     healthy: usize,
-    /// Healthy, and not suspect because of what other jobs met there.
+    /// Healthy, and not suspect because of what happened to other jobs there.
     trusted: usize,
 }
 

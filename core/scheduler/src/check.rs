@@ -15,13 +15,13 @@ use crate::node::States;
 use crate::plan::{Action, JobPlan, NewAttempt, Plan};
 use crate::policy::Policy;
 use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, PodState, Snapshot};
-use crate::status::Status;
+use crate::status::JobStatus;
 use crate::time::Timestamp;
 
 /// An invariant that a plan would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the plan for {job} breaks {invariant}: {detail}")]
-pub struct Violation {
+pub struct PlanViolation {
     /// The job whose plan it is.
     pub job: JobKey,
     /// Short stable name, for the metric.
@@ -60,11 +60,11 @@ pub fn check(
     policy: &Policy,
     now: Timestamp,
     plan: &Plan,
-) -> Result<(), Violation> {
-    let mut world = World::new(snapshot, policy, now);
+) -> Result<(), PlanViolation> {
+    let mut world = Facts::new(snapshot, policy, now);
     let mut seen = BTreeSet::new();
     for job in &plan.jobs {
-        let fail = |(invariant, detail)| Violation {
+        let fail = |(invariant, detail)| PlanViolation {
             job: job.job.clone(),
             invariant,
             detail,
@@ -84,7 +84,7 @@ pub fn vet(
     policy: &Policy,
     now: Timestamp,
     mut plan: Plan,
-) -> (Plan, Vec<Violation>) {
+) -> (Plan, Vec<PlanViolation>) {
     let mut violations = Vec::new();
     while let Err(violation) = check(snapshot, policy, now, &plan) {
         plan.jobs.retain(|job| job.job != violation.job);
@@ -103,7 +103,7 @@ fn ensure(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String)
     }
 }
 
-struct World<'a> {
+struct Facts<'a> {
     policy: &'a Policy,
     now: Timestamp,
     states: States<'a>,
@@ -129,7 +129,7 @@ struct World<'a> {
 /// One job while its actions are replayed.
 struct Replay<'a> {
     job: &'a Job,
-    status: &'a Status,
+    status: &'a JobStatus,
     finalizer: bool,
     /// The attempt created in this plan, the one whose key is there, the ranks that got a pod in it.
     created: Option<&'a NewAttempt>,
@@ -137,7 +137,7 @@ struct Replay<'a> {
     ranks: BTreeSet<(u32, u32)>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Facts<'a> {
     fn new(snapshot: &'a Snapshot, policy: &'a Policy, now: Timestamp) -> Self {
         let jobs: BTreeMap<_, _> = snapshot.jobs.iter().map(|job| (&job.key, job)).collect();
         let mut pods: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -174,7 +174,7 @@ impl<'a> World<'a> {
                     crossing.insert(&attempt.job);
                 }
                 let status = &jobs[&attempt.job].status;
-                let keeps = |rank: &u32| !is_out(status, attempt.number, *rank);
+                let keeps = |rank: &u32| !is_lost_member(status, attempt.number, *rank);
                 let nodes = (0..).zip(&attempt.nodes);
                 taken.extend(nodes.filter(|(rank, _)| keeps(rank)).map(|(_, node)| node));
                 held.insert(&attempt.job, attempt);
@@ -328,7 +328,7 @@ impl<'a> World<'a> {
 }
 
 /// Whether the others have gone on without a rank.
-fn is_out(status: &Status, attempt: u32, rank: u32) -> bool {
+fn is_lost_member(status: &JobStatus, attempt: u32, rank: u32) -> bool {
     let committed = status.membership.as_ref();
     committed.is_some_and(|members| members.attempt == attempt && members.lost.contains(&rank))
 }

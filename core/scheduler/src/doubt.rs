@@ -2,8 +2,8 @@
 //! cannot read it. Neither ends a gang that trains: its pods say where it is.
 
 use crate::avoid::EndCause;
-use crate::draft::Draft;
 use crate::gang::Wake;
+use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
 use crate::snapshot::{Doubt, PodState};
 use crate::status::ConditionKind::{AssignmentUnproved, Running};
@@ -16,7 +16,7 @@ const UNPROVED: &str = "No valid proof says that the operator wrote the attempt'
      next attempt is proved. Nothing has to be done after an upgrade from a release without proofs; after a loss of the Secret \
      fireflyer-master restore it, or suspend and resume the job to start from its last checkpoint";
 
-impl<'a> Draft<'a> {
+impl<'a> JobPlanner<'a> {
     /// Holds nodes that only its pods name. What they do ends the attempt; what they lack does not.
     pub(crate) fn hold_in_doubt(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         let number = self.status.attempt;

@@ -1,19 +1,19 @@
-//! One attempt's pods, read as a whole: does the gang stand, is it done, what ended it. Decides
+//! One attempt's pods, read as a whole: is the gang complete, is it done, what ended it. Decides
 //! nothing about what follows.
 
 use topology::NodeName;
 
 use crate::avoid::EndCause;
 use crate::ledger::{JobView, Ledger};
-use crate::node::{Ready, State, Why};
+use crate::node::{NodeReason, Ready, State};
 use crate::shrink::{goes_on, outlook, stuck};
 use crate::snapshot::{Absent, Attempt, Exit, Pod, PodState, Problem};
-use crate::status::Phase;
+use crate::status::JobPhase;
 use crate::time::Timestamp;
 
 /// What became of a gang.
 #[derive(Debug)]
-pub(crate) enum Verdict<'a> {
+pub(crate) enum GangState<'a> {
     /// Every rank ended well.
     Done,
     /// Ended, by no fault of the program.
@@ -40,14 +40,14 @@ pub(crate) enum Verdict<'a> {
 pub(crate) fn judge<'a>(
     view: &JobView<'a>,
     attempt: &'a Attempt,
-    phase: Phase,
+    phase: JobPhase,
     ledger: &Ledger<'a>,
     wake: &mut Wake,
-) -> Verdict<'a> {
+) -> GangState<'a> {
     let pods: Vec<&'a Pod> = view.members(attempt.number).collect();
     let whole = pods.len() == view.places(attempt).count();
     if view.has_ended_well(attempt.number) {
-        return Verdict::Done;
+        return GangState::Done;
     }
     if ledger.is_beaten(&attempt.job) {
         // A pod that is not seen may be there, and the gang train; so may one whose sidecars have yet to dial.
@@ -61,11 +61,11 @@ pub(crate) fn judge<'a>(
             };
             !view.pods.contains_key(&(number, rank)) && !ledger.is_absent(&absent)
         };
-        if ledger.listens_in() || view.places(attempt).next().is_some_and(unseen) {
-            return Verdict::Joining;
+        if ledger.is_starting() || view.places(attempt).next().is_some_and(unseen) {
+            return GangState::Joining;
         }
         let message = "another attempt was given the same nodes first".to_owned();
-        return Verdict::Lost {
+        return GangState::Lost {
             node: None,
             cause: EndCause::Beaten,
             message,
@@ -83,9 +83,9 @@ pub(crate) fn judge<'a>(
         .unwrap_or_else(|| {
             let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
             if pods.iter().all(up) {
-                Verdict::Up
+                GangState::Up
             } else {
-                Verdict::Joining
+                GangState::Joining
             }
         })
 }
@@ -96,7 +96,7 @@ fn lost<'a>(
     attempt: &'a Attempt,
     pods: &[&'a Pod],
     ledger: &Ledger<'a>,
-) -> Option<Verdict<'a>> {
+) -> Option<GangState<'a>> {
     let ended_well = |rank: u32| {
         view.pods
             .get(&(attempt.number, rank))
@@ -111,25 +111,31 @@ fn lost<'a>(
         let State::Lost { why } = ledger.states().of(node) else {
             return None;
         };
-        let told = match why {
-            Why::GivenUp => speaks(rank),
-            Why::NotReady | Why::LeaseOut | Why::Gone | Why::Tainted(_) => ended_well(rank),
+        let known = match why {
+            NodeReason::GivenUp => speaks(rank),
+            NodeReason::NotReady
+            | NodeReason::LeaseOut
+            | NodeReason::Gone
+            | NodeReason::Tainted(_) => ended_well(rank),
         };
-        (!told).then_some((node, why))
+        (!known).then_some((node, why))
     });
     if let Some((node, why)) = dead {
-        return Some(Verdict::Lost {
+        return Some(GangState::Lost {
             node: Some(node),
             cause: match why {
                 // Users can silence their own sidecars and have their peers say so.
-                Why::GivenUp => EndCause::Silent,
-                Why::NotReady | Why::LeaseOut | Why::Gone | Why::Tainted(_) => EndCause::NodeLost,
+                NodeReason::GivenUp => EndCause::Silent,
+                NodeReason::NotReady
+                | NodeReason::LeaseOut
+                | NodeReason::Gone
+                | NodeReason::Tainted(_) => EndCause::NodeLost,
             },
             message: format!("node {node} was lost: {why}"),
         });
     }
     pods.iter().find_map(|pod| match &pod.state {
-        PodState::Refused(why) => Some(Verdict::Lost {
+        PodState::Refused(why) => Some(GangState::Lost {
             node: Some(&pod.node),
             cause: EndCause::of_refusal(why),
             message: format!("node {} refused its pod: {why}", pod.node),
@@ -152,13 +158,13 @@ fn failed<'a>(
     view: &JobView<'a>,
     ledger: &Ledger<'a>,
     wake: &mut Wake,
-) -> Option<Verdict<'a>> {
+) -> Option<GangState<'a>> {
     let (pod, exit) = pods
         .iter()
         .filter_map(|pod| exit_of(pod).map(|exit| (*pod, exit)))
         .min_by_key(|(pod, exit)| (exit.finished.is_none(), exit.finished, pod.rank))?;
     let silent = view.places(attempt).find(|(rank, name)| {
-        // A kubelet that is cut off tells of no failure.
+        // A kubelet that is cut off reports no failure.
         let suspect = ledger
             .node(name)
             .is_none_or(|node| ledger.is_suspect(node) || node.ready == Ready::Unknown);
@@ -166,7 +172,7 @@ fn failed<'a>(
         suspect && report.is_none_or(|pod| !pod.terminal && exit_of(pod).is_none())
     });
     let Some((_, node)) = silent else {
-        return Some(Verdict::Failed {
+        return Some(GangState::Failed {
             node: &pod.node,
             exit,
         });
@@ -174,10 +180,10 @@ fn failed<'a>(
     let settled = pod.since + ledger.policy().settle;
     if settled > ledger.now() {
         wake.at(settled);
-        return Some(Verdict::Joining);
+        return Some(GangState::Joining);
     }
     let message = format!("node {node} stopped answering its peers");
-    Some(Verdict::Lost {
+    Some(GangState::Lost {
         node: Some(node),
         cause: EndCause::Silent,
         message,
@@ -198,23 +204,23 @@ fn exit_of(pod: &Pod) -> Option<&Exit> {
 }
 
 /// A pod that somebody else deletes or has stopped, such as a drain.
-pub(crate) fn leaving<'a>(pods: &[&'a Pod]) -> Option<Verdict<'a>> {
+pub(crate) fn leaving<'a>(pods: &[&'a Pod]) -> Option<GangState<'a>> {
     pods.iter()
         .find(|pod| {
             let stopped = matches!(pod.state, PodState::Interrupted { .. });
             stopped || pod.delete_by.is_some() && pod.state != PodState::Succeeded
         })
-        .map(|pod| Verdict::Leaving { node: &pod.node })
+        .map(|pod| GangState::Leaving { node: &pod.node })
 }
 
 /// Pods that do not exist: not created yet, or vanished.
 fn missing<'a>(
     view: &JobView<'a>,
     attempt: &'a Attempt,
-    phase: Phase,
+    phase: JobPhase,
     whole: bool,
     ledger: &Ledger<'a>,
-) -> Option<Verdict<'a>> {
+) -> Option<GangState<'a>> {
     if whole {
         return None;
     }
@@ -229,8 +235,8 @@ fn missing<'a>(
     };
     let absent = |(rank, _): &(u32, &NodeName)| !view.pods.contains_key(&(attempt.number, *rank));
     let mut ranks = view.places(attempt).filter(absent);
-    if phase == Phase::Assigned && !view.gang(attempt.number).any(started) {
-        return Some(Verdict::Incomplete(ranks.map(|(rank, _)| rank).collect()));
+    if phase == JobPhase::Assigned && !view.gang(attempt.number).any(started) {
+        return Some(GangState::Incomplete(ranks.map(|(rank, _)| rank).collect()));
     }
     let (rank, node) = ranks.next()?;
     let gone = Absent::Pod {
@@ -239,10 +245,10 @@ fn missing<'a>(
         rank,
     };
     if !ledger.is_absent(&gone) {
-        return Some(Verdict::Joining);
+        return Some(GangState::Joining);
     }
     let message = format!("the pod of node rank {rank} on node {node} vanished");
-    Some(Verdict::Lost {
+    Some(GangState::Lost {
         node: None,
         cause: EndCause::Other,
         message,
@@ -256,7 +262,7 @@ pub(crate) fn overdue<'a>(
     attempt: &'a Attempt,
     ledger: &Ledger<'a>,
     wake: &mut Wake,
-) -> Option<Verdict<'a>> {
+) -> Option<GangState<'a>> {
     let policy = ledger.policy();
     let mut blocked = None;
     let refused_before = view.job.is_some_and(|job| job.status.refusals > 0);
@@ -305,14 +311,14 @@ pub(crate) fn overdue<'a>(
         if ledger.is_over_for_pods(due, wake) {
             let message =
                 node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));
-            return Some(Verdict::Lost {
+            return Some(GangState::Lost {
                 node,
                 cause,
                 message,
             });
         }
     }
-    blocked.map(Verdict::Blocked)
+    blocked.map(GangState::Blocked)
 }
 
 /// The earliest moment at which time alone changes something.

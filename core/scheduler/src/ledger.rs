@@ -8,11 +8,11 @@ use std::time::Duration;
 use topology::{CheckpointRef, NodeName};
 
 use crate::gang::Wake;
-use crate::node::{Heard, State, States};
+use crate::node::{GangLiveness, State, States};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
-use crate::status::Phase;
+use crate::status::JobPhase;
 use crate::time::Timestamp;
 
 /// When news of pods is awaited that are known to be late.
@@ -67,9 +67,9 @@ pub(crate) struct Ledger<'a> {
     /// Attempts that lost a race between two leaders and must give way.
     beaten: BTreeSet<&'a JobKey>,
     absent: &'a BTreeSet<Absent>,
-    heard: &'a BTreeMap<(JobKey, u32), Arc<Heard>>,
-    /// Until then a sidecar that is not heard may only not have dialled yet.
-    listens_from: Timestamp,
+    liveness: &'a BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    /// Until then a sidecar without heartbeats may only not have dialled yet.
+    heartbeats_known_at: Timestamp,
     unreadable: BTreeSet<&'a JobKey>,
     pods_as_of: Timestamp,
     /// Jobs with a gang that crosses zones, or is about to.
@@ -149,8 +149,8 @@ impl<'a> Ledger<'a> {
                 .collect(),
             beaten: BTreeSet::new(),
             absent: &snapshot.absent,
-            heard: &snapshot.heard,
-            listens_from: snapshot.listens_from,
+            liveness: &snapshot.liveness,
+            heartbeats_known_at: snapshot.heartbeats_known_at,
             unreadable: snapshot.unreadable.iter().collect(),
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
             crossing: BTreeSet::new(),
@@ -176,9 +176,9 @@ impl<'a> Ledger<'a> {
                 let attempt = view.holding()?;
                 // It may train before that is recorded, and before its pods show it.
                 let trains = |pod: &Pod| pod.state == PodState::Running;
-                let settled = matches!(phase, Phase::Running | Phase::Interrupting)
+                let settled = matches!(phase, JobPhase::Running | JobPhase::Interrupting)
                     || view.gang(attempt.number).any(trains)
-                    || self.is_heard_whole(view, attempt);
+                    || self.is_alive_as_a_whole(view, attempt);
                 let nodes: Vec<_> = view.places(attempt).map(|(_, node)| node).collect();
                 Some((!settled, attempt.created, *key, attempt, nodes))
             })
@@ -197,18 +197,18 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Whether all who take part are heard: they train, or are about to.
-    fn is_heard_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
-        let gang = self.heard.get(&(attempt.job.clone(), attempt.number));
+    /// Whether all who take part send heartbeats: they train, or are about to.
+    fn is_alive_as_a_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
+        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
         gang.is_some_and(|gang| {
             let mut places = view.places(attempt);
-            places.all(|(_, node)| gang.heard.contains(node))
+            places.all(|(_, node)| gang.alive.contains(node))
         })
     }
 
     /// Whether sidecars may still have to dial this operator.
-    pub(crate) fn listens_in(&self) -> bool {
-        self.listens_from > self.now
+    pub(crate) fn is_starting(&self) -> bool {
+        self.heartbeats_known_at > self.now
     }
 
     /// What a job holds that cannot be read: as far as one knows, the nodes of its newest attempt.
@@ -265,7 +265,7 @@ impl<'a> Ledger<'a> {
             let mut crossing = view.attempts.values().filter(|attempt| attempt.crossing);
             crossing.any(|attempt| {
                 let mut gang = view.gang(attempt.number);
-                gang.any(|pod| !pod.has_ended() && !self.is_out(pod))
+                gang.any(|pod| !pod.has_ended() && !self.is_lost_member(pod))
             })
         };
         let views = self.views.iter().filter(|(_, view)| leaves(view));
@@ -322,7 +322,7 @@ impl<'a> Ledger<'a> {
         self.is_healthy(node) && !taken
     }
 
-    /// Whether jobs keep away from the node for what others met there.
+    /// Whether jobs keep away from the node for what happened to others there.
     pub(crate) fn is_distrusted(&self, node: &Node) -> bool {
         self.states.avoided_by_all().contains_key(&node.name)
     }
@@ -399,7 +399,7 @@ impl<'a> Ledger<'a> {
 
     /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has
     /// outlived its grace for so long that waiting is pointless (it still keeps its node).
-    pub(crate) fn is_out(&self, pod: &Pod) -> bool {
+    pub(crate) fn is_lost_member(&self, pod: &Pod) -> bool {
         pod.terminal || self.is_overdue(pod) || self.is_lost(&pod.node)
     }
 
@@ -413,7 +413,7 @@ impl<'a> Ledger<'a> {
     pub(crate) fn has_said_all(&self, pod: &Pod) -> bool {
         match pod.finalizer && !pod.terminal {
             true => self.is_overdue(pod),
-            false => self.is_out(pod),
+            false => self.is_lost_member(pod),
         }
     }
 

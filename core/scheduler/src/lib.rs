@@ -7,9 +7,9 @@ mod avoid;
 mod capacity;
 mod check;
 mod doubt;
-mod draft;
 mod filter;
 mod gang;
+mod job_planner;
 mod ledger;
 mod lifecycle;
 mod node;
@@ -27,16 +27,18 @@ mod status;
 mod time;
 
 pub use avoid::{Avoided, EndCause};
-pub use check::{Violation, check, vet};
-pub use node::{Heard, Ready, State, States, Storm, Why, Wish};
-pub use plan::{Action, Event, Gone, JobPlan, NewAttempt, Place, Plan};
+pub use check::{PlanViolation, check, vet};
+pub use node::{GangLiveness, NodeReason, Ready, State, States, Storm, Wish};
+pub use plan::{Action, Gone, JobEvent, JobPlan, NewAttempt, PlacedNode, Plan};
 pub use planner::{plan, plan_with};
 pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, Cause, Doubt, Doubtful, DryRun, Exit, Job, JobKey, Node, Pod, PodState,
-    Problem, Report, Snapshot, Stuck, ZonePolicy,
+    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, Node, Pod,
+    PodState, Problem, ProgramCause, Snapshot, Stuck, ZonePolicy,
 };
-pub use status::{AttemptRecord, Condition, ConditionKind, Failure, Membership, Phase, Status};
+pub use status::{
+    AttemptRecord, CommittedMembers, Condition, ConditionKind, Failure, JobPhase, JobStatus,
+};
 pub use time::Timestamp;

@@ -1,5 +1,5 @@
 //! One job's life: what follows from its phase, its spec and the state of its gang. Leaves the words
-//! of each transition to `draft`, choosing nodes to `assign`, and removing what an ended attempt left
+//! of each transition to `planner`, choosing nodes to `assign`, and removing what an ended attempt left
 //! behind to `release`.
 //!
 //! Two rules make every step safe to repeat and safe against a deposed leader. A transition is
@@ -10,13 +10,13 @@ use topology::NodeName;
 
 use crate::assign::Placement;
 use crate::avoid::EndCause;
-use crate::draft::Draft;
-use crate::gang::{Verdict, Wake, judge};
+use crate::gang::{GangState, Wake, judge};
+use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
 use crate::node::{State, Wish};
 use crate::plan::Action;
 use crate::snapshot::{Absent, Attempt, Pod};
-use crate::status::Phase;
+use crate::status::JobPhase;
 use crate::time::Timestamp;
 
 /// How many nodes a message names.
@@ -29,15 +29,17 @@ pub(crate) struct Departure<'a> {
     pub(crate) why: Wish,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> JobPlanner<'a> {
     /// Moves the job on as far as what is seen allows.
     pub(crate) fn advance(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         self.learn_late();
         match self.status.phase {
-            Phase::Queued | Phase::Restarting | Phase::Suspended => self.idle(ledger, wake),
-            Phase::Assigned | Phase::Starting | Phase::Running => self.hold(ledger, wake),
-            Phase::Interrupting => self.leave(ledger, wake),
-            Phase::Succeeded | Phase::Failed => {}
+            JobPhase::Queued | JobPhase::Restarting | JobPhase::Suspended => {
+                self.idle(ledger, wake);
+            }
+            JobPhase::Assigned | JobPhase::Starting | JobPhase::Running => self.hold(ledger, wake),
+            JobPhase::Interrupting => self.leave(ledger, wake),
+            JobPhase::Succeeded | JobPhase::Failed => {}
         }
     }
 
@@ -45,7 +47,7 @@ impl<'a> Draft<'a> {
     /// nodes takes a while, and a gang that has just moved is not asked again at once: so it leaves
     /// them together.
     pub(crate) fn should_leave(&self, ledger: &Ledger<'a>, wake: &mut Wake) -> Vec<Departure<'a>> {
-        let settled = matches!(self.status.phase, Phase::Starting | Phase::Running);
+        let settled = matches!(self.status.phase, JobPhase::Starting | JobPhase::Running);
         let Some(attempt) = self.view.holding() else {
             return Vec::new();
         };
@@ -111,19 +113,24 @@ impl<'a> Draft<'a> {
     fn idle(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         self.learn_acknowledged();
         let mut left = true;
-        for pod in self.view.pods.values().filter(|pod| !ledger.is_out(pod)) {
+        for pod in self
+            .view
+            .pods
+            .values()
+            .filter(|pod| !ledger.is_lost_member(pod))
+        {
             left = false;
             if let Some(when) = ledger.gives_up_at(pod) {
                 ledger.is_over_for_pods(when, wake);
             }
         }
         if self.job.suspend {
-            if left && self.status.phase != Phase::Suspended {
+            if left && self.status.phase != JobPhase::Suspended {
                 self.suspended();
             }
             return;
         }
-        if self.status.phase == Phase::Suspended {
+        if self.status.phase == JobPhase::Suspended {
             self.resumed();
         }
         if self.status.promised(self.now).is_none() {
@@ -143,7 +150,7 @@ impl<'a> Draft<'a> {
                 self.hold_in_doubt(ledger, wake);
                 return;
             }
-            let fresh = self.status.phase == Phase::Assigned
+            let fresh = self.status.phase == JobPhase::Assigned
                 && self.view.gang(self.status.attempt).next().is_none();
             let gone = Absent::Attempt {
                 job: self.job.key.clone(),
@@ -169,18 +176,18 @@ impl<'a> Draft<'a> {
             return;
         }
         match judge(self.view, attempt, self.status.phase, ledger, wake) {
-            Verdict::Done => self.succeed(),
-            Verdict::Lost {
+            GangState::Done => self.succeed(),
+            GangState::Lost {
                 node,
                 cause,
                 message,
             } => self.lost(node.cloned(), cause, message, ledger),
-            Verdict::Failed { node, exit } => self.fail(node.clone(), exit, ledger),
+            GangState::Failed { node, exit } => self.fail(node.clone(), exit, ledger),
             _ if self.job.suspend => {
                 self.interrupt("Suspended", "spec.suspend is true");
                 self.leave(ledger, wake);
             }
-            Verdict::Leaving { node } => {
+            GangState::Leaving { node } => {
                 self.back_off(EndCause::PodEnded);
                 self.interrupt(
                     "PodDeleted",
@@ -189,11 +196,11 @@ impl<'a> Draft<'a> {
                 self.keep_place_while_it_leaves(ledger);
                 self.leave(ledger, wake);
             }
-            Verdict::Blocked(problem) => self.joining(problem.reason, &problem.message),
-            Verdict::Joining if self.status.phase == Phase::Running => {}
-            Verdict::Joining => self.joining("Joining", "Waiting for the gang to join"),
-            Verdict::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
-            Verdict::Up => self.up(),
+            GangState::Blocked(problem) => self.joining(problem.reason, &problem.message),
+            GangState::Joining if self.status.phase == JobPhase::Running => {}
+            GangState::Joining => self.joining("Joining", "Waiting for the gang to join"),
+            GangState::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
+            GangState::Up => self.up(),
         }
     }
 

@@ -49,7 +49,7 @@ impl fmt::Display for Wish {
 
 /// Why a node gets no new work, or is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum NodeReason {
     /// `Ready` is False.
     NotReady,
     /// `Ready` is Unknown: the node's Lease ran out.
@@ -62,7 +62,7 @@ pub enum Why {
     Tainted(Arc<str>),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for NodeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotReady => write!(f, "it is not Ready"),
@@ -82,7 +82,7 @@ pub enum State {
     /// No new work; what is there stays.
     NoNewWork {
         /// Why.
-        why: Why,
+        why: NodeReason,
     },
     /// No new work; gangs on it save and go elsewhere.
     Leaving {
@@ -104,7 +104,7 @@ pub enum State {
     /// What ran on it is not there any more.
     Lost {
         /// How that is known.
-        why: Why,
+        why: NodeReason,
     },
 }
 
@@ -124,10 +124,10 @@ impl State {
 
 /// What the rendezvous service knows of the nodes of a gang.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// Their sidecars were heard a moment ago.
-    pub heard: BTreeSet<NodeName>,
-    /// Their sidecars spoke to this operator, and are silent now.
+pub struct GangLiveness {
+    /// Their sidecars sent a heartbeat a moment ago.
+    pub alive: BTreeSet<NodeName>,
+    /// Their sidecars had connected to this operator, and are silent now.
     pub quiet: BTreeSet<NodeName>,
     /// Peers gave them up, as dead or as silent for too long.
     pub given_up: BTreeSet<NodeName>,
@@ -143,18 +143,18 @@ pub struct Storm {
     pub zone: Zone,
     /// How many nodes there are not Ready.
     pub not_ready: usize,
-    /// How many of these have a sidecar that is heard.
-    pub heard: usize,
+    /// How many of these have a sidecar that sends heartbeats.
+    pub alive: usize,
     /// How many nodes the class has there.
     pub of: usize,
 }
 
 /// What is known of a node's sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
-    Heard,
-    Silent,
-    /// No sidecar there spoke to this operator. While it has only begun to listen that means nothing.
+enum Heartbeats {
+    Recent,
+    Missed,
+    /// No sidecar there has connected to this operator. Shortly after its start that means nothing.
     Unknown,
 }
 
@@ -162,41 +162,41 @@ enum Voice {
 #[derive(Clone, Copy, Debug)]
 struct Facts<'a> {
     node: Option<&'a Node>,
-    voice: Voice,
+    heartbeats: Heartbeats,
     given_up: bool,
-    /// Whether the operator has only begun to listen.
-    listens_in: bool,
+    /// Whether the operator has just started.
+    is_starting: bool,
     /// Whether a Lease that ran out is to be believed.
     lease_counts: bool,
     now: Timestamp,
 }
 
-/// The state that follows from the facts. A node is lost if its sidecar is not heard **and** something
-/// else says so too. Whatever is heard stays, and what fits first counts.
+/// The state that follows from the facts. A node is lost if its sidecar sends no heartbeats **and** something
+/// else says so too. A node that sends them stays, and what fits first counts.
 fn join(facts: Facts<'_>) -> State {
     let Facts {
-        voice,
+        heartbeats,
         given_up,
         now,
         ..
     } = facts;
     let Some(node) = facts.node else {
-        let why = Why::Gone;
-        return match voice {
-            Voice::Heard => State::NoNewWork { why },
-            Voice::Silent | Voice::Unknown => State::Lost { why },
+        let why = NodeReason::Gone;
+        return match heartbeats {
+            Heartbeats::Recent => State::NoNewWork { why },
+            Heartbeats::Missed | Heartbeats::Unknown => State::Lost { why },
         };
     };
-    let heard = match voice {
-        Voice::Heard => true,
-        Voice::Silent => false,
-        Voice::Unknown => facts.listens_in,
+    let alive = match heartbeats {
+        Heartbeats::Recent => true,
+        Heartbeats::Missed => false,
+        Heartbeats::Unknown => facts.is_starting,
     };
     let lease_out = node.ready == Ready::Unknown && facts.lease_counts;
-    if !heard && (lease_out || given_up) {
+    if !alive && (lease_out || given_up) {
         let why = match lease_out {
-            true => Why::LeaseOut,
-            false => Why::GivenUp,
+            true => NodeReason::LeaseOut,
+            false => NodeReason::GivenUp,
         };
         return State::Lost { why };
     }
@@ -208,11 +208,19 @@ fn join(facts: Facts<'_>) -> State {
     }
     match node.ready {
         Ready::True => {}
-        Ready::False => return State::NoNewWork { why: Why::NotReady },
-        Ready::Unknown => return State::NoNewWork { why: Why::LeaseOut },
+        Ready::False => {
+            return State::NoNewWork {
+                why: NodeReason::NotReady,
+            };
+        }
+        Ready::Unknown => {
+            return State::NoNewWork {
+                why: NodeReason::LeaseOut,
+            };
+        }
     }
     if let Some(taint) = &node.taint {
-        let why = Why::Tainted(Arc::clone(taint));
+        let why = NodeReason::Tainted(Arc::clone(taint));
         return State::NoNewWork { why };
     }
     match (node.suspect_until, &node.short) {
@@ -222,18 +230,22 @@ fn join(facts: Facts<'_>) -> State {
     }
 }
 
-static GONE: State = State::Lost { why: Why::Gone };
-/// Its sidecar is heard, or no read has confirmed yet that it is gone.
-static GONE_AT_MOST: State = State::NoNewWork { why: Why::Gone };
+static GONE: State = State::Lost {
+    why: NodeReason::Gone,
+};
+/// Its sidecar sends heartbeats, or no read has confirmed yet that it is gone.
+static GONE_AT_MOST: State = State::NoNewWork {
+    why: NodeReason::Gone,
+};
 
 /// The states of all nodes.
 #[derive(Debug)]
 pub struct States<'a> {
     known: BTreeMap<&'a NodeName, State>,
-    heard: BTreeSet<&'a NodeName>,
+    alive: BTreeSet<&'a NodeName>,
     /// Nodes that a read has not found.
     absent: BTreeSet<&'a NodeName>,
-    /// Until when all jobs keep away from a node for what some met there.
+    /// Until when all jobs keep away from a node for what happened to some there.
     avoided: BTreeMap<&'a NodeName, Timestamp>,
     storms: Vec<Storm>,
     wake: Option<Timestamp>,
@@ -242,16 +254,16 @@ pub struct States<'a> {
 impl<'a> States<'a> {
     /// Joins what the snapshot holds.
     pub fn new(snapshot: &'a Snapshot, policy: &Policy, now: Timestamp) -> Self {
-        let all = |set: fn(&Heard) -> &BTreeSet<NodeName>| -> BTreeSet<&'a NodeName> {
-            let sets = snapshot.heard.values().map(|gang| set(gang));
+        let all = |set: fn(&GangLiveness) -> &BTreeSet<NodeName>| -> BTreeSet<&'a NodeName> {
+            let sets = snapshot.liveness.values().map(|gang| set(gang));
             sets.flatten().collect()
         };
-        let heard = all(|gang| &gang.heard);
+        let alive = all(|gang| &gang.alive);
         let quiet = all(|gang| &gang.quiet);
         let given_up = all(|gang| &gang.given_up);
-        let storms = storms(snapshot, &heard, policy);
-        let listens_in = snapshot.listens_from > now;
-        let mut wake = listens_in.then_some(snapshot.listens_from);
+        let storms = storms(snapshot, &alive, policy);
+        let is_starting = snapshot.heartbeats_known_at > now;
+        let mut wake = is_starting.then_some(snapshot.heartbeats_known_at);
         let mut wake_at = |when: Timestamp| {
             if when > now {
                 wake = Some(wake.map_or(when, |old| old.min(when)));
@@ -259,10 +271,10 @@ impl<'a> States<'a> {
         };
         let mut known = BTreeMap::new();
         for node in &snapshot.nodes {
-            let voice = match &node.name {
-                name if heard.contains(name) => Voice::Heard,
-                name if quiet.contains(name) => Voice::Silent,
-                _ => Voice::Unknown,
+            let heartbeats = match &node.name {
+                name if alive.contains(name) => Heartbeats::Recent,
+                name if quiet.contains(name) => Heartbeats::Missed,
+                _ => Heartbeats::Unknown,
             };
             let in_storm = storms
                 .iter()
@@ -279,9 +291,9 @@ impl<'a> States<'a> {
             }
             let state = join(Facts {
                 node: Some(node),
-                voice,
+                heartbeats,
                 given_up: given_up.contains(&node.name),
-                listens_in,
+                is_starting,
                 lease_counts: believed <= now,
                 now,
             });
@@ -293,7 +305,7 @@ impl<'a> States<'a> {
         });
         Self {
             known,
-            heard,
+            alive,
             absent: absent.collect(),
             avoided: suspects(snapshot, now),
             storms,
@@ -304,16 +316,16 @@ impl<'a> States<'a> {
     /// The state of a node, also of one that has no object.
     pub fn of(&self, node: &NodeName) -> &State {
         let known = self.known.get(node);
-        let is_gone = !self.heard.contains(node) && self.absent.contains(node);
+        let is_gone = !self.alive.contains(node) && self.absent.contains(node);
         known.unwrap_or(match is_gone {
             true => &GONE,
             false => &GONE_AT_MOST,
         })
     }
 
-    /// Whether a node has no object and nobody hears it: a read has to confirm that it is gone.
+    /// Whether a node has no object and sends no heartbeats: a read has to confirm that it is gone.
     pub(crate) fn is_in_doubt(&self, node: &NodeName) -> bool {
-        !self.known.contains_key(node) && !self.heard.contains(node)
+        !self.known.contains_key(node) && !self.alive.contains(node)
     }
 
     /// Whether what ran on the node is not there any more.
@@ -344,11 +356,11 @@ impl<'a> States<'a> {
 
 /// Where more nodes than single faults explain stopped being Ready within one window, and are not
 /// back yet.
-fn storms(snapshot: &Snapshot, heard: &BTreeSet<&NodeName>, policy: &Policy) -> Vec<Storm> {
+fn storms(snapshot: &Snapshot, alive: &BTreeSet<&NodeName>, policy: &Policy) -> Vec<Storm> {
     #[derive(Default)]
     struct Count {
         of: usize,
-        heard: usize,
+        alive: usize,
         since: Vec<Timestamp>,
     }
     let mut places: BTreeMap<(&Class, &Zone), Count> = BTreeMap::new();
@@ -357,7 +369,7 @@ fn storms(snapshot: &Snapshot, heard: &BTreeSet<&NodeName>, policy: &Policy) -> 
         count.of += 1;
         if node.ready != Ready::True {
             count.since.push(node.unready_since);
-            count.heard += usize::from(heard.contains(&node.name));
+            count.alive += usize::from(alive.contains(&node.name));
         }
     }
     let mut storms = Vec::new();
@@ -374,7 +386,7 @@ fn storms(snapshot: &Snapshot, heard: &BTreeSet<&NodeName>, policy: &Policy) -> 
                 class: class.clone(),
                 zone: zone.clone(),
                 not_ready: count.since.len(),
-                heard: count.heard,
+                alive: count.alive,
                 of: count.of,
             });
         }

@@ -31,19 +31,19 @@ fn with(change: fn(&mut Node)) -> Node {
     node
 }
 
-fn facts(node: Option<&Node>, voice: Voice) -> Facts<'_> {
+fn facts(node: Option<&Node>, heartbeats: Heartbeats) -> Facts<'_> {
     Facts {
         node,
-        voice,
+        heartbeats,
         given_up: false,
-        listens_in: false,
+        is_starting: false,
         lease_counts: true,
         now: NOW,
     }
 }
 
 /// In short: the state, and why.
-fn told(state: &State) -> String {
+fn describe(state: &State) -> String {
     match state {
         State::Usable => "usable".to_owned(),
         State::NoNewWork { why } | State::Lost { why } => format!("{}: {why}", state.as_str()),
@@ -54,59 +54,59 @@ fn told(state: &State) -> String {
 }
 
 #[test]
-fn a_node_is_lost_only_if_it_is_not_heard_and_something_else_says_so() {
+fn a_node_is_lost_only_if_its_sidecar_is_quiet_and_something_else_says_so() {
     let (unknown, failing) = (
         with(|node| node.ready = Ready::Unknown),
         with(|node| node.ready = Ready::False),
     );
-    use Voice::{Heard, Silent, Unknown};
+    use Heartbeats::{Missed, Recent, Unknown};
     let lease = "lost: its Lease ran out";
     let no_lease = "no-new-work: its Lease ran out";
     let failed = "no-new-work: it is not Ready";
     let given_up = "lost: its peers gave it up";
     let gone = "lost: it has no Node object";
     let table = [
-        // Node, voice, given up by peers, the operator only begins to listen, expected.
-        (Some(node()), Heard, false, false, "usable"),
-        (Some(node()), Silent, false, false, "usable"),
+        // Node, heartbeats, given up by peers, the operator has just started, expected.
+        (Some(node()), Recent, false, false, "usable"),
+        (Some(node()), Missed, false, false, "usable"),
         (Some(node()), Unknown, false, false, "usable"),
-        (Some(node()), Heard, true, false, "usable"),
-        (Some(node()), Silent, true, false, given_up),
+        (Some(node()), Recent, true, false, "usable"),
+        (Some(node()), Missed, true, false, given_up),
         (Some(node()), Unknown, true, false, given_up),
         (Some(node()), Unknown, true, true, "usable"),
-        (Some(failing.clone()), Heard, false, false, failed),
-        (Some(failing.clone()), Silent, false, false, failed),
+        (Some(failing.clone()), Recent, false, false, failed),
+        (Some(failing.clone()), Missed, false, false, failed),
         (Some(failing.clone()), Unknown, false, false, failed),
-        (Some(failing.clone()), Heard, true, false, failed),
-        (Some(failing), Silent, true, false, given_up),
-        (Some(unknown.clone()), Heard, false, false, no_lease),
-        (Some(unknown.clone()), Heard, true, false, no_lease),
-        (Some(unknown.clone()), Silent, false, false, lease),
-        (Some(unknown.clone()), Silent, false, true, lease),
+        (Some(failing.clone()), Recent, true, false, failed),
+        (Some(failing), Missed, true, false, given_up),
+        (Some(unknown.clone()), Recent, false, false, no_lease),
+        (Some(unknown.clone()), Recent, true, false, no_lease),
+        (Some(unknown.clone()), Missed, false, false, lease),
+        (Some(unknown.clone()), Missed, false, true, lease),
         (Some(unknown.clone()), Unknown, false, false, lease),
         (Some(unknown.clone()), Unknown, false, true, no_lease),
-        (Some(unknown), Silent, true, false, lease),
+        (Some(unknown), Missed, true, false, lease),
         (
             None,
-            Heard,
+            Recent,
             false,
             false,
             "no-new-work: it has no Node object",
         ),
-        (None, Silent, false, false, gone),
+        (None, Missed, false, false, gone),
         (None, Unknown, false, true, gone),
     ];
-    for (node, voice, given_up, listens_in, expected) in table {
+    for (node, heartbeats, given_up, is_starting, expected) in table {
         let state = join(Facts {
             given_up,
-            listens_in,
-            ..facts(node.as_ref(), voice)
+            is_starting,
+            ..facts(node.as_ref(), heartbeats)
         });
         let ready = node.map(|node| node.ready);
         assert_eq!(
-            told(&state),
+            describe(&state),
             expected,
-            "{ready:?} {voice:?}, given up: {given_up}, listens in: {listens_in}"
+            "{ready:?} {heartbeats:?}, given up: {given_up}, starting: {is_starting}"
         );
     }
 }
@@ -148,12 +148,15 @@ fn each_reason_against_new_work_has_its_state() {
     ];
     for (change, expected) in table {
         let node = with(change);
-        assert_eq!(told(&join(facts(Some(&node), Voice::Heard))), expected);
+        assert_eq!(
+            describe(&join(facts(Some(&node), Heartbeats::Recent))),
+            expected
+        );
     }
 }
 
-/// So many nodes, of which some stopped being Ready at these seconds; the first `heard` are heard.
-fn cluster(of: usize, seconds: &[u64], heard: usize) -> Snapshot {
+/// So many nodes, of which some stopped being Ready at these seconds; the first `alive` send heartbeats.
+fn cluster(of: usize, seconds: &[u64], alive: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for index in 0..of {
         let mut node = node();
@@ -165,9 +168,9 @@ fn cluster(of: usize, seconds: &[u64], heard: usize) -> Snapshot {
         snapshot.nodes.push(node);
     }
     let names = snapshot.nodes.iter().map(|node| node.name.clone());
-    let (heard, quiet) = (names.clone().take(heard), names.skip(heard));
-    let gang = Heard {
-        heard: heard.collect(),
+    let (alive, quiet) = (names.clone().take(alive), names.skip(alive));
+    let gang = GangLiveness {
+        alive: alive.collect(),
         quiet: quiet.collect(),
         given_up: BTreeSet::new(),
     };
@@ -176,7 +179,7 @@ fn cluster(of: usize, seconds: &[u64], heard: usize) -> Snapshot {
         name: "train".into(),
         uid: "u-1".into(),
     };
-    snapshot.heard.insert((job, 1), Arc::new(gang));
+    snapshot.liveness.insert((job, 1), Arc::new(gang));
     snapshot
 }
 
@@ -186,7 +189,7 @@ fn many_nodes_at_once_are_a_storm_and_single_ones_are_not() {
         let snapshot = cluster(of, seconds, 2);
         let states = States::new(&snapshot, &Policy::default(), NOW);
         let found = states.storms().first().cloned();
-        found.map(|storm| (storm.not_ready, storm.heard, storm.of))
+        found.map(|storm| (storm.not_ready, storm.alive, storm.of))
     };
     assert_eq!(storms(10, &[0, 0, 0]), None);
     assert_eq!(storms(10, &[0, 0, 10, 40]), Some((4, 2, 10)));
@@ -203,7 +206,7 @@ fn in_a_storm_a_lease_that_ran_out_counts_only_after_five_minutes() {
         let now = Timestamp::from_millis(seconds * 1000);
         let states = States::new(&snapshot, &Policy::default(), now);
         let wake = states.wake().map(|wake| wake.as_millis() / 1000);
-        (told(states.of(&"n0000".into())), wake)
+        (describe(states.of(&"n0000".into())), wake)
     };
     let lost = "lost: its Lease ran out".to_owned();
     let kept = "no-new-work: its Lease ran out".to_owned();

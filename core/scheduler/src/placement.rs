@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topology::{Leaf, NodeName, Zone};
 
-use crate::plan::Place;
+use crate::plan::PlacedNode;
 use crate::snapshot::Node;
 
 /// The free nodes of one class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool<'a> {
     zones: BTreeMap<&'a Zone, FreeZone<'a>>,
-    /// What is kept for the blocked job at the head of the queue, once there is one.
+    /// What is reserved for the blocked job at the head of the queue, once there is one.
     reserved: Option<Reserved<'a>>,
 }
 
@@ -89,13 +89,13 @@ impl<'a> Pool<'a> {
     }
 
     /// Up to so many nodes of a zone, reserved or not.
-    pub(crate) fn some_of(&self, zone: &Zone, count: usize) -> Vec<Place> {
+    pub(crate) fn some_of(&self, zone: &Zone, count: usize) -> Vec<PlacedNode> {
         let free = self.zones.get(zone);
         free.map_or_else(Vec::new, |free| free.pick(zone, count))
     }
 
     /// Nodes in one zone: the zone that is left with the fewest free ones.
-    pub(crate) fn in_one_zone(&self, needed: usize) -> Option<Vec<Place>> {
+    pub(crate) fn in_one_zone(&self, needed: usize) -> Option<Vec<PlacedNode>> {
         let (zone, free) = self
             .open()
             .filter(|(_, zone)| zone.count >= needed)
@@ -104,7 +104,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Nodes in two zones: as many as possible on one side.
-    pub(crate) fn in_two_zones(&self, needed: usize) -> Option<Vec<Place>> {
+    pub(crate) fn in_two_zones(&self, needed: usize) -> Option<Vec<PlacedNode>> {
         let mut zones: Vec<_> = self.open().filter(|(_, zone)| zone.count > 0).collect();
         zones.sort_by_key(|(name, zone)| (Reverse(zone.count), *name));
         let [(first, most), (second, more), ..] = zones.as_slice() else {
@@ -123,7 +123,7 @@ impl<'a> Pool<'a> {
 
 impl FreeZone<'_> {
     /// Takes the smallest leaf that holds what is left to find, else the largest whole.
-    fn pick(&self, zone: &Zone, needed: usize) -> Vec<Place> {
+    fn pick(&self, zone: &Zone, needed: usize) -> Vec<PlacedNode> {
         let mut places = Vec::with_capacity(needed);
         let mut leaves: Vec<_> = self
             .leaves
@@ -135,7 +135,7 @@ impl FreeZone<'_> {
             let left = needed - places.len();
             let fits = leaves.partition_point(|(_, nodes)| nodes.len() < left);
             let (leaf, nodes) = leaves.remove(fits.min(leaves.len() - 1));
-            places.extend(nodes.iter().take(left).map(|node| Place {
+            places.extend(nodes.iter().take(left).map(|node| PlacedNode {
                 node: (*node).clone(),
                 zone: zone.clone(),
                 leaf: (*leaf).clone(),
@@ -146,7 +146,7 @@ impl FreeZone<'_> {
 }
 
 /// Rank order: by zone, then leaf, then name.
-fn ranked(mut places: Vec<Place>) -> Vec<Place> {
+fn ranked(mut places: Vec<PlacedNode>) -> Vec<PlacedNode> {
     places.sort_by(|a, b| (&a.zone, &a.leaf, &a.node).cmp(&(&b.zone, &b.leaf, &b.node)));
     places
 }
@@ -186,7 +186,11 @@ mod tests {
         all
     }
 
-    fn check(text: &str, choose: impl Fn(&Pool<'_>) -> Option<Vec<Place>>, expected: Option<&str>) {
+    fn check(
+        text: &str,
+        choose: impl Fn(&Pool<'_>) -> Option<Vec<PlacedNode>>,
+        expected: Option<&str>,
+    ) {
         let all = nodes(text);
         let mut pool = Pool::default();
         all.iter().for_each(|node| pool.add(node));

@@ -2,7 +2,7 @@
 //!
 //! How to apply it: jobs independently of each other, and while later plans are made: they are told
 //! what is still under way ([`Snapshot::under_way`]). Inside a job in order, stopping at the first
-//! write that fails. Neighbouring actions of the same kind on pods may go out together. Every write
+//! write that fails. Adjacent actions of the same kind on pods may go out together. Every write
 //! to the job object itself is conditional on the resourceVersion that the snapshot was made from
 //! (and then on that of the last own write), and creations never overwrite: so everything that a
 //! deposed leader still sends either collides or follows from a status that was really recorded.
@@ -14,7 +14,7 @@ use topology::{CheckpointRef, Leaf, NodeName, Zone};
 #[cfg(doc)]
 use crate::snapshot::Snapshot;
 use crate::snapshot::{Absent, JobKey};
-use crate::status::Status;
+use crate::status::JobStatus;
 use crate::time::Timestamp;
 
 /// What to write now. Empty in a steady state.
@@ -64,9 +64,9 @@ pub enum Action {
     /// Replace the job's status; publish the Event if there is one.
     Record {
         /// The whole new status.
-        status: Box<Status>,
+        status: Box<JobStatus>,
         /// For people; on transitions only.
-        event: Option<Event>,
+        event: Option<JobEvent>,
     },
     /// Create the ConfigMap of an attempt. It is what decides: if it exists already, somebody else
     /// decided, so stop applying this job and look again.
@@ -119,7 +119,7 @@ pub struct NewAttempt {
     /// Its number.
     pub number: u32,
     /// Its nodes in rank order: contiguous by zone, and by leaf inside a zone.
-    pub nodes: Vec<Place>,
+    pub nodes: Vec<PlacedNode>,
     /// Whether they are in two zones.
     pub crossing: bool,
     /// The checkpoint to resume from, when the last attempt acknowledged it at its end. Otherwise
@@ -129,7 +129,7 @@ pub struct NewAttempt {
 
 /// One node of an attempt and where it hangs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PlacedNode {
     /// Name of the node.
     pub node: NodeName,
     /// Its zone.
@@ -140,7 +140,7 @@ pub struct Place {
 
 /// A Kubernetes Event on the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct JobEvent {
     /// Whether somebody should look.
     pub warning: bool,
     /// CamelCase word.

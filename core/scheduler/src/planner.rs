@@ -4,8 +4,8 @@
 
 use crate::absence::doubts;
 use crate::assign::assign;
-use crate::draft::Draft;
 use crate::gang::Wake;
+use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
 use crate::node::States;
 use crate::plan::{Action, JobPlan, Plan};
@@ -30,7 +30,7 @@ pub fn plan_with<'a>(
     let ledger = Ledger::new(snapshot, states, policy, now);
     let mut wake = Wake::default();
     let mut jobs = Vec::new();
-    let mut drafts = Vec::new();
+    let mut planners = Vec::new();
     for (key, view) in ledger.views() {
         if ledger.is_untouchable(key) {
             continue;
@@ -42,29 +42,29 @@ pub fn plan_with<'a>(
             push(&mut jobs, &ledger, key, orphans(view, policy));
             continue;
         };
-        let mut draft = Draft::new(job, view, policy, now);
+        let mut planner = JobPlanner::new(job, view, policy, now);
         if job.deleting {
-            draft.tear_down(&ledger);
-            push(&mut jobs, &ledger, key, draft.actions);
+            planner.tear_down(&ledger);
+            push(&mut jobs, &ledger, key, planner.actions);
         } else {
-            draft.advance(&ledger, &mut wake);
-            draft.tell_doubt();
+            planner.advance(&ledger, &mut wake);
+            planner.tell_doubt();
             if ledger.gets_nodes(key) {
-                draft.want = None;
+                planner.want = None;
             }
-            drafts.push(draft);
+            planners.push(planner);
         }
     }
     let dry_runs = match snapshot.is_stale {
         true => Vec::new(),
-        false => assign(&mut drafts, &ledger, &mut wake),
+        false => assign(&mut planners, &ledger, &mut wake),
     };
-    for mut draft in drafts {
-        draft.record();
-        draft.take_note();
-        draft.sweep(&ledger, &mut wake);
-        draft.let_go(&ledger, &mut wake);
-        let status = &draft.status;
+    for mut planner in planners {
+        planner.record();
+        planner.take_note();
+        planner.sweep(&ledger, &mut wake);
+        planner.release_pods(&ledger, &mut wake);
+        let status = &planner.status;
         let promised = status.promised(now).map(|promise| promise.until);
         let crosses = status
             .no_zone_since
@@ -73,7 +73,7 @@ pub fn plan_with<'a>(
         for when in later.into_iter().flatten().filter(|when| *when > now) {
             wake.at(when);
         }
-        push(&mut jobs, &ledger, &draft.job.key, draft.actions);
+        push(&mut jobs, &ledger, &planner.job.key, planner.actions);
     }
     if let Some(when) = ledger.trusted_at() {
         wake.at(when);

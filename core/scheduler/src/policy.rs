@@ -21,10 +21,10 @@ pub struct Policy {
     /// A gang that has not joined after so long is released and planned again.
     pub start_patience: Duration,
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
-    /// long: it tells a program that crashed (charged) from a node that died (not charged).
+    /// long: it separates a program that crashed (charged) from a node that died (not charged).
     pub settle: Duration,
     /// A gang that cannot go on, although none of its pods says why, is ended after so long: a rank that
-    /// failed is known to its peers before its launcher and kubelet have told how (charged).
+    /// failed is known to its peers before its launcher and kubelet have reported how (charged).
     pub stuck_patience: Duration,
     /// What pods that cannot save get between SIGTERM and SIGKILL. Survivors of a failure are gone
     /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which its
@@ -34,7 +34,7 @@ pub struct Policy {
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
     /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
     pub leave_patience: Duration,
-    /// A sidecar that has not yet spoken to a new leader counts as heard for so long.
+    /// A sidecar that has not connected to a new leader yet counts as alive for so long.
     pub listen_grace: Duration,
     /// A node must be cordoned, tainted or on its way out for so long before gangs leave it: whoever
     /// cordons several nodes has done so by then, and the gang leaves them all at once.
@@ -70,7 +70,7 @@ pub struct Policy {
     pub restart_window: Duration,
     /// A place stays promised for so long after its job could have taken it.
     pub promise: Duration,
-    /// After a failure with a longer back-off than this nothing is promised: nodes would only stand idle.
+    /// After a failure with a longer back-off than this nothing is promised: nodes would only be idle.
     pub promise_pause: Duration,
     /// For how long a job keeps away from a node on which an attempt ended.
     pub avoid: Backoff,

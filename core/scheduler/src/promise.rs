@@ -1,4 +1,4 @@
-//! Places that are kept for jobs without nodes: what a promise says, which promises stand, and which
+//! Places that are kept for jobs without nodes: what a promise says, which promises are valid, and which
 //! nodes they keep. Leaves giving them to `assign`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::avoid::avoided;
 use crate::ledger::{JobView, Ledger};
 use crate::queue;
 use crate::snapshot::{Attempt, Job, JobKey, Node};
-use crate::status::{Phase, Status};
+use crate::status::{JobPhase, JobStatus};
 use crate::time::Timestamp;
 
 /// A job's right to a place while it has none. It is in the job's status before anything follows from it,
@@ -52,7 +52,7 @@ impl Promise {
     }
 }
 
-impl Status {
+impl JobStatus {
     /// The promise, unless it has run out.
     pub(crate) fn promised(&self, now: Timestamp) -> Option<&Promise> {
         self.promise.as_ref().filter(|promise| promise.until > now)
@@ -75,7 +75,7 @@ pub(crate) struct Standing<'a> {
 pub(crate) fn standing<'a>(ledger: &Ledger<'a>) -> Vec<Standing<'a>> {
     let views = ledger.views();
     let mut jobs: Vec<_> = views
-        .filter_map(|(key, view)| stands(key, view, ledger).map(|found| (view, found)))
+        .filter_map(|(key, view)| valid_promise(key, view, ledger).map(|found| (view, found)))
         .collect();
     if jobs.is_empty() {
         return Vec::new();
@@ -88,7 +88,7 @@ pub(crate) fn standing<'a>(ledger: &Ledger<'a>) -> Vec<Standing<'a>> {
 }
 
 /// Whether a job has a right to a place: it waits for one, and nobody wants that it does not.
-fn stands<'a>(
+fn valid_promise<'a>(
     key: &JobKey,
     view: &JobView<'a>,
     ledger: &Ledger<'a>,
@@ -96,7 +96,7 @@ fn stands<'a>(
     let job = view.job?;
     let promise = job.status.promised(ledger.now())?;
     let phase = job.status.phase;
-    let waits = phase == Phase::Interrupting || view.holding().is_none() && !phase.is_terminal();
+    let waits = phase == JobPhase::Interrupting || view.holding().is_none() && !phase.is_terminal();
     let wanted = !job.deleting && !job.suspend && job.problem.is_none();
     (waits && wanted && !ledger.gets_nodes(key)).then_some((job, promise))
 }

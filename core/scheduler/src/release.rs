@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::draft::Draft;
 use crate::gang::Wake;
+use crate::job_planner::JobPlanner;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Action;
 use crate::policy::Policy;
 use crate::snapshot::{DryRun, Pod};
 use crate::time::Timestamp;
 
-impl<'a> Draft<'a> {
+impl<'a> JobPlanner<'a> {
     /// Removes what void attempts left. Objects of a newer attempt than the status knows are left
     /// alone: then the status is what is out of date.
     pub(crate) fn sweep(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
@@ -19,7 +19,7 @@ impl<'a> Draft<'a> {
         let current = self.status.attempt;
         let phase = self.status.phase;
         let known = self.job.status.attempt;
-        // Neighbours of a kind are written together, so all deletions come first.
+        // Adjacent actions of a kind are written together, so all deletions come first.
         let mut strips = Vec::new();
         for pod in self.view.pods.values().filter(|pod| pod.attempt <= known) {
             let is_current = pod.attempt == current;
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
     /// if it acknowledged something: that is recorded when the attempt ends.
     fn has_no_more_to_say(&self, pod: &Pod) -> bool {
         let unwanted = pod.delete_by.is_some() && pod.acknowledged().is_none();
-        self.view.is_out(pod.attempt, pod.rank) && (!pod.has_ended() || unwanted)
+        self.view.is_lost_member(pod.attempt, pod.rank) && (!pod.has_ended() || unwanted)
     }
 
     /// Whether a pod of a job's last attempt stays for people to read its log. One that does not end
@@ -82,7 +82,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes the finalizer off a job that holds nothing, and ends its time to live.
-    pub(crate) fn let_go(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
+    pub(crate) fn release_pods(&mut self, ledger: &Ledger<'a>, wake: &mut Wake) {
         if self.status.phase.holds_nodes() || !has_left(self.view, ledger) {
             return;
         }

@@ -4,24 +4,24 @@
 use topology::NodeName;
 
 use crate::avoid::EndCause;
-use crate::draft::Draft;
-use crate::gang::{Verdict, Wake, leaving, overdue};
+use crate::gang::{GangState, Wake, leaving, overdue};
+use crate::job_planner::JobPlanner;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Gone;
 use crate::snapshot::{Absent, Attempt, Pod, PodState};
 use crate::status::ConditionKind::Running;
-use crate::status::{Membership, Phase};
+use crate::status::{CommittedMembers, JobPhase};
 
 impl<'a> JobView<'a> {
     /// The members of an attempt that was started and may go on without some of them.
-    pub(crate) fn membership(&self, attempt: u32) -> Option<&'a Membership> {
+    pub(crate) fn membership(&self, attempt: u32) -> Option<&'a CommittedMembers> {
         let job = self.job.filter(|job| job.shrinks)?;
         let members = job.status.membership.as_ref()?;
         (members.attempt == attempt).then_some(members)
     }
 
     /// Whether the others go on without a rank.
-    pub(crate) fn is_out(&self, attempt: u32, rank: u32) -> bool {
+    pub(crate) fn is_lost_member(&self, attempt: u32, rank: u32) -> bool {
         let members = self.membership(attempt);
         members.is_some_and(|members| members.lost.contains(&rank))
     }
@@ -32,13 +32,13 @@ impl<'a> JobView<'a> {
         attempt: &'a Attempt,
     ) -> impl Iterator<Item = (u32, &'a NodeName)> + 'v {
         let places = (0_u32..).zip(&attempt.nodes);
-        places.filter(|(rank, _)| !self.is_out(attempt.number, *rank))
+        places.filter(|(rank, _)| !self.is_lost_member(attempt.number, *rank))
     }
 
     /// The pods of those who take part, by rank.
     pub(crate) fn members(&self, attempt: u32) -> impl Iterator<Item = &'a Pod> {
         self.gang(attempt)
-            .filter(move |pod| !self.is_out(attempt, pod.rank))
+            .filter(move |pod| !self.is_lost_member(attempt, pod.rank))
     }
 
     /// Whether all who take part have ended well.
@@ -92,7 +92,7 @@ pub(crate) fn outlook<'a>(
     attempt: &'a Attempt,
     ledger: &Ledger<'a>,
     wake: &mut Wake,
-) -> Verdict<'a> {
+) -> GangState<'a> {
     let mut left = pods.to_vec();
     left.retain(|pod| !is_gone(Some(pod), &pod.node, ledger));
     let up = |pod: &&Pod| matches!(pod.state, PodState::Running | PodState::Succeeded);
@@ -100,9 +100,9 @@ pub(crate) fn outlook<'a>(
         .or_else(|| overdue(view, &left, attempt, ledger, wake))
         .unwrap_or_else(|| {
             if whole && left.len() == pods.len() && left.iter().all(up) {
-                Verdict::Up
+                GangState::Up
             } else {
-                Verdict::Joining
+                GangState::Joining
             }
         })
 }
@@ -113,12 +113,12 @@ pub(crate) fn stuck<'a>(
     attempt: &Attempt,
     ledger: &Ledger<'a>,
     wake: &mut Wake,
-) -> Option<Verdict<'a>> {
+) -> Option<GangState<'a>> {
     let stuck = view.stuck.filter(|_| view.is_stuck(attempt.number))?;
     let due = stuck.since + ledger.policy().stuck_patience;
     if due <= ledger.now() {
         let message = stuck.message.clone();
-        return Some(Verdict::Lost {
+        return Some(GangState::Lost {
             node: None,
             cause: EndCause::Other,
             message,
@@ -133,7 +133,7 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
     let of_job = |view: &JobView<'_>| {
         let attempt = view.holding()?;
         view.membership(attempt.number)?;
-        let leaves = view.job?.status.phase == Phase::Interrupting;
+        let leaves = view.job?.status.phase == JobPhase::Interrupting;
         let is_gone = |(rank, node): &(u32, &NodeName)| {
             let pod = view.pods.get(&(attempt.number, *rank)).copied();
             // One that is not seen may be there all the same.
@@ -162,7 +162,7 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
         .collect()
 }
 
-impl Draft<'_> {
+impl JobPlanner<'_> {
     /// Says who trains, where not everybody does any more.
     pub(crate) fn tell_lost(&mut self) {
         let Some(members) = self.view.membership(self.status.attempt) else {

@@ -10,7 +10,7 @@ use topology::NodeName;
 use crate::node::Ready;
 use crate::policy::Policy;
 use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot};
-use crate::status::Phase;
+use crate::status::JobPhase;
 use crate::time::Timestamp;
 
 /// When a planner first saw what its last snapshot shows. Starts empty: a new leader is patient anew.
@@ -32,7 +32,7 @@ struct NodeSight {
 
 #[derive(Clone, Copy, Debug)]
 struct JobSight {
-    phase: Phase,
+    phase: JobPhase,
     attempt: u32,
     since: Timestamp,
 }
@@ -59,7 +59,7 @@ impl Sights {
     /// Fills in since when things are as the snapshot shows them. Forgets what it does not show.
     pub fn fill_in(&mut self, snapshot: &mut Snapshot, policy: &Policy, now: Timestamp) {
         let began = *self.began.get_or_insert(now);
-        snapshot.listens_from = began + policy.listen_grace;
+        snapshot.heartbeats_known_at = began + policy.listen_grace;
         let nodes = std::mem::take(&mut self.nodes);
         for node in &mut snapshot.nodes {
             self.node(node, nodes.get(&node.name), now);

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use topology::{CheckpointRef, Class, Leaf, NodeName, Zone};
 
-use crate::node::{Heard, Ready, Wish};
+use crate::node::{GangLiveness, Ready, Wish};
 use crate::plan::JobPlan;
-use crate::status::Status;
+use crate::status::JobStatus;
 use crate::time::Timestamp;
 
 /// The cluster at one moment. The order of the lists does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost, unless its sidecar is heard.
+    /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost, unless its sidecar sends heartbeats.
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
@@ -32,14 +32,14 @@ pub struct Snapshot {
     pub pods: Vec<Pod>,
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
-    pub reports: Vec<Report>,
+    pub reports: Vec<CheckpointReport>,
     /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
-    pub heard: BTreeMap<(JobKey, u32), Arc<Heard>>,
-    /// Until then a sidecar that has not spoken to this operator counts as heard: it may only have
-    /// begun to listen. Filled in by [`crate::Sights`].
-    pub listens_from: Timestamp,
+    pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    /// Until then a sidecar that has not connected to this operator counts as alive: it may only have
+    /// just started. Filled in by [`crate::Sights`].
+    pub heartbeats_known_at: Timestamp,
     /// What a read of the API server did not find just now, of what the last plan named.
     pub absent: BTreeSet<Absent>,
     /// Up to when the pods are known to be complete, if not up to now: nobody's patience ends later.
@@ -105,7 +105,7 @@ pub enum Absent {
     },
 }
 
-/// Identity of a job. The uid tells a job from an earlier one of the same name.
+/// Identity of a job. The uid separates a job from an earlier one of the same name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
     /// Namespace of the TrainingJob.
@@ -198,7 +198,7 @@ pub struct Job {
     /// What a dry run of its first pod has shown.
     pub dry_run: DryRun,
     /// What was recorded about it.
-    pub status: Status,
+    pub status: JobStatus,
     /// Since when it is in its phase. Filled in by [`crate::Sights`], unless it is set and earlier.
     pub seen: Timestamp,
 }
@@ -346,14 +346,14 @@ pub struct Exit {
     /// Last lines that the rank printed.
     pub log: Option<String>,
     /// Why the program could not go on, as it said itself.
-    pub cause: Option<Cause>,
+    pub cause: Option<ProgramCause>,
     /// When it ended: the first failure of a gang is the cause, the others follow from it.
     pub finished: Option<Timestamp>,
 }
 
 /// Why a program could not go on, where it is not at fault itself. The sentences say which checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ProgramCause {
     /// Checkpoints exist and cannot be read now.
     CheckpointUnavailable(String),
     /// Checkpoints exist and none can be loaded.
@@ -375,7 +375,7 @@ pub struct Stuck {
 
 /// What a gang reported over the rendezvous stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckpointReport {
     /// The job.
     pub job: JobKey,
     /// The attempt that reported it.

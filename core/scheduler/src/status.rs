@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// One word for where a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum JobPhase {
     /// Waits for nodes.
     #[default]
     Queued,
@@ -33,7 +33,7 @@ pub enum Phase {
     Failed,
 }
 
-impl Phase {
+impl JobPhase {
     /// Whether the current attempt owns its nodes.
     pub fn holds_nodes(self) -> bool {
         match self {
@@ -118,7 +118,7 @@ pub struct Condition {
 
 /// The members of an attempt, as they were committed last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Membership {
+pub struct CommittedMembers {
     /// The attempt.
     pub attempt: u32,
     /// Counts the memberships of the attempt.
@@ -177,9 +177,9 @@ pub struct Failure {
 
 /// What is recorded about a job, in full. The default is that of a job nobody has looked at yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct JobStatus {
     /// Where the job is.
-    pub phase: Phase,
+    pub phase: JobPhase,
     /// Conditions that were ever set.
     pub conditions: BTreeMap<ConditionKind, Condition>,
     /// Number of the newest attempt; 0 before the first. It voids all lower ones.
@@ -207,7 +207,7 @@ pub struct Status {
     pub ready: u32,
     /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service writes
     /// it, before anybody goes on; the planner drops it when the next attempt begins.
-    pub membership: Option<Membership>,
+    pub membership: Option<CommittedMembers>,
     /// Zones of the attempt that holds nodes: two when it crosses, none where nodes have no zone.
     pub zones: Vec<Zone>,
     /// When the job first got nodes.
@@ -226,7 +226,7 @@ pub struct Status {
     pub failure: Option<Failure>,
 }
 
-impl Status {
+impl JobStatus {
     /// Whether a condition is True.
     pub fn is(&self, kind: ConditionKind) -> bool {
         self.conditions

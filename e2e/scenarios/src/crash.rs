@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_told_from_reads_bodies_and_leases() {
+    fn writes_are_separated_from_reads_bodies_and_leases() {
         let line = |text: &str| written(text.as_bytes());
         assert_eq!(
             line("POST /api/v1/namespaces/n/pods?x=y HTTP/1.1\r\nhost: a\r\n"),

@@ -75,7 +75,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Nodes(1),
-        api::refused_pod_is_told_before_nodes_are_given
+        api::refused_pod_is_reported_before_nodes_are_given
     ),
     scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),

@@ -58,7 +58,7 @@ fn a_rank_that_dies_of_a_signal_is_reported_as_such() {
 }
 
 #[test]
-fn why_a_rank_could_not_go_on_is_told_of_a_failure_only() {
+fn why_a_rank_could_not_go_on_is_reported_for_a_failure_only() {
     let write = r#"echo '{"kind":"NoUsableCheckpoint","message":"none loads"}' > $DIR/cause.json"#;
     let told = |script: &str| {
         let node = Node::new(1);

@@ -117,7 +117,7 @@ fn a_stop_while_waiting_for_the_roster_is_an_interruption() {
 }
 
 #[test]
-fn pause_leaves_when_told() {
+fn pause_leaves_on_a_signal() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_launcher"))
         .arg("pause")
         .spawn()

@@ -302,7 +302,7 @@ async fn one_request_that_hangs_does_not_cost_the_leadership() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_loop_stands_still_lets_another_lead() {
+async fn a_leader_whose_loop_hangs_lets_another_lead() {
     let server = Server::default();
     let (mut one, mut two) = pair(&server).await;
     let went_round = Instant::now();

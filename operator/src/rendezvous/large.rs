@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_frames_of_all_gangs_take_64_mib_and_the_next_waits_until_one_is_heard() {
+    fn the_largest_frames_of_all_gangs_take_64_mib_and_the_next_waits_until_one_is_handled() {
         let large = LargeFrames::default();
         let of_each = GANG_BYTES / FRAME_LIMIT_BYTES;
         let gangs: Vec<Share> = (0..8)

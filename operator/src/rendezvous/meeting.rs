@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Membership, Message, Progress, Reason, Refusal};
-use scheduler::{Heard, Report, Stuck, Timestamp};
+use scheduler::{CheckpointReport, GangLiveness, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use topology::OnPeerLoss;
 use tracing::error;
@@ -31,9 +31,9 @@ pub(super) struct Meeting {
     /// Why it cannot go on, where it should have.
     pub(super) stuck: Option<Stuck>,
     /// The newest checkpoint, as published last.
-    report: Option<Report>,
+    report: Option<CheckpointReport>,
     /// Which nodes are heard, as published last.
-    pub(super) heard: Arc<Heard>,
+    pub(super) heard: Arc<GangLiveness>,
     /// Whether that may have changed since.
     pub(super) is_news: bool,
     /// What was encoded last, while it goes to one sidecar after the other.
@@ -66,8 +66,8 @@ impl Meeting {
             .suspects()
             .filter(|suspicion| gave_up(suspicion.reason))
             .map(|suspicion| suspicion.rank);
-        let heard = Heard {
-            heard: membership.heard().filter_map(node).collect(),
+        let heard = GangLiveness {
+            alive: membership.heard().filter_map(node).collect(),
             quiet: membership.quiet().filter_map(node).collect(),
             given_up: given_up.filter_map(node).collect(),
         };
@@ -95,14 +95,14 @@ impl Meeting {
     }
 
     /// Notes the newest checkpoint of this attempt; none when that is the same as before.
-    pub(super) fn note_report(&mut self, attempt: u32) -> Option<Report> {
+    pub(super) fn note_report(&mut self, attempt: u32) -> Option<CheckpointReport> {
         let Progress {
             step: _,
             checkpoint,
             passed_over,
         } = self.membership.progress();
         let checkpoint = checkpoint.as_ref()?;
-        let report = Report {
+        let report = CheckpointReport {
             job: self.gang.job.clone(),
             attempt,
             checkpoint: checkpoint.clone(),

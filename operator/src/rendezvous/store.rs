@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_commits_after_the_same_one_is_taken_and_the_other_told_which() {
+    async fn of_two_commits_after_the_same_one_is_taken_and_the_other_learns_which() {
         let store = InMemory::default();
         assert_eq!(store.commit(gang(1), commit(1), None).await, Ok(()));
         assert_eq!(store.commit(gang(1), commit(3), Some(1)).await, Ok(()));

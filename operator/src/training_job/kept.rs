@@ -8,7 +8,7 @@ use crds::names;
 use crds::training_job::{Phase, TrainingJob};
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
-use scheduler::{DryRun, Job, JobKey, Status, Timestamp};
+use scheduler::{DryRun, Job, JobKey, JobStatus, Timestamp};
 use tracing::warn;
 
 use crate::clock;
@@ -98,8 +98,8 @@ impl Over {
     /// What the planner needs to clean up after it.
     pub fn as_job(&self) -> Job {
         let phase = match self.succeeded {
-            true => scheduler::Phase::Succeeded,
-            false => scheduler::Phase::Failed,
+            true => scheduler::JobPhase::Succeeded,
+            false => scheduler::JobPhase::Failed,
         };
         Job {
             key: self.key.clone(),
@@ -118,11 +118,11 @@ impl Over {
             observed: true,
             problem: None,
             dry_run: DryRun::Unknown,
-            status: Status {
+            status: JobStatus {
                 phase,
                 attempt: self.attempt,
                 finished_at: Some(self.finished_at),
-                ..Status::default()
+                ..JobStatus::default()
             },
             seen: self.seen(),
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use collective::membership::Commit;
 use crds::names;
 use crds::training_job::{MembershipStatus, RankRange};
-use scheduler::Membership;
+use scheduler::CommittedMembers;
 use sha2::{Digest as _, Sha256};
 use topology::NodeName;
 
@@ -31,7 +31,7 @@ pub struct TooLarge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// What goes into the status.
-    pub membership: Membership,
+    pub membership: CommittedMembers,
     /// What its record holds: what the members begin with. None when they begin with nothing.
     pub text: Option<String>,
 }
@@ -57,7 +57,7 @@ pub fn of_commit(
     let record = text
         .as_deref()
         .map(|text| record_name(job, (attempt, commit.epoch), text));
-    let membership = Membership {
+    let membership = CommittedMembers {
         attempt,
         epoch: commit.epoch,
         participants: u32::try_from(members.len()).unwrap_or(u32::MAX),
@@ -79,7 +79,7 @@ pub fn record_name(job: &str, (attempt, epoch): (u32, u64), text: &str) -> Strin
 
 /// The commit that was recorded for an attempt over so many nodes, with the text of its record; none when it cannot be
 /// read.
-pub fn to_commit(recorded: &Membership, nodes: usize, text: Option<&str>) -> Option<Commit> {
+pub fn to_commit(recorded: &CommittedMembers, nodes: usize, text: Option<&str>) -> Option<Commit> {
     let nodes = u32::try_from(nodes).ok()?;
     let members: Vec<u32> = (0..nodes)
         .filter(|rank| !recorded.lost.contains(rank))
@@ -96,7 +96,7 @@ pub fn to_commit(recorded: &Membership, nodes: usize, text: Option<&str>) -> Opt
 }
 
 /// As the API shows it.
-pub fn to_api(recorded: &Membership) -> MembershipStatus {
+pub fn to_api(recorded: &CommittedMembers) -> MembershipStatus {
     MembershipStatus {
         attempt: recorded.attempt,
         epoch: recorded.epoch,
@@ -108,8 +108,8 @@ pub fn to_api(recorded: &Membership) -> MembershipStatus {
 }
 
 /// As it was recorded; none when the ranks are not ours.
-pub fn from_api(shown: &MembershipStatus) -> Option<Membership> {
-    Some(Membership {
+pub fn from_api(shown: &MembershipStatus) -> Option<CommittedMembers> {
+    Some(CommittedMembers {
         attempt: shown.attempt,
         epoch: shown.epoch,
         participants: shown.participants,

@@ -9,7 +9,8 @@ use crds::fabric::{FabricSpec, NodeClass};
 use crds::names;
 use crds::training_job::{TrainingJob, ZonePolicy};
 use scheduler::{
-    DryRun, Heard, Job, JobKey, Pod, Policy, Problem, Report, Snapshot, Stuck, Timestamp,
+    CheckpointReport, DryRun, GangLiveness, Job, JobKey, Pod, Policy, Problem, Snapshot, Stuck,
+    Timestamp,
 };
 use topology::{NodeName, OnPeerLoss};
 
@@ -23,13 +24,13 @@ use crate::training_job::{assignments, pod, status, translate};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reports {
     /// Newest durable checkpoint, for each attempt that told one.
-    pub checkpoints: BTreeMap<(JobKey, u32), Report>,
+    pub checkpoints: BTreeMap<(JobKey, u32), CheckpointReport>,
     /// Nodes that peers gave up, and until when that counts.
     pub suspects: BTreeMap<NodeName, Timestamp>,
     /// Gangs that were to go on without lost nodes and cannot.
     pub stuck: BTreeMap<(JobKey, u32), Stuck>,
     /// Which nodes are heard, for each attempt whose sidecars have dialled this leader.
-    pub gangs: BTreeMap<(JobKey, u32), Arc<Heard>>,
+    pub gangs: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
@@ -76,8 +77,8 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         pods_as_of: None,
         is_stale: false,
         unreadable,
-        heard: reports.gangs.clone(),
-        listens_from: Timestamp::default(),
+        liveness: reports.gangs.clone(),
+        heartbeats_known_at: Timestamp::default(),
         reports: reports.checkpoints.values().cloned().collect(),
         stuck: reports.stuck.values().cloned().collect(),
         under_way: Vec::new(),

@@ -302,7 +302,7 @@ fn ranks_use_nvlink_only_where_the_job_asks_for_it() {
 }
 
 #[test]
-fn sidecars_are_told_where_the_adapter_is_and_what_their_flags_are() {
+fn sidecars_get_their_adapter_and_their_flags() {
     let settings = Settings {
         sidecar_numa: "1".to_owned(),
         sidecar_env: vec![("FIREFLYER_HFREDUCE_TRANSPORT".to_owned(), "tcp".to_owned())],

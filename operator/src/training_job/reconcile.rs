@@ -19,7 +19,8 @@ use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{
-    Gone, Job, JobKey, JobPlan, Phase, Plan, Policy, Sights, Snapshot, States, Timestamp, Violation,
+    Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot, States,
+    Timestamp,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -325,7 +326,7 @@ impl Reconciler {
         let snapshot = &observed.snapshot;
         let (mut plan, violations) = scheduler::vet(snapshot, policy, now, plan);
         for violation in violations {
-            let Violation {
+            let PlanViolation {
                 job,
                 invariant,
                 detail,
@@ -362,7 +363,7 @@ impl Reconciler {
                     true => Lane::Admission,
                     false => Lane::Urgent,
                 };
-                let turn = job.map(|job| (job.status.phase == Phase::Queued, job.created));
+                let turn = job.map(|job| (job.status.phase == JobPhase::Queued, job.created));
                 others.push((lane, turn, plan));
             }
         }

@@ -11,8 +11,8 @@ use crds::training_job::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ApiCondition, Time};
 use k8s_openapi::jiff;
 use scheduler::{
-    AttemptRecord, Avoided, Condition, ConditionKind, EndCause, Failure, Phase, Promise, Status,
-    Timestamp,
+    AttemptRecord, Avoided, Condition, ConditionKind, EndCause, Failure, JobPhase, JobStatus,
+    Promise, Timestamp,
 };
 use topology::{CheckpointRef, Class, NodeName};
 
@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 16;
 /// The planner's status as the API shows it. `seen` is what it replaces: the planner knows the newest attempt only, and
 /// those before it stay as they are shown.
 pub fn to_api(
-    status: &Status,
+    status: &JobStatus,
     job: &str,
     generation: Option<i64>,
     seen: Option<&TrainingJobStatus>,
@@ -88,13 +88,13 @@ pub fn to_api(
 }
 
 /// The reason of the condition that says most about the phase.
-fn reason(status: &Status) -> Option<String> {
+fn reason(status: &JobStatus) -> Option<String> {
     let kind = match status.phase {
-        Phase::Queued | Phase::Assigned | Phase::Restarting => ConditionKind::Assigned,
-        Phase::Starting | Phase::Running | Phase::Interrupting => ConditionKind::Running,
-        Phase::Suspended => ConditionKind::Suspended,
-        Phase::Succeeded => ConditionKind::Complete,
-        Phase::Failed => ConditionKind::Failed,
+        JobPhase::Queued | JobPhase::Assigned | JobPhase::Restarting => ConditionKind::Assigned,
+        JobPhase::Starting | JobPhase::Running | JobPhase::Interrupting => ConditionKind::Running,
+        JobPhase::Suspended => ConditionKind::Suspended,
+        JobPhase::Succeeded => ConditionKind::Complete,
+        JobPhase::Failed => ConditionKind::Failed,
     };
     let condition = status.conditions.get(&kind)?;
     Some(condition.reason.clone())
@@ -141,8 +141,8 @@ fn newest(status: &TrainingJobStatus) -> Option<AttemptRecord> {
 }
 
 /// The API's status as the planner recorded it.
-pub fn from_api(status: &TrainingJobStatus) -> Status {
-    Status {
+pub fn from_api(status: &TrainingJobStatus) -> JobStatus {
+    JobStatus {
         phase: phase_from_api(status.phase),
         conditions: conditions_from_api(&status.conditions),
         attempt: status.attempt,
@@ -212,7 +212,7 @@ fn promise_from_api(promise: &PromiseStatus) -> Promise {
     }
 }
 
-fn avoided_to_api(status: &Status) -> Vec<AvoidedNodeStatus> {
+fn avoided_to_api(status: &JobStatus) -> Vec<AvoidedNodeStatus> {
     let avoided = status.avoided.iter();
     avoided
         .map(|(node, avoided)| AvoidedNodeStatus {
@@ -293,32 +293,32 @@ fn time(at: Timestamp) -> Time {
 }
 
 /// The same word on both sides.
-fn phase_to_api(phase: Phase) -> ApiPhase {
+fn phase_to_api(phase: JobPhase) -> ApiPhase {
     match phase {
-        Phase::Queued => ApiPhase::Queued,
-        Phase::Assigned => ApiPhase::Assigned,
-        Phase::Starting => ApiPhase::Starting,
-        Phase::Running => ApiPhase::Running,
-        Phase::Interrupting => ApiPhase::Interrupting,
-        Phase::Restarting => ApiPhase::Restarting,
-        Phase::Suspended => ApiPhase::Suspended,
-        Phase::Succeeded => ApiPhase::Succeeded,
-        Phase::Failed => ApiPhase::Failed,
+        JobPhase::Queued => ApiPhase::Queued,
+        JobPhase::Assigned => ApiPhase::Assigned,
+        JobPhase::Starting => ApiPhase::Starting,
+        JobPhase::Running => ApiPhase::Running,
+        JobPhase::Interrupting => ApiPhase::Interrupting,
+        JobPhase::Restarting => ApiPhase::Restarting,
+        JobPhase::Suspended => ApiPhase::Suspended,
+        JobPhase::Succeeded => ApiPhase::Succeeded,
+        JobPhase::Failed => ApiPhase::Failed,
     }
 }
 
 /// The planner's word for a phase.
-pub fn phase_from_api(phase: ApiPhase) -> Phase {
+pub fn phase_from_api(phase: ApiPhase) -> JobPhase {
     match phase {
-        ApiPhase::Queued => Phase::Queued,
-        ApiPhase::Assigned => Phase::Assigned,
-        ApiPhase::Starting => Phase::Starting,
-        ApiPhase::Running => Phase::Running,
-        ApiPhase::Interrupting => Phase::Interrupting,
-        ApiPhase::Restarting => Phase::Restarting,
-        ApiPhase::Suspended => Phase::Suspended,
-        ApiPhase::Succeeded => Phase::Succeeded,
-        ApiPhase::Failed => Phase::Failed,
+        ApiPhase::Queued => JobPhase::Queued,
+        ApiPhase::Assigned => JobPhase::Assigned,
+        ApiPhase::Starting => JobPhase::Starting,
+        ApiPhase::Running => JobPhase::Running,
+        ApiPhase::Interrupting => JobPhase::Interrupting,
+        ApiPhase::Restarting => JobPhase::Restarting,
+        ApiPhase::Suspended => JobPhase::Suspended,
+        ApiPhase::Succeeded => JobPhase::Succeeded,
+        ApiPhase::Failed => JobPhase::Failed,
     }
 }
 
@@ -326,15 +326,15 @@ pub fn phase_from_api(phase: ApiPhase) -> Phase {
 mod tests {
     use std::collections::BTreeSet;
 
-    use scheduler::Membership;
+    use scheduler::CommittedMembers;
 
     use super::*;
 
     #[test]
     fn what_is_recorded_reads_back_the_same_through_json() {
         let second = |n: u64| Timestamp::from_millis(n * 1000);
-        let mut status = Status {
-            phase: Phase::Restarting,
+        let mut status = JobStatus {
+            phase: JobPhase::Restarting,
             attempt: 3,
             restarts: 1,
             restart_times: vec![second(3)],
@@ -356,7 +356,7 @@ mod tests {
             )]),
             no_zone_since: Some(second(70)),
             ready: 4,
-            membership: Some(Membership {
+            membership: Some(CommittedMembers {
                 attempt: 3,
                 epoch: 5,
                 participants: 2,
@@ -389,7 +389,7 @@ mod tests {
                 message: "rank 5 failed".to_owned(),
                 log: Some("bye".to_owned()),
             }),
-            ..Status::default()
+            ..JobStatus::default()
         };
         for (index, kind) in ConditionKind::ALL.into_iter().enumerate() {
             status.set(kind, index % 2 == 0, "Because", "it is so", second(40));
@@ -400,9 +400,9 @@ mod tests {
 
     #[test]
     fn a_retry_is_never_recorded_earlier_than_planned() {
-        let status = Status {
+        let status = JobStatus {
             retry_at: Some(Timestamp::from_millis(1001)),
-            ..Status::default()
+            ..JobStatus::default()
         };
         let read = from_api(&to_api(&status, "digits", None, None));
         assert_eq!(read.retry_at, Some(Timestamp::from_millis(2000)));
@@ -410,17 +410,17 @@ mod tests {
 
     #[test]
     fn the_assignment_is_shown_only_while_nodes_are_held() {
-        let status = Status {
-            phase: Phase::Running,
+        let status = JobStatus {
+            phase: JobPhase::Running,
             attempt: 3,
-            ..Status::default()
+            ..JobStatus::default()
         };
         assert_eq!(
             to_api(&status, "digits", None, None).assignment.as_deref(),
             Some("digits-3")
         );
-        let status = Status {
-            phase: Phase::Suspended,
+        let status = JobStatus {
+            phase: JobPhase::Suspended,
             ..status
         };
         assert_eq!(to_api(&status, "digits", None, None).assignment, None);
@@ -442,9 +442,9 @@ mod tests {
         let mut shown = TrainingJobStatus::default();
         for number in 1..=20 {
             for ended in [None, Some("Failed")] {
-                let status = Status {
+                let status = JobStatus {
                     newest: Some(attempt(number, ended)),
-                    ..Status::default()
+                    ..JobStatus::default()
                 };
                 shown = to_api(&status, "digits", None, Some(&shown));
             }
@@ -459,9 +459,9 @@ mod tests {
 
     #[test]
     fn an_attempt_that_begins_anew_under_its_number_replaces_what_was_shown() {
-        let of = |record| Status {
+        let of = |record| JobStatus {
             newest: Some(record),
-            ..Status::default()
+            ..JobStatus::default()
         };
         let first = to_api(&of(attempt(1, None)), "digits", None, None);
         let other = AttemptRecord {
@@ -477,23 +477,23 @@ mod tests {
 
     #[test]
     fn the_reason_is_that_of_the_condition_that_explains_the_phase() {
-        let mut status = Status::default();
+        let mut status = JobStatus::default();
         let now = Timestamp::default();
         status.set(ConditionKind::Assigned, false, "WaitingForNodes", "", now);
         status.set(ConditionKind::Running, false, "Joining", "", now);
-        let reason_of = |status: &Status| to_api(status, "digits", None, None).reason;
+        let reason_of = |status: &JobStatus| to_api(status, "digits", None, None).reason;
         assert_eq!(reason_of(&status).as_deref(), Some("WaitingForNodes"));
-        status.phase = Phase::Starting;
+        status.phase = JobPhase::Starting;
         assert_eq!(reason_of(&status).as_deref(), Some("Joining"));
-        status.phase = Phase::Failed;
+        status.phase = JobPhase::Failed;
         assert_eq!(reason_of(&status), None);
     }
 
     #[test]
     fn a_job_that_ended_under_an_older_operator_ended_when_its_condition_says() {
-        let mut status = Status {
-            phase: Phase::Succeeded,
-            ..Status::default()
+        let mut status = JobStatus {
+            phase: JobPhase::Succeeded,
+            ..JobStatus::default()
         };
         let end = Timestamp::from_millis(90_000);
         status.set(ConditionKind::Complete, true, "Succeeded", "", end);

@@ -8,7 +8,7 @@ use contract::run_dir::{self, CauseKind};
 use contract::termination::{Outcome, TerminationMessage};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Cause, Exit, JobKey, PodState, Problem, Ready, Timestamp, Wish};
+use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready, Timestamp, Wish};
 use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
 use crate::mirror::{Kept, Key};
@@ -542,10 +542,10 @@ fn cut(text: &str) -> String {
 }
 
 /// Why a program could not go on, as the planner names it.
-fn cause(said: run_dir::Cause) -> Cause {
+fn cause(said: run_dir::Cause) -> ProgramCause {
     match said.kind {
-        CauseKind::CheckpointUnavailable => Cause::CheckpointUnavailable(said.message),
-        CauseKind::NoUsableCheckpoint => Cause::NoUsableCheckpoint(said.message),
+        CauseKind::CheckpointUnavailable => ProgramCause::CheckpointUnavailable(said.message),
+        CauseKind::NoUsableCheckpoint => ProgramCause::NoUsableCheckpoint(said.message),
     }
 }
 

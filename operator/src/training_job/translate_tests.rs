@@ -156,7 +156,7 @@ fn why_a_program_could_not_go_on_reaches_the_planner() {
     let PodState::Failed(exit) = state(ended(1, "Error", failed)) else {
         panic!("not failed")
     };
-    let cause = Cause::NoUsableCheckpoint("none loads".to_owned());
+    let cause = ProgramCause::NoUsableCheckpoint("none loads".to_owned());
     assert_eq!(exit.cause, Some(cause));
 }
 
@@ -304,7 +304,7 @@ fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_told_from_a_kubelet_that_is_not_ready() {
+fn a_lease_that_ran_out_is_separate_from_a_kubelet_that_is_not_ready() {
     let ready = |status| node(node_view(json!({}), status), &[]).unwrap().ready;
     assert_eq!(
         (ready("True"), ready("False"), ready("Unknown")),

@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use topology::{NodeName, Zone};
 
 use super::{
-    CROSSING_LIMIT, FINALIZER_WHILE_HELD, GANG_WHOLE, HEALTHY_NODES, NO_LOST_SAVE,
-    ONE_GANG_PER_NODE, Outcome, POD_ACCEPTED, RECORD_FIRST, Replay, World, ensure,
+    CROSSING_LIMIT, FINALIZER_WHILE_HELD, Facts, GANG_WHOLE, HEALTHY_NODES, NO_LOST_SAVE,
+    ONE_GANG_PER_NODE, Outcome, POD_ACCEPTED, RECORD_FIRST, Replay, ensure,
 };
 use crate::plan::NewAttempt;
 use crate::snapshot::{DryRun, Job, Node, ZonePolicy};
-use crate::status::Phase;
+use crate::status::JobPhase;
 
-impl<'a> World<'a> {
+impl<'a> Facts<'a> {
     pub(super) fn create_attempt(
         &mut self,
         replay: &mut Replay<'a>,
         attempt: &'a NewAttempt,
     ) -> Outcome {
         let job = replay.job;
-        let recorded = replay.status.phase == Phase::Assigned
+        let recorded = replay.status.phase == JobPhase::Assigned
             && replay.status.attempt == attempt.number
             && !self.held.contains_key(&job.key);
         ensure(recorded, RECORD_FIRST, || {
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
         finalizer: bool,
     ) -> Outcome {
         let status = replay.status;
-        let current = status.attempt == attempt && status.phase == Phase::Assigned;
+        let current = status.attempt == attempt && status.phase == JobPhase::Assigned;
         ensure(current && !replay.job.deleting, RECORD_FIRST, || {
             format!(
                 "pod of attempt {attempt} in phase {:?} {}",

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topology::{NodeName, Zone};
 
-use super::{Outcome, PROMISE_KEPT, Replay, World, ensure, is_out};
+use super::{Facts, Outcome, PROMISE_KEPT, Replay, ensure, is_lost_member};
 use crate::plan::NewAttempt;
 use crate::snapshot::{Attempt, Job, JobKey, Snapshot};
-use crate::status::{Phase, Status};
+use crate::status::{JobPhase, JobStatus};
 
 /// What is promised to whom.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl<'a> Promises<'a> {
     }
 }
 
-impl<'a> World<'a> {
+impl<'a> Facts<'a> {
     /// Reads what is promised from the snapshot.
     pub(super) fn read_promises(&mut self, snapshot: &'a Snapshot) {
         let mut users: BTreeMap<&NodeName, BTreeSet<&JobKey>> = BTreeMap::new();
@@ -37,7 +37,7 @@ impl<'a> World<'a> {
         for (key, attempt) in &self.held {
             let status = &self.jobs[*key].status;
             for (rank, node) in (0..).zip(&attempt.nodes) {
-                if !is_out(status, attempt.number, rank) {
+                if !is_lost_member(status, attempt.number, rank) {
                     users.entry(node).or_default().insert(key);
                 }
             }
@@ -98,8 +98,8 @@ impl<'a> World<'a> {
 
     /// Whether a job has no nodes, or is leaving them, and may get some.
     fn waits(&self, job: &Job) -> bool {
-        let Status { phase, .. } = job.status;
-        let leaves = phase == Phase::Interrupting;
+        let JobStatus { phase, .. } = job.status;
+        let leaves = phase == JobPhase::Interrupting;
         let none = !phase.is_terminal() && !self.held.contains_key(&job.key);
         (leaves || none) && !job.deleting && !job.suspend && job.problem.is_none()
     }
@@ -151,7 +151,7 @@ impl<'a> World<'a> {
     }
 
     /// A new promise is about the attempt that ends, and no larger than the job.
-    pub(super) fn promises_little(replay: &Replay<'a>, new: &Status) -> Outcome {
+    pub(super) fn promises_little(replay: &Replay<'a>, new: &JobStatus) -> Outcome {
         let Some(promise) = new.promise.as_ref() else {
             return Ok(());
         };

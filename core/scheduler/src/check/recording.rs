@@ -1,11 +1,11 @@
 //! What a record may say, given the one before it.
 
-use super::{NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, World, ensure, is_out};
+use super::{Facts, NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, ensure, is_lost_member};
 use crate::snapshot::PodState;
-use crate::status::{ConditionKind, Phase, Status};
+use crate::status::{ConditionKind, JobPhase, JobStatus};
 
 /// Whether nothing changes but what is known of a checkpoint.
-fn learns_at_most(old: &Status, new: &Status) -> bool {
+fn learns_at_most(old: &JobStatus, new: &JobStatus) -> bool {
     let mut known = new.clone();
     known.last_checkpoint.clone_from(&old.last_checkpoint);
     known.checkpoint_at = old.checkpoint_at;
@@ -17,19 +17,19 @@ fn learns_at_most(old: &Status, new: &Status) -> bool {
     known == *old
 }
 
-impl<'a> World<'a> {
-    pub(super) fn record(&self, replay: &Replay<'a>, new: &Status) -> Outcome {
+impl<'a> Facts<'a> {
+    pub(super) fn record(&self, replay: &Replay<'a>, new: &JobStatus) -> Outcome {
         let old = replay.status;
-        let end = |status: &Status| match status.phase {
-            Phase::Succeeded => (true, false),
-            Phase::Failed => (false, true),
-            Phase::Queued
-            | Phase::Assigned
-            | Phase::Starting
-            | Phase::Running
-            | Phase::Interrupting
-            | Phase::Restarting
-            | Phase::Suspended => (false, false),
+        let end = |status: &JobStatus| match status.phase {
+            JobPhase::Succeeded => (true, false),
+            JobPhase::Failed => (false, true),
+            JobPhase::Queued
+            | JobPhase::Assigned
+            | JobPhase::Starting
+            | JobPhase::Running
+            | JobPhase::Interrupting
+            | JobPhase::Restarting
+            | JobPhase::Suspended => (false, false),
         };
         let said = (
             new.is(ConditionKind::Complete),
@@ -51,7 +51,7 @@ impl<'a> World<'a> {
             && new.restarts + self.forgiven(old) >= old.restarts
             && new.restarts <= replay.job.max_restarts.max(old.restarts);
         ensure(grows, ONE_END, || "attempt or restarts jump".to_owned())?;
-        let order = |status: &Status| {
+        let order = |status: &JobStatus| {
             status
                 .last_checkpoint
                 .as_ref()
@@ -63,7 +63,7 @@ impl<'a> World<'a> {
         Self::promises_little(replay, new)?;
         let fresh = new.attempt > old.attempt;
         let legal = if fresh {
-            new.phase == Phase::Assigned && !old.phase.holds_nodes()
+            new.phase == JobPhase::Assigned && !old.phase.holds_nodes()
         } else {
             old.phase.holds_nodes() || !new.phase.holds_nodes()
         };
@@ -76,10 +76,10 @@ impl<'a> World<'a> {
         // Only the rendezvous says who takes part, and only a new attempt begins with all.
         let same = new.membership == old.membership || fresh && new.membership.is_none();
         ensure(same, RECORD_FIRST, || "the members change".to_owned())?;
-        if new.phase != Phase::Succeeded || ended {
+        if new.phase != JobPhase::Succeeded || ended {
             return Ok(());
         }
-        let member = |rank: &u32| !is_out(new, new.attempt, *rank);
+        let member = |rank: &u32| !is_lost_member(new, new.attempt, *rank);
         let members = (0..replay.job.nodes).filter(member).count();
         let ended_well = self
             .gang(replay.job, new.attempt)
@@ -91,7 +91,7 @@ impl<'a> World<'a> {
     }
 
     /// How many failures are outside the window.
-    fn forgiven(&self, status: &Status) -> u32 {
+    fn forgiven(&self, status: &JobStatus) -> u32 {
         let window = self.policy.restart_window;
         let old = status.restart_times.iter();
         let old = old.filter(|when| **when + window <= self.now).count();

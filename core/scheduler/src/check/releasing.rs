@@ -1,13 +1,14 @@
-//! Releasing: nobody who may still save is killed, nothing is let go before it is recorded.
+//! Releasing: nobody who may still save is killed, nothing is released before it is recorded.
 
 use std::time::Duration;
 
 use super::{
-    FINALIZER_WHILE_HELD, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, World, ensure, is_out,
+    FINALIZER_WHILE_HELD, Facts, NO_LOST_SAVE, Outcome, RECORD_FIRST, Replay, ensure,
+    is_lost_member,
 };
-use crate::status::Phase;
+use crate::status::JobPhase;
 
-impl<'a> World<'a> {
+impl<'a> Facts<'a> {
     /// Who may still save is asked, not killed.
     pub(super) fn delete_pod(
         &self,
@@ -19,8 +20,8 @@ impl<'a> World<'a> {
         let trains = replay.status.attempt == attempt
             && replay.status.phase.holds_nodes()
             && !replay.job.deleting;
-        let asked =
-            replay.status.phase == Phase::Interrupting || is_out(replay.status, attempt, rank);
+        let asked = replay.status.phase == JobPhase::Interrupting
+            || is_lost_member(replay.status, attempt, rank);
         ensure(!trains || asked, RECORD_FIRST, || {
             format!(
                 "pod of rank {rank} deleted in phase {:?}",
@@ -29,7 +30,7 @@ impl<'a> World<'a> {
         })?;
         let may_save = (trains || replay.job.deleting)
             && self.runs(replay.job, attempt)
-            && !is_out(replay.status, attempt, rank);
+            && !is_lost_member(replay.status, attempt, rank);
         ensure(!may_save || grace >= replay.job.grace, NO_LOST_SAVE, || {
             format!("rank {rank} gets {grace:?} to save")
         })
@@ -42,7 +43,7 @@ impl<'a> World<'a> {
         let status = replay.status;
         let over = attempt < status.attempt
             || !status.phase.holds_nodes()
-            || is_out(status, attempt, rank);
+            || is_lost_member(status, attempt, rank);
         ensure(over, RECORD_FIRST, || {
             format!("attempt {attempt} is stripped while it holds")
         })?;

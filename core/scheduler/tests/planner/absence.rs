@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Absent, Action, Heard, Phase, PodState, Policy, Snapshot, Timestamp, Wish};
+use scheduler::{
+    Absent, Action, GangLiveness, JobPhase, PodState, Policy, Snapshot, Timestamp, Wish,
+};
 
 use crate::build::{GRACE, at, job, key};
 use crate::decisions::{decide, placed, queue, recorded};
@@ -35,13 +37,13 @@ fn a_pod_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
     assert!(decide(&snapshot, at(9)).is_empty());
     snapshot.absent = [pod(1)].into();
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }
 
 #[test]
 fn a_gang_whose_pods_are_not_seen_is_not_given_up_because_its_nodes_can_take_none() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.jobs[0].status.phase = JobPhase::Assigned;
     snapshot.pods.clear();
     // A deposed leader has created its pods, and one of its nodes has been cordoned since.
     snapshot.nodes[1].wish = Some(Wish::Cordoned);
@@ -50,13 +52,13 @@ fn a_gang_whose_pods_are_not_seen_is_not_given_up_because_its_nodes_can_take_non
     assert_eq!(plan.confirm, [pod(1)]);
     confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }
 
 #[test]
 fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_train() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.jobs[0].status.phase = JobPhase::Assigned;
     snapshot.attempts[0].created = at(5);
     let mut other = snapshot.jobs[0].clone();
     other.key = key("other");
@@ -70,7 +72,7 @@ fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_trai
     let fate = |snapshot: &Snapshot, name: &str| {
         let plan = decide(snapshot, at(9));
         let is_ended = |action: &Action| match action {
-            Action::Record { status, .. } => status.phase == Phase::Restarting,
+            Action::Record { status, .. } => status.phase == JobPhase::Restarting,
             _ => false,
         };
         let mut plans = plan.jobs.iter().filter(|plan| *plan.job.name == *name);
@@ -78,31 +80,31 @@ fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_trai
     };
     // That its pods run is seen, though not recorded.
     assert!(!fate(&snapshot, "train"));
-    // They are seen as they were, and all of its sidecars are heard.
+    // They are seen as they were, and all of its sidecars send heartbeats.
     for pod in &mut snapshot.pods {
         pod.state = PodState::Starting;
     }
-    let hear = |snapshot: &mut Snapshot, ranks: usize| {
+    let set_liveness = |snapshot: &mut Snapshot, ranks: usize| {
         let nodes = snapshot.attempts[0].nodes.iter().take(ranks);
-        let heard = Heard {
-            heard: nodes.cloned().collect(),
-            ..Heard::default()
+        let alive = GangLiveness {
+            alive: nodes.cloned().collect(),
+            ..GangLiveness::default()
         };
-        snapshot.heard = [((key("train"), 1), Arc::new(heard))].into();
+        snapshot.liveness = [((key("train"), 1), Arc::new(alive))].into();
     };
-    hear(&mut snapshot, 2);
-    assert!(!fate(&snapshot, "train"), "it is heard");
+    set_liveness(&mut snapshot, 2);
+    assert!(!fate(&snapshot, "train"), "it sends heartbeats");
     confirm(&mut snapshot, at(9));
     assert!(fate(&snapshot, "other"), "it has no right to them");
     // Before this leader has listened long enough, nobody knows.
-    snapshot.heard.clear();
+    snapshot.liveness.clear();
     snapshot.absent.clear();
-    snapshot.listens_from = at(10);
+    snapshot.heartbeats_known_at = at(10);
     assert!(!fate(&snapshot, "train") && !fate(&snapshot, "other"));
     // A gang that is not whole does not train.
-    snapshot.listens_from = at(9);
+    snapshot.heartbeats_known_at = at(9);
     let mut joins = snapshot.clone();
-    hear(&mut joins, 1);
+    set_liveness(&mut joins, 1);
     assert!(fate(&joins, "train") && !fate(&joins, "other"));
     snapshot.pods.clear();
     assert!(!fate(&snapshot, "train"), "they are not seen");
@@ -115,7 +117,7 @@ fn of_two_attempts_with_one_node_the_younger_does_not_give_way_while_it_may_trai
 #[test]
 fn a_gang_that_is_not_seen_to_train_has_its_whole_grace() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Starting;
+    snapshot.jobs[0].status.phase = JobPhase::Starting;
     snapshot.jobs[0].suspend = true;
     for pod in &mut snapshot.pods {
         pod.state = PodState::Starting;
@@ -144,7 +146,7 @@ fn an_assignment_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too()
     assert_eq!(plan.confirm, [missed]);
     confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn a_node_that_is_not_seen_ends_nothing_before_a_read_has_missed_it_too() {
     assert_eq!(plan.confirm, [Absent::Node(gone)]);
     confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
     // What is confirmed stays so for as long as it matters.
     assert_eq!(decide(&snapshot, at(9)).confirm.len(), 1);
 }
@@ -186,27 +188,27 @@ fn of_many_things_that_are_not_seen_all_are_confirmed_in_the_end() {
     let mut snapshot = running(nodes);
     snapshot.jobs[0].suspend = true;
     snapshot.jobs[0].shrinks = true;
-    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    snapshot.jobs[0].status.phase = JobPhase::Interrupting;
     snapshot.pods.clear();
     for _ in 0..nodes {
         confirm(&mut snapshot, at(9));
     }
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Suspended);
+    assert_eq!(status.phase, JobPhase::Suspended);
 }
 
 #[test]
 fn a_gang_has_not_left_before_it_is_sure_that_nobody_can_tell_what_was_saved() {
     let mut snapshot = running(2);
     snapshot.jobs[0].suspend = true;
-    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    snapshot.jobs[0].status.phase = JobPhase::Interrupting;
     snapshot.pods.clear();
     let plan = decide(&snapshot, at(9));
     assert!(plan.is_empty(), "{plan:#?}");
     assert_eq!(plan.confirm, [pod(0)], "the others say nothing");
     confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!(status.phase, Phase::Suspended);
+    assert_eq!(status.phase, JobPhase::Suspended);
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn the_finalizer_of_a_pod_stays_before_a_read_has_missed_its_job() {
 #[test]
 fn a_pod_waits_as_long_as_nobody_knows_what_became_of_it() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Starting;
+    snapshot.jobs[0].status.phase = JobPhase::Starting;
     snapshot.pods[0].state = PodState::Unbound;
     snapshot.jobs[0].status = recorded(&decide(&snapshot, at(2)), "train");
     let over = at(1) + Policy::default().bind_patience + Duration::from_secs(60);
@@ -234,7 +236,7 @@ fn a_pod_waits_as_long_as_nobody_knows_what_became_of_it() {
     );
     snapshot.pods_as_of = Some(over);
     let status = recorded(&decide(&snapshot, over), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }
 
 #[test]
@@ -271,7 +273,7 @@ fn a_change_of_the_spec_that_asks_for_nothing_is_taken_note_of_once() {
     assert!(decide(&snapshot, at(9)).is_empty());
     // Also of one that has ended.
     let mut over = job("over", 1);
-    over.status.phase = Phase::Succeeded;
+    over.status.phase = JobPhase::Succeeded;
     over.status.set(
         scheduler::ConditionKind::Complete,
         true,
@@ -287,7 +289,7 @@ fn a_change_of_the_spec_that_asks_for_nothing_is_taken_note_of_once() {
 #[test]
 fn an_acknowledgement_is_awaited_though_its_node_went_when_the_pod_had_ended() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Interrupting;
+    snapshot.jobs[0].status.phase = JobPhase::Interrupting;
     for pod in &mut snapshot.pods {
         pod.delete_by = Some(at(9) + GRACE);
         pod.finalizer = pod.rank == 0;
@@ -302,5 +304,5 @@ fn an_acknowledgement_is_awaited_though_its_node_went_when_the_pod_had_ended() {
     let over = at(9) + GRACE + Policy::default().leave_patience;
     snapshot.pods_as_of = Some(over);
     let status = recorded(&decide(&snapshot, over), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }

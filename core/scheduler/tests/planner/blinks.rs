@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{JobKey, Phase, Ready};
+use scheduler::{JobKey, JobPhase, Ready};
 use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
@@ -47,7 +47,7 @@ pub(crate) fn undisturbed(world: &World) {
     for stored in world.jobs.values() {
         let status = &stored.job.status;
         let fate = (status.phase, status.attempt, status.restarts);
-        assert_eq!(fate, (Phase::Succeeded, 1, 0), "{}", world.describe());
+        assert_eq!(fate, (JobPhase::Succeeded, 1, 0), "{}", world.describe());
     }
 }
 
@@ -80,7 +80,7 @@ fn no_gang_that_trains_is_ended_because_nodes_blink() {
     for_each_seed(500, |rng| {
         let mut world = healthy(rng);
         world.run_until("all train", |world| {
-            let trains = |phase| phase == Phase::Running;
+            let trains = |phase| phase == JobPhase::Running;
             world
                 .jobs
                 .values()
@@ -160,8 +160,8 @@ fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
         world.settle();
         for stored in world.jobs.values() {
             let status = &stored.job.status;
-            assert_eq!(status.phase, Phase::Succeeded, "{}", world.describe());
-            // Who sees a gang fail long after a node of it died and came back cannot tell why it did.
+            assert_eq!(status.phase, JobPhase::Succeeded, "{}", world.describe());
+            // Who sees a gang fail long after a node of it died and came back cannot know why it did.
             let charged = status.restarts > 0 && !sees_late;
             assert!(!charged, "{}", world.describe());
         }
@@ -176,7 +176,7 @@ fn a_node_that_an_autoscaler_takes_away_is_left_with_the_work_saved() {
         world.after(20, Deed::DeleteNode("a-001".into()));
         world.run_until("it has moved", |world| {
             let status = &world.jobs[&key("train")].job.status;
-            (status.phase, status.attempt) == (Phase::Running, 2)
+            (status.phase, status.attempt) == (JobPhase::Running, 2)
         });
         let stored = &world.jobs[&key("train")];
         assert!(stored.acked.is_some(), "{}", world.describe());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    DryRun, Job, JobKey, Node, PodState, Ready, Snapshot, Status, Timestamp, ZonePolicy,
+    DryRun, Job, JobKey, JobStatus, Node, PodState, Ready, Snapshot, Timestamp, ZonePolicy,
 };
 use topology::CheckpointRef;
 
@@ -67,7 +67,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         observed: true,
         problem: None,
         dry_run: DryRun::Accepted,
-        status: Status::default(),
+        status: JobStatus::default(),
         seen: at(0),
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Cause, ConditionKind, Phase, PodState, Ready, Report, Snapshot, Status};
+use scheduler::{
+    Action, CheckpointReport, ConditionKind, JobPhase, JobStatus, PodState, ProgramCause, Ready,
+    Snapshot,
+};
 
 use crate::build::{GRACE, acknowledge, at};
 use crate::decisions::{decide, recorded, step};
@@ -15,14 +18,14 @@ fn an_acknowledged_interruption_pins_the_next_attempt_to_its_checkpoint() {
     let mut snapshot = running(2);
     snapshot.jobs[0].suspend = true;
     let plan = decide(&snapshot, at(10));
-    assert_eq!(recorded(&plan, "train").phase, Phase::Interrupting);
+    assert_eq!(recorded(&plan, "train").phase, JobPhase::Interrupting);
     assert_eq!(deletions(&plan), [(0, GRACE), (1, GRACE)]);
     apply(&mut snapshot, &plan, at(10));
     assert!(decide(&snapshot, at(11)).is_empty());
     let ack = acknowledge(&mut snapshot);
     let plan = decide(&snapshot, at(12));
     let status = recorded(&plan, "train");
-    assert_eq!(status.phase, Phase::Suspended);
+    assert_eq!(status.phase, JobPhase::Suspended);
     assert!(status.is(ConditionKind::CheckpointDurable) && status.is(ConditionKind::Suspended));
     assert_eq!(status.last_checkpoint, Some(ack.clone()));
     apply(&mut snapshot, &plan, at(12));
@@ -50,7 +53,7 @@ fn an_acknowledgement_is_recorded_whatever_else_ended_the_attempt() {
         fails(&mut snapshot);
         let plan = decide(&snapshot, at(12));
         let status = recorded(&plan, "train");
-        assert_eq!(status.phase, Phase::Restarting);
+        assert_eq!(status.phase, JobPhase::Restarting);
         assert_eq!(status.last_checkpoint, Some(ack));
     }
 }
@@ -71,7 +74,7 @@ fn an_acknowledgement_that_comes_after_the_end_of_its_attempt_is_recorded() {
 }
 
 /// The newest attempt gets its nodes again and its program cannot go on for this reason; what is recorded then.
-fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &Cause) -> Status {
+fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &ProgramCause) -> JobStatus {
     let mut pod = snapshot.pods[0].clone();
     fail(&mut pod, 0, at(*now));
     if let PodState::Failed(exit) = &mut pod.state {
@@ -95,7 +98,7 @@ fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &Cause) -> Statu
 #[test]
 fn checkpoints_that_cannot_be_read_now_are_tried_again_and_charge_nothing() {
     let mut snapshot = running(1);
-    let cause = Cause::CheckpointUnavailable("failed to read: stale".to_owned());
+    let cause = ProgramCause::CheckpointUnavailable("failed to read: stale".to_owned());
     let mut now = 12;
     let began = now;
     for nth in 1..=24 {
@@ -103,7 +106,7 @@ fn checkpoints_that_cannot_be_read_now_are_tried_again_and_charge_nothing() {
         let status = cannot_resume(&mut snapshot, &mut now, &cause);
         assert_eq!(
             (status.phase, status.restarts, status.unreadable),
-            (Phase::Restarting, 0, nth)
+            (JobPhase::Restarting, 0, nth)
         );
         let pause = Duration::from_secs((5 << nth.min(6)).min(300));
         assert_eq!(status.retry_at, Some(at(failed) + pause));
@@ -115,7 +118,7 @@ fn checkpoints_that_cannot_be_read_now_are_tried_again_and_charge_nothing() {
     }
     assert!(now - began > 90 * 60, "storage may be away for so long");
     let status = cannot_resume(&mut snapshot, &mut now, &cause);
-    assert_eq!((status.phase, status.restarts), (Phase::Failed, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Failed, 0));
     let failed = &status.conditions[&ConditionKind::Failed];
     assert_eq!(
         (&*failed.reason, &*failed.message),
@@ -138,7 +141,7 @@ fn an_acknowledged_checkpoint_that_cannot_be_read_now_stays_the_one_to_resume_fr
     snapshot.pods[0].state = PodState::Running;
     snapshot.pods[1].state = PodState::Running;
     step(&mut snapshot, at(13));
-    let cause = Cause::CheckpointUnavailable("the folder is empty".to_owned());
+    let cause = ProgramCause::CheckpointUnavailable("the folder is empty".to_owned());
     let mut now = 14;
     for number in 3..=5 {
         let mut pod = snapshot.pods[0].clone();
@@ -175,7 +178,7 @@ fn an_acknowledged_checkpoint_that_cannot_be_read_now_stays_the_one_to_resume_fr
 #[test]
 fn any_other_end_of_an_attempt_begins_the_count_of_unreadable_checkpoints_anew() {
     let mut snapshot = running(1);
-    let cause = Cause::CheckpointUnavailable("stale".to_owned());
+    let cause = ProgramCause::CheckpointUnavailable("stale".to_owned());
     let mut now = 12;
     cannot_resume(&mut snapshot, &mut now, &cause);
     fail(&mut snapshot.pods[0], 0, at(now));
@@ -186,9 +189,9 @@ fn any_other_end_of_an_attempt_begins_the_count_of_unreadable_checkpoints_anew()
 #[test]
 fn a_job_of_which_no_checkpoint_loads_is_not_tried_again() {
     let mut snapshot = running(1);
-    let cause = Cause::NoUsableCheckpoint("tried attempt-1/step-9: torn".to_owned());
+    let cause = ProgramCause::NoUsableCheckpoint("tried attempt-1/step-9: torn".to_owned());
     let status = cannot_resume(&mut snapshot, &mut 12, &cause);
-    assert_eq!((status.phase, status.restarts), (Phase::Failed, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Failed, 0));
     let failed = &status.conditions[&ConditionKind::Failed];
     assert_eq!(
         (&*failed.reason, &*failed.message),
@@ -199,7 +202,7 @@ fn a_job_of_which_no_checkpoint_loads_is_not_tried_again() {
 #[test]
 fn a_damaged_checkpoint_that_was_passed_over_is_a_condition_until_the_next_attempt() {
     let mut snapshot = running(1);
-    snapshot.reports.push(Report {
+    snapshot.reports.push(CheckpointReport {
         job: snapshot.jobs[0].key.clone(),
         attempt: 1,
         checkpoint: CheckpointRef {
@@ -242,7 +245,7 @@ fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
         digest: "d".to_owned(),
     };
     let job = snapshot.jobs[0].key.clone();
-    snapshot.reports.push(Report {
+    snapshot.reports.push(CheckpointReport {
         job,
         attempt: 1,
         checkpoint: checkpoint.clone(),
@@ -252,7 +255,7 @@ fn after_a_failure_the_newest_checkpoint_that_verifies_is_used() {
     assert_eq!(
         recorded(&plan, "train").last_checkpoint,
         Some(checkpoint),
-        "the first one is told"
+        "an Event for the first one"
     );
     apply(&mut snapshot, &plan, at(5));
     snapshot.reports[0].checkpoint.step = 9;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use scheduler::{
-    Action, Exit, JobKey, Phase, Plan, PodState, Policy, Promise, Ready, Snapshot, Timestamp, Wish,
-    check,
+    Action, Exit, JobKey, JobPhase, Plan, PodState, Policy, Promise, Ready, Snapshot, Timestamp,
+    Wish, check,
 };
 
 use crate::build::{acknowledge, at, job, nodes};
@@ -32,7 +32,7 @@ fn struck() -> Snapshot {
     snapshot.nodes[4].wish = Some(Wish::Cordoned);
     snapshot.nodes[0].ready = Ready::Unknown;
     step(&mut snapshot, at(100));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
     snapshot.nodes[0].ready = Ready::True;
     snapshot.nodes[4].wish = None;
     snapshot
@@ -122,7 +122,7 @@ fn a_job_that_moves_has_its_new_place_in_the_pass_in_which_it_has_left() {
     train(&mut snapshot);
     snapshot.nodes[0].wish = Some(Wish::Cordoned);
     step(&mut snapshot, at(62));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     let mut thief = job("thief", 2);
     thief.created = at(1);
     snapshot.jobs.push(thief);
@@ -161,7 +161,7 @@ fn a_crossing_job_that_restarts_keeps_its_right_to_cross() {
     snapshot.jobs.push(job("other", 4));
     snapshot.pods.pop();
     step(&mut snapshot, at(10));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
     let plan = decide(&snapshot, at(10));
     assert_eq!(placed(&plan), [""; 0]);
     snapshot.pods.clear();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Phase, ZonePolicy};
+use scheduler::{JobPhase, ZonePolicy};
 use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
@@ -125,7 +125,7 @@ fn a_hundred_jobs_share_two_hundred_nodes() {
         for stored in world.jobs.values() {
             assert_eq!(
                 stored.job.status.phase,
-                Phase::Succeeded,
+                JobPhase::Succeeded,
                 "{}",
                 world.describe()
             );
@@ -162,7 +162,7 @@ fn a_big_job_is_not_starved_by_a_stream_of_small_ones() {
                 .at(Duration::from_secs(index * 4 + 4), Event::Collect);
         }
         let big = &world.jobs[&key("big")].job.status;
-        assert_eq!(big.phase, Phase::Succeeded, "{}", world.describe());
+        assert_eq!(big.phase, JobPhase::Succeeded, "{}", world.describe());
         let ended = big.finished_at.unwrap();
         // It waits at most for the longest small job of the queue before it.
         assert!(ended <= at(81 + 90 * 3 + 60), "it ended only at {ended}");
@@ -180,7 +180,7 @@ fn a_job_that_restarts_before_a_thousand_small_ones_has_its_place_within_a_minut
         world.submit(job("big", 10), program);
         let trains = |world: &World, attempt| {
             let status = &world.jobs[&key("big")].job.status;
-            (status.phase, status.attempt) == (Phase::Running, attempt)
+            (status.phase, status.attempt) == (JobPhase::Running, attempt)
         };
         world.run_until("it trains", |world| trains(world, 1));
         for index in 0..1000 {

@@ -1,8 +1,8 @@
 //! Single decisions about who gets which nodes: what is planned for one small snapshot.
 
 use scheduler::{
-    Action, ConditionKind, Exit, Job, Phase, Plan, PodState, Policy, Problem, Ready, Snapshot,
-    Status, Timestamp, Wish, ZonePolicy, check, plan,
+    Action, ConditionKind, Exit, Job, JobPhase, JobStatus, Plan, PodState, Policy, Problem, Ready,
+    Snapshot, Timestamp, Wish, ZonePolicy, check, plan,
 };
 
 use crate::absence::confirm;
@@ -58,7 +58,7 @@ pub(crate) fn reason(plan: &Plan, job: &str) -> (String, String) {
     (condition.reason.clone(), condition.message.clone())
 }
 
-pub(crate) fn recorded(plan: &Plan, job: &str) -> Status {
+pub(crate) fn recorded(plan: &Plan, job: &str) -> JobStatus {
     let found = plan.jobs.iter().find(|one| *one.job.name == *job).unwrap();
     let last = found.actions.iter().rev().find_map(|action| match action {
         Action::Record { status, .. } => Some((**status).clone()),
@@ -158,7 +158,7 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     snapshot.nodes = nodes("a:6 b:7");
     snapshot.nodes[0].wish = Some(Wish::Cordoned);
     step(&mut snapshot, at(60));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     snapshot.jobs.push(job("b", 8));
     let plan = decide(&snapshot, at(61));
     assert_eq!(placed(&plan), [""; 0]);
@@ -175,7 +175,7 @@ fn a_crossing_job_that_is_deleted_or_suspended_crosses_until_its_trainers_have_s
             snapshot.pods[1].state = PodState::Failed(Exit::default());
             snapshot.pods[1].terminal = true;
             step(snapshot, at(9));
-            assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+            assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
             snapshot.jobs[0].suspend = true;
         },
     ];
@@ -196,7 +196,7 @@ fn a_crossing_job_that_is_deleted_or_suspended_crosses_until_its_trainers_have_s
         step(&mut snapshot, at(20));
         step(&mut snapshot, at(21));
         let b = snapshot.jobs.iter().find(|job| *job.key.name == *"b");
-        assert_eq!(b.unwrap().status.phase, Phase::Starting);
+        assert_eq!(b.unwrap().status.phase, JobPhase::Starting);
     }
 }
 
@@ -299,7 +299,7 @@ fn a_claim_that_cannot_be_used_keeps_the_job_queued() {
         reason(&plan, "a"),
         ("ClaimUnusable".to_owned(), problem.to_owned())
     );
-    assert_eq!(recorded(&plan, "a").phase, Phase::Queued);
+    assert_eq!(recorded(&plan, "a").phase, JobPhase::Queued);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_job_whose_pods_are_refused_gives_its_nodes_to_others() {
     let mut snapshot = queue("a:2", vec![job("train", 2), job("waits", 2)]);
     let plan = decide(&snapshot, at(0));
     apply(&mut snapshot, &plan, at(0));
-    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.jobs[0].status.phase = JobPhase::Assigned;
     snapshot.pods.pop();
     snapshot.jobs[0].problem = Some(Problem {
         reason: "Refused",
@@ -320,7 +320,7 @@ fn a_job_whose_pods_are_refused_gives_its_nodes_to_others() {
     let status = recorded(&plan, "train");
     assert_eq!(
         (status.phase, status.restarts, status.replans),
-        (Phase::Restarting, 0, 1)
+        (JobPhase::Restarting, 0, 1)
     );
     assert!(status.failure.unwrap().message.contains("quota"));
     assert_eq!(deletions(&plan).len(), 1);

@@ -1,6 +1,6 @@
 //! Nodes and the dry run of a job's first pod: who is asked about, who gets nodes, and who keeps its turn.
 
-use scheduler::{DryRun, Event, Phase, Plan, PodState, Policy, Problem, Snapshot, check};
+use scheduler::{DryRun, JobEvent, JobPhase, Plan, PodState, Policy, Problem, Snapshot, check};
 
 use crate::build::{at, job, key};
 use crate::decisions::{decide, placed, queue, reason, step};
@@ -40,18 +40,18 @@ fn a_job_gets_no_nodes_before_the_api_server_takes_its_first_pod() {
 fn a_refused_job_says_why_and_holds_up_nobody() {
     let mut snapshot = two(DryRun::Refused("quota is used up".to_owned()));
     let plan = decide(&snapshot, at(2));
-    let told = ("Refused".to_owned(), "quota is used up".to_owned());
-    assert_eq!(reason(&plan, "first"), told);
+    let expected = ("Refused".to_owned(), "quota is used up".to_owned());
+    assert_eq!(reason(&plan, "first"), expected);
     assert_eq!(placed(&plan), ["second: a-000 a-001"]);
     assert_eq!(asked(&plan), ["first"], "another answer may come");
     let first = &plan.jobs[0].actions[0];
     let scheduler::Action::Record { status, event } = first else {
         panic!("not a record: {first:?}");
     };
-    assert_eq!((status.phase, status.attempt), (Phase::Queued, 0));
+    assert_eq!((status.phase, status.attempt), (JobPhase::Queued, 0));
     assert!(matches!(
         event,
-        Some(Event {
+        Some(JobEvent {
             warning: true,
             reason: "Refused",
             ..
@@ -81,9 +81,9 @@ fn only_jobs_that_want_nodes_are_asked_about_and_in_their_turn() {
     let mut deleted = unknown("deleted");
     deleted.deleting = true;
     let mut over = unknown("over");
-    over.status.phase = Phase::Failed;
+    over.status.phase = JobPhase::Failed;
     let mut later = unknown("later");
-    later.status.phase = Phase::Restarting;
+    later.status.phase = JobPhase::Restarting;
     later.status.retry_at = Some(at(60));
     let mut hopeless = unknown("hopeless");
     hopeless.problem = Some(Problem {
@@ -116,7 +116,7 @@ fn a_gang_that_has_its_nodes_is_neither_asked_about_nor_ended() {
         };
         step(&mut snapshot, at(9));
         assert!(running(&snapshot));
-        assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+        assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Running);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Events: each comes with its transition and only then. Planning the same state again, as a resync or a
-//! restarted operator does, tells nothing.
+//! restarted operator does, emits nothing.
 
 use scheduler::{
-    Action, Exit, Plan, PodState, Policy, Problem, Ready, Snapshot, Status, Timestamp, Wish, plan,
+    Action, Exit, JobStatus, Plan, PodState, Policy, Problem, Ready, Snapshot, Timestamp, Wish,
+    plan,
 };
 use sim::{Rng, for_each_seed};
 
@@ -11,8 +12,8 @@ use crate::crowd;
 use crate::decisions::{decide, queue};
 use crate::properties::apply;
 
-/// What the plan tells, as `job Reason`, with a mark for warnings.
-fn told(plan: &Plan) -> Vec<String> {
+/// The Events of a plan, as `job Reason`, with a mark for warnings.
+fn events(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for job in &plan.jobs {
         for action in &job.actions {
@@ -28,13 +29,13 @@ fn told(plan: &Plan) -> Vec<String> {
     all
 }
 
-/// Plans and writes; tells what was told, and checks that it is not told again.
+/// Plans and writes; returns the Events, and checks that they are not emitted again.
 fn step(snapshot: &mut Snapshot, now: Timestamp) -> Vec<String> {
     let plan = decide(snapshot, now);
     apply(snapshot, &plan, now);
     let again = decide(snapshot, now);
-    assert_eq!(told(&again), [""; 0], "told again");
-    told(&plan)
+    assert_eq!(events(&again), [""; 0], "emitted again");
+    events(&plan)
 }
 
 fn all(snapshot: &mut Snapshot, state: &PodState, terminal: bool) {
@@ -95,14 +96,14 @@ fn a_job_that_ends_tells_how() {
 }
 
 #[test]
-fn a_lost_node_is_told_once() {
+fn a_lost_node_has_one_event() {
     let mut snapshot = running(2);
     snapshot.nodes[0].ready = Ready::Unknown;
     assert_eq!(step(&mut snapshot, at(9)), ["train Replanning!"]);
 }
 
 #[test]
-fn a_missing_image_is_told_once_however_often_the_kubelet_tries() {
+fn a_missing_image_has_one_event_however_often_the_kubelet_tries() {
     let mut snapshot = queue("a:1", vec![job("train", 1)]);
     step(&mut snapshot, at(0));
     let missing = PodState::Blocked(Problem {
@@ -137,7 +138,7 @@ fn an_interruption_tells_that_it_began_and_how_it_ended() {
     assert_eq!(step(&mut snapshot, at(60)), ["train Interrupting"]);
     all(&mut snapshot, &saved, true);
     let plan = decide(&snapshot, at(61));
-    assert_eq!(told(&plan), ["train Released"]);
+    assert_eq!(events(&plan), ["train Released"]);
     apply(&mut snapshot, &plan, at(61));
     assert_eq!(step(&mut snapshot, at(61)), ["train Assigned"]);
 }
@@ -152,7 +153,7 @@ fn a_deleted_job_tells_nothing() {
 /// Phase, zones, how many take part, and what each condition says in one word. The zones, because a new leader may
 /// choose other nodes for an attempt that was recorded and not decided. How many take part, because a gang that goes
 /// on without a lost node may lose another: that is news with the same reason.
-fn words(status: &Status) -> impl PartialEq + std::fmt::Debug {
+fn words(status: &JobStatus) -> impl PartialEq + std::fmt::Debug {
     let conditions = status.conditions.iter();
     let words =
         conditions.map(|(kind, condition)| (*kind, condition.holds, condition.reason.clone()));

@@ -2,7 +2,8 @@
 //! and they end no gang that trains.
 
 use scheduler::{
-    Action, Attempt, ConditionKind, Doubt, Doubtful, Phase, PodState, Policy, Snapshot, plan, vet,
+    Action, Attempt, ConditionKind, Doubt, Doubtful, JobPhase, PodState, Policy, Snapshot, plan,
+    vet,
 };
 
 use crate::absence::confirm;
@@ -64,7 +65,7 @@ fn two_attempts_of_one_number_take_nothing_from_others() {
         assert_eq!((places[0].node.as_str(), places.len()), ("b-000", 2));
         settle(&mut snapshot);
         let status = &snapshot.jobs[0].status;
-        assert_eq!((status.phase, status.attempt), (Phase::Running, 1));
+        assert_eq!((status.phase, status.attempt), (JobPhase::Running, 1));
     }
 }
 
@@ -78,11 +79,11 @@ fn a_gang_whose_assignment_is_unproved_trains_on_and_says_so() {
     snapshot.jobs.push(job("other", 2));
     settle(&mut snapshot);
     let status = &snapshot.jobs[0].status;
-    assert_eq!((status.phase, status.attempt), (Phase::Running, 1));
+    assert_eq!((status.phase, status.attempt), (JobPhase::Running, 1));
     assert!(status.is(ConditionKind::AssignmentUnproved));
     assert_eq!(snapshot.pods, pods);
     let waits = &snapshot.jobs[1].status;
-    assert_eq!(waits.phase, Phase::Queued);
+    assert_eq!(waits.phase, JobPhase::Queued);
 
     // Proved again: the condition goes.
     let mut proved = running(2);
@@ -90,7 +91,7 @@ fn a_gang_whose_assignment_is_unproved_trains_on_and_says_so() {
     settle(&mut proved);
     let status = &proved.jobs[0].status;
     assert!(!status.is(ConditionKind::AssignmentUnproved));
-    assert_eq!(status.phase, Phase::Running);
+    assert_eq!(status.phase, JobPhase::Running);
 }
 
 #[test]
@@ -104,7 +105,7 @@ fn an_unproved_attempt_in_which_nobody_trains_gives_way_to_the_next_number() {
     }
     let next = decide(&snapshot, at(9));
     apply(&mut snapshot, &next, at(9));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
     assert_eq!(snapshot.jobs[0].status.restarts, 0, "nobody's fault");
     snapshot.pods.clear();
     let later = decide(&snapshot, at(99));
@@ -126,7 +127,7 @@ fn a_configmap_that_was_there_before_its_attempt_gets_no_pods() {
     let mut snapshot = running(2);
     snapshot.attempts.clear();
     snapshot.pods.clear();
-    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.jobs[0].status.phase = JobPhase::Assigned;
     doubtful(&mut snapshot, Doubt::Unproved);
     let next = decide(&snapshot, at(9));
     let creates = |action: &Action| {
@@ -137,7 +138,7 @@ fn a_configmap_that_was_there_before_its_attempt_gets_no_pods() {
     };
     assert!(!next.jobs[0].actions.iter().any(creates), "{next:?}");
     apply(&mut snapshot, &next, at(9));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Restarting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
     let later = decide(&snapshot, at(99));
     assert_eq!(later.jobs[0].attempt().unwrap().number, 2);
 }
@@ -152,9 +153,9 @@ fn an_attempt_that_cannot_be_read_keeps_its_nodes_and_ends_nothing() {
     snapshot.jobs.push(job("other", 2));
     settle(&mut snapshot);
     let status = &snapshot.jobs[0].status;
-    assert_eq!((status.phase, status.attempt), (Phase::Running, 1));
+    assert_eq!((status.phase, status.attempt), (JobPhase::Running, 1));
     assert!(!status.is(ConditionKind::AssignmentUnproved));
-    assert_eq!(snapshot.jobs[1].status.phase, Phase::Queued);
+    assert_eq!(snapshot.jobs[1].status.phase, JobPhase::Queued);
 
     // Not even its nodes can be read, and no pod trains yet.
     snapshot.attempts.clear();
@@ -170,7 +171,7 @@ fn an_attempt_that_cannot_be_read_keeps_its_nodes_and_ends_nothing() {
 #[test]
 fn a_doubtful_attempt_gets_no_missing_pods() {
     let mut snapshot = running(2);
-    snapshot.jobs[0].status.phase = Phase::Assigned;
+    snapshot.jobs[0].status.phase = JobPhase::Assigned;
     snapshot.pods.clear();
     let expected = decide(&snapshot, at(9));
     assert!(!expected.is_empty(), "otherwise its pods are created");
@@ -231,5 +232,5 @@ fn pods_that_lost_their_owner_are_removed_with_their_job() {
     // Until they have left, their nodes are theirs.
     snapshot.jobs.push(job("other", 2));
     settle(&mut snapshot);
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Queued);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Queued);
 }

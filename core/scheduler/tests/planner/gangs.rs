@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, ConditionKind, Exit, Phase, Plan, Pod, PodState, Problem, Ready, Snapshot, Timestamp,
-    Wish,
+    Action, ConditionKind, Exit, JobPhase, Plan, Pod, PodState, Problem, Ready, Snapshot,
+    Timestamp, Wish,
 };
 
 use crate::absence::confirm;
@@ -27,7 +27,7 @@ pub(crate) fn train(snapshot: &mut Snapshot) {
         pod.state = PodState::Running;
     }
     step(snapshot, at(1));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Running);
 }
 
 pub(crate) fn deletions(plan: &Plan) -> Vec<(u32, Duration)> {
@@ -60,7 +60,7 @@ fn the_first_rank_that_failed_is_charged_and_survivors_get_two_seconds() {
     let status = recorded(&plan, "train");
     assert_eq!(
         (status.phase, status.restarts, status.replans),
-        (Phase::Restarting, 1, 0)
+        (JobPhase::Restarting, 1, 0)
     );
     assert_eq!(status.retry_at, Some(at(15)));
     let failure = status.failure.unwrap();
@@ -136,7 +136,7 @@ fn a_vanished_pod_restarts_the_gang_uncharged() {
     snapshot.pods.pop();
     confirm(&mut snapshot, at(9));
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_cordoned_node_is_left_only_if_there_is_a_place_elsewhere() {
     let mut snapshot = running(2);
     snapshot.nodes[0].wish = Some(Wish::Cordoned);
     let plan = decide(&snapshot, at(60));
-    assert_eq!(recorded(&plan, "train").phase, Phase::Interrupting);
+    assert_eq!(recorded(&plan, "train").phase, JobPhase::Interrupting);
     snapshot.nodes[2].ready = Ready::Unknown;
     assert!(
         decide(&snapshot, at(60)).is_empty(),
@@ -191,11 +191,11 @@ fn a_job_that_is_suspended_before_its_pods_exist_promises_itself_nothing_more() 
     let status = &snapshot.jobs[0].status;
     assert_eq!(
         (status.phase, status.promise.is_some()),
-        (Phase::Assigned, true)
+        (JobPhase::Assigned, true)
     );
     snapshot.jobs[0].suspend = true;
     step(&mut snapshot, at(21));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     // The person thinks again, and the promise was about the attempt before.
     snapshot.jobs[0].suspend = false;
     step(&mut snapshot, at(22));
@@ -203,7 +203,7 @@ fn a_job_that_is_suspended_before_its_pods_exist_promises_itself_nothing_more() 
 }
 
 #[test]
-fn a_missing_image_is_told_and_restarts_nothing() {
+fn a_missing_image_is_reported_and_restarts_nothing() {
     let mut snapshot = queue("a:1", vec![job("train", 1)]);
     step(&mut snapshot, at(0));
     snapshot.pods[0].state = PodState::Blocked(Problem {
@@ -212,7 +212,7 @@ fn a_missing_image_is_told_and_restarts_nothing() {
     });
     let plan = decide(&snapshot, at(5));
     let status = recorded(&plan, "train");
-    assert_eq!((status.phase, status.attempt), (Phase::Starting, 1));
+    assert_eq!((status.phase, status.attempt), (JobPhase::Starting, 1));
     let running = &status.conditions[&ConditionKind::Running];
     assert_eq!(
         (running.holds, running.reason.as_str()),
@@ -224,7 +224,7 @@ fn a_missing_image_is_told_and_restarts_nothing() {
     assert!(plan.is_empty());
     assert_eq!(plan.wake_at, Some(at(600)));
     let status = recorded(&decide(&snapshot, at(600)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_pod_that_is_not_bound_in_time_gives_its_nodes_back() {
     let status = recorded(&decide(&snapshot, at(30)), "train");
     assert_eq!(
         (status.phase, status.restarts, status.replans),
-        (Phase::Restarting, 0, 1)
+        (JobPhase::Restarting, 0, 1)
     );
 }
 
@@ -252,7 +252,7 @@ fn two_leaders_assignments_to_one_node_are_settled_for_the_older() {
     both.pods.append(&mut other.pods);
     let plan = decide(&both, at(2));
     assert_eq!(plan.jobs.len(), 1);
-    assert_eq!(recorded(&plan, "b").phase, Phase::Restarting);
+    assert_eq!(recorded(&plan, "b").phase, JobPhase::Restarting);
 }
 
 #[test]
@@ -275,13 +275,13 @@ fn a_finished_job_keeps_its_pods_for_their_logs_until_its_time_is_over() {
 
 #[test]
 fn a_finished_job_keeps_pods_whose_sidecars_are_still_leaving() {
-    // The kubelet tells of the trainer's end a second before that of its sidecar.
+    // The kubelet reports the trainer's end a second before that of its sidecar.
     let mut snapshot = running(2);
     for pod in &mut snapshot.pods {
         pod.state = PodState::Succeeded;
     }
     let plan = decide(&snapshot, at(10));
-    assert_eq!(recorded(&plan, "train").phase, Phase::Succeeded);
+    assert_eq!(recorded(&plan, "train").phase, JobPhase::Succeeded);
     apply(&mut snapshot, &plan, at(10));
     assert_eq!(deletions(&decide(&snapshot, at(10))), []);
     assert_eq!(snapshot.pods.len(), 2);
@@ -312,7 +312,7 @@ fn a_gang_that_does_not_join_blames_no_node() {
     }
     let status = recorded(&decide(&snapshot, at(1800)), "train");
     let failure = status.failure.unwrap();
-    assert_eq!((status.phase, failure.node), (Phase::Restarting, None));
+    assert_eq!((status.phase, failure.node), (JobPhase::Restarting, None));
     assert_eq!(failure.message, "the gang did not join in time");
 }
 
@@ -324,7 +324,7 @@ fn a_gang_that_was_asked_on_one_node_only_has_not_succeeded() {
     snapshot.pods[1].state = PodState::Interrupted { ack: None };
     snapshot.pods.iter_mut().for_each(|pod| pod.terminal = true);
     let status = recorded(&decide(&snapshot, at(9)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! Pods that speak or still train when their job is over, has gone on or is being deleted.
+//! Pods that acknowledge or still train when their job is over, has gone on or is being deleted.
 
-use scheduler::{Action, Exit, Phase, PodState, Snapshot};
+use scheduler::{Action, Exit, JobPhase, PodState, Snapshot};
 
 use crate::build::{GRACE, acknowledge, at};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, running};
 use topology::CheckpointRef;
 
-/// A gang whose program failed for good. Its pods are not let go of yet.
+/// A gang whose program failed for good. Its pods are not released yet.
 fn failed() -> Snapshot {
     let mut snapshot = running(2);
     snapshot.jobs[0].max_restarts = 0;
@@ -15,12 +15,12 @@ fn failed() -> Snapshot {
     snapshot.pods[1].state = PodState::Failed(Exit::default());
     snapshot.pods[1].terminal = true;
     step(&mut snapshot, at(9));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Failed);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Failed);
     snapshot.pods = trains;
     snapshot
 }
 
-fn lets_go(snapshot: &Snapshot) -> bool {
+fn releases(snapshot: &Snapshot) -> bool {
     let plan = decide(snapshot, at(20));
     let mut actions = plan.jobs.iter().flat_map(|plan| &plan.actions);
     actions.any(|action| matches!(action, Action::StripPod { rank: 0, .. }))
@@ -28,7 +28,7 @@ fn lets_go(snapshot: &Snapshot) -> bool {
 
 // SAVE-1
 #[test]
-fn what_is_acknowledged_after_the_jobs_end_is_recorded_and_its_pod_let_go() {
+fn what_is_acknowledged_after_the_jobs_end_is_recorded_and_its_pod_released() {
     let mut snapshot = failed();
     let ack = acknowledge(&mut snapshot);
     let before = snapshot.jobs[0].status.clone();
@@ -38,14 +38,14 @@ fn what_is_acknowledged_after_the_jobs_end_is_recorded_and_its_pod_let_go() {
         (status.phase, status.finished_at),
         (before.phase, before.finished_at)
     );
-    assert!(lets_go(&snapshot));
+    assert!(releases(&snapshot));
     step(&mut snapshot, at(20));
     assert!(!snapshot.jobs[0].finalizer);
     // Of a job that holds nothing little is known, and nothing is recorded any more.
     let mut over = failed();
     acknowledge(&mut over);
     over.jobs[0].finalizer = false;
-    assert!(lets_go(&over));
+    assert!(releases(&over));
     let plan = decide(&over, at(20));
     let mut actions = plan.jobs.iter().flat_map(|plan| &plan.actions);
     assert!(!actions.any(|action| matches!(action, Action::Record { .. })));
@@ -75,7 +75,7 @@ fn what_a_pod_acknowledges_for_an_attempt_that_is_long_over_stops_no_later_one()
     snapshot.pods.push(late);
     let status = recorded(&decide(&snapshot, at(30)), "train");
     assert_eq!((status.attempt, status.last_checkpoint), (2, Some(ack)));
-    assert!(lets_go(&snapshot));
+    assert!(releases(&snapshot));
 }
 
 // SAVE-2

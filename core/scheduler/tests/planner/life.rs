@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Condition, ConditionKind, Phase};
+use scheduler::{Condition, ConditionKind, JobPhase};
 use sim::Rng;
 use topology::NodeName;
 
@@ -60,7 +60,7 @@ fn once(life: &Life, seed: u64, crash: Crash) -> u64 {
     writes
 }
 
-fn phase(world: &World, name: &str) -> Option<Phase> {
+fn phase(world: &World, name: &str) -> Option<JobPhase> {
     world
         .jobs
         .get(&key(name))
@@ -77,7 +77,7 @@ pub(crate) fn is_over(world: &World) -> bool {
 fn succeeded(world: &World) {
     for stored in world.jobs.values() {
         let status = &stored.job.status;
-        assert_eq!(status.phase, Phase::Succeeded, "{}", world.describe());
+        assert_eq!(status.phase, JobPhase::Succeeded, "{}", world.describe());
         assert!(status.is(ConditionKind::Complete) && !status.is(ConditionKind::Failed));
         let last = status
             .last_checkpoint
@@ -138,7 +138,7 @@ fn a_job_that_stays_suspended_holds_nothing() {
             world.submit(job("train", 3), Program::trains(60));
             world.after(20, Deed::Suspend(key("train"), true));
         },
-        over: |world| is_over(world) || phase(world, "train") == Some(Phase::Suspended),
+        over: |world| is_over(world) || phase(world, "train") == Some(JobPhase::Suspended),
         verify: |world| {
             let stored = &world.jobs[&key("train")];
             if is_over(world) {
@@ -282,15 +282,15 @@ fn a_rank_that_always_fails_ends_the_job_with_its_log() {
         verify: |world| {
             let status = &world.jobs[&key("train")].job.status;
             let failure = status.failure.as_ref().unwrap();
-            assert_eq!((status.phase, failure.rank), (Phase::Failed, Some(1)));
+            assert_eq!((status.phase, failure.rank), (JobPhase::Failed, Some(1)));
             assert_eq!(
                 failure.log.as_deref(),
                 Some("ValueError: loss is not a number")
             );
             let text = |condition: &Condition| condition.message.clone();
-            let told = status.conditions.get(&ConditionKind::Failed).map(text);
+            let message = status.conditions.get(&ConditionKind::Failed).map(text);
             assert_eq!(
-                told.unwrap(),
+                message.unwrap(),
                 format!(
                     "rank 1 on node {} failed with exit code 1; all 1 restarts are used up",
                     failure.node.as_ref().unwrap()

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Node, Phase, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan};
+use scheduler::{
+    Action, JobPhase, Node, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan,
+};
 
 use crate::build::{acknowledge, at, job, nodes};
 use crate::properties::apply;
@@ -284,7 +286,7 @@ fn killing_a_training_pod_is_refused() {
         "record-first",
     );
     let mut status = Box::new(snapshot.jobs[0].status.clone());
-    status.phase = Phase::Interrupting;
+    status.phase = JobPhase::Interrupting;
     let ask = Action::Record {
         status,
         event: None,
@@ -304,7 +306,7 @@ fn letting_go_too_early_is_refused() {
     let plan = only(&snapshot, vec![Action::RemoveFinalizer]);
     refused(&snapshot, &plan, "finalizer-while-held");
     // Also when it no longer holds anything on paper, but its pods still run.
-    snapshot.jobs[0].status.phase = Phase::Restarting;
+    snapshot.jobs[0].status.phase = JobPhase::Restarting;
     refused(&snapshot, &plan, "finalizer-while-held");
     refused(
         &snapshot,
@@ -317,7 +319,7 @@ fn letting_go_too_early_is_refused() {
 fn an_end_that_is_not_true_is_refused() {
     let snapshot = training();
     let mut status = Box::new(snapshot.jobs[0].status.clone());
-    status.phase = Phase::Succeeded;
+    status.phase = JobPhase::Succeeded;
     let unsaid = Action::Record {
         status: status.clone(),
         event: None,
@@ -343,7 +345,7 @@ fn dropping_an_acknowledgement_is_refused() {
     let mut snapshot = training();
     acknowledge(&mut snapshot);
     let mut status = Box::new(snapshot.jobs[0].status.clone());
-    status.phase = Phase::Restarting;
+    status.phase = JobPhase::Restarting;
     let forget = Action::Record {
         status,
         event: None,

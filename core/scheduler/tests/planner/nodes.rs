@@ -1,4 +1,4 @@
-//! States of nodes and what follows for gangs: what is heard stays, what is lost is left at once, and who wants a
+//! States of nodes and what follows for gangs: a node that sends heartbeats stays, what is lost is left at once, and who wants a
 //! node emptied gets it by the contract.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scheduler::{
-    EndCause, Heard, Phase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan,
+    EndCause, GangLiveness, JobPhase, PodState, Policy, Ready, Sights, Snapshot, States, Wish, plan,
 };
 use topology::NodeName;
 
@@ -16,25 +16,25 @@ use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::gangs::{deletions, running};
 use crate::properties::apply;
 
-/// The rendezvous service hears the nodes of these numbers, and is silent about others.
-fn hear(snapshot: &mut Snapshot, heard: &[usize], given_up: &[usize]) {
+/// The nodes of these numbers send heartbeats to the rendezvous service; of others nothing is known.
+fn set_liveness(snapshot: &mut Snapshot, alive: &[usize], given_up: &[usize]) {
     let named = |numbers: &[usize]| -> BTreeSet<NodeName> {
         let names = numbers.iter().map(|number| format!("a-{number:03}"));
         names.map(|name| name.as_str().into()).collect()
     };
-    let gang = Heard {
-        heard: named(heard),
+    let gang = GangLiveness {
+        alive: named(alive),
         quiet: named(given_up),
         given_up: named(given_up),
     };
-    snapshot.heard = [((key("train"), 1), Arc::new(gang))].into();
+    snapshot.liveness = [((key("train"), 1), Arc::new(gang))].into();
 }
 
 #[test]
-fn a_node_that_is_heard_is_not_lost() {
+fn a_node_that_sends_heartbeats_is_not_lost() {
     for ready in [Ready::False, Ready::Unknown] {
         let mut snapshot = running(4);
-        hear(&mut snapshot, &[0, 1, 2, 3], &[]);
+        set_liveness(&mut snapshot, &[0, 1, 2, 3], &[]);
         for node in &mut snapshot.nodes[..2] {
             node.ready = ready;
         }
@@ -51,7 +51,7 @@ fn a_node_that_is_heard_is_not_lost() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_but_heard_gets_no_new_work() {
+fn a_node_that_is_not_ready_but_alive_gets_no_new_work() {
     let mut snapshot = running(1);
     snapshot.nodes[1].ready = Ready::False;
     snapshot.jobs.push(job("next", 1));
@@ -64,16 +64,16 @@ fn a_node_that_is_not_ready_but_heard_gets_no_new_work() {
 fn a_silent_node_is_lost_when_its_peers_gave_it_up_or_its_lease_is_out() {
     // The kubelet's Lease still holds for forty seconds.
     let mut snapshot = running(2);
-    hear(&mut snapshot, &[0], &[1]);
+    set_liveness(&mut snapshot, &[0], &[1]);
     let status = recorded(&decide(&snapshot, at(50)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
     let failure = status.failure.unwrap();
     assert_eq!(failure.node, Some("a-001".into()));
     let message = "node a-001 was lost: its peers gave it up";
     assert_eq!(failure.message, message);
 
     let mut snapshot = running(2);
-    hear(&mut snapshot, &[0], &[]);
+    set_liveness(&mut snapshot, &[0], &[]);
     assert!(decide(&snapshot, at(50)).is_empty(), "it is only silent");
     snapshot.nodes[1].ready = Ready::Unknown;
     let status = recorded(&decide(&snapshot, at(50)), "train");
@@ -84,7 +84,10 @@ fn a_silent_node_is_lost_when_its_peers_gave_it_up_or_its_lease_is_out() {
 fn only_a_loss_that_its_lease_or_object_shows_is_remembered_as_the_nodes_own() {
     type Loss = fn(&mut Snapshot);
     let table: [(Loss, EndCause); 4] = [
-        (|snapshot| hear(snapshot, &[0], &[1]), EndCause::Silent),
+        (
+            |snapshot| set_liveness(snapshot, &[0], &[1]),
+            EndCause::Silent,
+        ),
         (
             |snapshot| snapshot.nodes[1].ready = Ready::Unknown,
             EndCause::NodeLost,
@@ -92,7 +95,7 @@ fn only_a_loss_that_its_lease_or_object_shows_is_remembered_as_the_nodes_own() {
         // What peers say takes nothing away from what the Lease shows.
         (
             |snapshot| {
-                hear(snapshot, &[0], &[1]);
+                set_liveness(snapshot, &[0], &[1]);
                 snapshot.nodes[1].ready = Ready::Unknown;
             },
             EndCause::NodeLost,
@@ -116,15 +119,15 @@ fn only_a_loss_that_its_lease_or_object_shows_is_remembered_as_the_nodes_own() {
 #[test]
 fn a_program_that_failed_is_charged_although_its_sidecar_went_with_it() {
     let mut snapshot = running(2);
-    hear(&mut snapshot, &[0], &[1]);
+    set_liveness(&mut snapshot, &[0], &[1]);
     snapshot.pods[1].state = PodState::Failed(scheduler::Exit::default());
     snapshot.pods[1].terminal = true;
     let status = recorded(&decide(&snapshot, at(50)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 1));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 1));
 }
 
 #[test]
-fn a_new_leader_listens_before_it_believes_in_silence() {
+fn a_new_leader_waits_before_missing_heartbeats_count() {
     let mut snapshot = running(2);
     let mut sights = Sights::default();
     let mut look = |snapshot: &mut Snapshot, seconds| {
@@ -136,13 +139,13 @@ fn a_new_leader_listens_before_it_believes_in_silence() {
     assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(130))));
     assert!(look(&mut snapshot, 129).is_empty());
     let plan = look(&mut snapshot, 130);
-    assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
+    assert_eq!(recorded(&plan, "train").phase, JobPhase::Restarting);
 }
 
 #[test]
-fn a_node_whose_object_is_gone_and_that_is_not_heard_is_lost_at_once() {
+fn a_quiet_node_whose_object_is_gone_is_lost_at_once() {
     let mut snapshot = running(2);
-    snapshot.listens_from = at(999);
+    snapshot.heartbeats_known_at = at(999);
     snapshot.nodes.remove(1);
     confirm(&mut snapshot, at(50));
     let status = recorded(&decide(&snapshot, at(50)), "train");
@@ -157,16 +160,16 @@ fn a_node_that_never_joined_is_lost_by_its_lease_alone() {
     let mut snapshot = queue("a:3", vec![job("train", 2)]);
     step(&mut snapshot, at(0));
     snapshot.pods[0].state = PodState::Starting;
-    hear(&mut snapshot, &[0], &[]);
+    set_liveness(&mut snapshot, &[0], &[]);
     snapshot.nodes[1].ready = Ready::Unknown;
     let status = recorded(&decide(&snapshot, at(5)), "train");
-    assert_eq!((status.phase, status.replans), (Phase::Restarting, 1));
+    assert_eq!((status.phase, status.replans), (JobPhase::Restarting, 1));
 }
 
 #[test]
 fn a_node_that_is_being_deleted_is_left_by_the_contract_also_without_a_place_elsewhere() {
     let mut snapshot = running(2);
-    hear(&mut snapshot, &[0, 1], &[]);
+    set_liveness(&mut snapshot, &[0, 1], &[]);
     snapshot.nodes[0].wish = Some(Wish::Deleted);
     snapshot.nodes[0].wish_since = at(10);
     snapshot.nodes.truncate(2);
@@ -174,11 +177,11 @@ fn a_node_that_is_being_deleted_is_left_by_the_contract_also_without_a_place_els
     assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(70))));
     let plan = decide(&snapshot, at(70));
     let status = recorded(&plan, "train");
-    assert_eq!(status.phase, Phase::Interrupting);
+    assert_eq!(status.phase, JobPhase::Interrupting);
     assert_eq!(deletions(&plan), [(0, GRACE), (1, GRACE)]);
-    let told = &status.conditions[&scheduler::ConditionKind::Running];
+    let running = &status.conditions[&scheduler::ConditionKind::Running];
     assert_eq!(
-        (told.reason.as_str(), told.message.as_str()),
+        (running.reason.as_str(), running.message.as_str()),
         (
             "NodeDeleted",
             "Saving and releasing: node a-000 is being deleted"
@@ -189,7 +192,7 @@ fn a_node_that_is_being_deleted_is_left_by_the_contract_also_without_a_place_els
     let ack = crate::build::acknowledge(&mut snapshot);
     step(&mut snapshot, at(71));
     let status = &snapshot.jobs[0].status;
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
     assert_eq!(status.last_checkpoint, Some(ack));
     snapshot.pods.clear();
     let plan = decide(&snapshot, at(80));
@@ -226,7 +229,7 @@ fn a_rolling_cordon_interrupts_a_gang_once_a_few_minutes_for_all_nodes_that_wish
         sights.fill_in(&mut snapshot, &policy, now);
         let next = plan(&snapshot, &policy, now);
         apply(&mut snapshot, &next, now);
-        if snapshot.jobs[0].status.phase == Phase::Interrupting {
+        if snapshot.jobs[0].status.phase == JobPhase::Interrupting {
             interrupted.push(second);
             for pod in &mut snapshot.pods {
                 pod.state = PodState::Interrupted { ack: None };
@@ -247,7 +250,7 @@ fn a_rolling_cordon_interrupts_a_gang_once_a_few_minutes_for_all_nodes_that_wish
 }
 
 #[test]
-fn a_waiting_job_is_told_which_nodes_offer_too_little() {
+fn a_waiting_job_says_which_nodes_offer_too_little() {
     let mut snapshot = queue("a:4", vec![job("train", 2)]);
     for node in &mut snapshot.nodes[..3] {
         node.short = Some("7 of 8 nvidia.com/gpu".into());
@@ -273,16 +276,16 @@ fn a_node_that_offers_too_little_keeps_the_gang_that_is_there() {
 }
 
 #[test]
-fn many_nodes_at_once_are_told_and_end_nothing_that_is_heard() {
+fn many_nodes_at_once_are_reported_and_end_nothing_that_sends_heartbeats() {
     let mut snapshot = running(6);
-    hear(&mut snapshot, &[0, 1, 2, 3, 4, 5], &[]);
+    set_liveness(&mut snapshot, &[0, 1, 2, 3, 4, 5], &[]);
     for node in &mut snapshot.nodes {
         node.ready = Ready::Unknown;
     }
     assert!(decide(&snapshot, at(50)).is_empty());
     let states = States::new(&snapshot, &Policy::default(), at(50));
     let storm = &states.storms()[0];
-    assert_eq!((storm.not_ready, storm.heard, storm.of), (7, 6, 7));
+    assert_eq!((storm.not_ready, storm.alive, storm.of), (7, 6, 7));
 }
 
 #[test]
@@ -310,7 +313,7 @@ fn four_thousand_pods_at_fifty_binds_a_second_are_not_given_up() {
     assert!(plan(&snapshot, &policy, at(85)).is_empty());
     sights.fill_in(&mut snapshot, &policy, at(116));
     let status = recorded(&plan(&snapshot, &policy, at(116)), "train");
-    assert_eq!(status.phase, Phase::Restarting);
+    assert_eq!(status.phase, JobPhase::Restarting);
 }
 
 #[test]
@@ -334,7 +337,7 @@ fn a_gang_waits_for_the_gangs_whose_pods_were_created_before_its_own() {
     // The stock scheduler has come to its pods, and does not bind them.
     assert!(look(&mut snapshot, 79).is_empty());
     let plan = look(&mut snapshot, 80);
-    assert_eq!(recorded(&plan, "two").phase, Phase::Restarting);
+    assert_eq!(recorded(&plan, "two").phase, JobPhase::Restarting);
 }
 
 #[test]
@@ -363,13 +366,13 @@ fn clocks_that_are_ten_minutes_apart_end_nothing_and_delete_nothing_early() {
             pod.state = PodState::Running;
         }
         look(&mut snapshot, 21);
-        assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+        assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Running);
         for pod in &mut snapshot.pods {
             pod.state = PodState::Succeeded;
             pod.terminal = true;
         }
         look(&mut snapshot, 30);
-        assert_eq!(snapshot.jobs[0].status.phase, Phase::Succeeded);
+        assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Succeeded);
         // Another leads, whose clock is ten minutes ahead of the one that recorded the end.
         let mut next = Sights::default();
         snapshot.jobs[0].seen = at(0);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Avoided, ConditionKind, EndCause, Exit, Job, JobKey, Phase, PodState, Problem, Ready, Snapshot,
+    Avoided, ConditionKind, EndCause, Exit, Job, JobKey, JobPhase, PodState, Problem, Ready,
+    Snapshot,
 };
 use sim::Rng;
 use topology::NodeName;
@@ -24,7 +25,7 @@ fn attempt_of(world: &World, key: &JobKey) -> u32 {
 }
 
 fn runs(world: &World, key: &JobKey) -> bool {
-    world.jobs[key].job.status.phase == Phase::Running
+    world.jobs[key].job.status.phase == JobPhase::Running
 }
 
 #[test]
@@ -55,8 +56,8 @@ fn bad(cause: EndCause, until: u64) -> Avoided {
     }
 }
 
-/// Jobs of two namespaces met these nodes.
-fn met(cause: EndCause, names: &[&str], namespaces: [&str; 2]) -> Snapshot {
+/// Jobs of two namespaces failed on these nodes.
+fn failed_on(cause: EndCause, names: &[&str], namespaces: [&str; 2]) -> Snapshot {
     let mut snapshot = queue("a:5", Vec::new());
     for namespace in namespaces {
         let mut old = job_of(namespace, &format!("old-{namespace}"), 9);
@@ -80,20 +81,20 @@ fn only_what_users_cannot_bring_about_makes_a_node_suspect_for_all() {
         (EndCause::PodEnded, "a-000"),
         (EndCause::Silent, "a-000"),
     ] {
-        let mut snapshot = met(cause, &["a-000"], ["one", "two"]);
+        let mut snapshot = failed_on(cause, &["a-000"], ["one", "two"]);
         snapshot.jobs.push(job("train", 1));
         let expected = format!("train: {first}");
         assert_eq!(placed(&decide(&snapshot, at(9))), [expected], "{cause:?}");
         assert_eq!(placed(&decide(&snapshot, at(1000))), ["train: a-000"]);
     }
-    let mut same = met(EndCause::NodeRefused, &["a-000"], ["one", "one"]);
+    let mut same = failed_on(EndCause::NodeRefused, &["a-000"], ["one", "one"]);
     same.jobs.push(job("train", 1));
     assert_eq!(placed(&decide(&same, at(9))), ["train: a-000"]);
 }
 
 #[test]
 fn one_node_in_twenty_may_be_suspect_and_a_job_that_needs_all_gets_all() {
-    let mut snapshot = met(EndCause::NodeLost, &["a-000", "a-001"], ["one", "two"]);
+    let mut snapshot = failed_on(EndCause::NodeLost, &["a-000", "a-001"], ["one", "two"]);
     snapshot.jobs.push(job("train", 4));
     let expected = "train: a-001 a-002 a-003 a-004";
     assert_eq!(placed(&decide(&snapshot, at(9))), [expected]);
@@ -139,7 +140,7 @@ fn a_job_that_never_runs_is_stuck_from_its_fifth_attempt_until_it_runs() {
         now += patience;
         step(&mut snapshot, at(now));
         let status = &snapshot.jobs[0].status;
-        assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+        assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
         assert_eq!(status.promise, None);
         assert_eq!(status.is(ConditionKind::Stuck), round >= 5, "{round}");
         let retry = status.retry_at.unwrap().as_millis() / 1000;
@@ -210,13 +211,13 @@ fn failures_of_the_last_day_count() {
         let status = &snapshot.jobs[0].status;
         (status.phase, status.restarts)
     };
-    assert_eq!(fail(0), (Phase::Restarting, 1));
-    assert_eq!(fail(20), (Phase::Restarting, 2));
+    assert_eq!(fail(0), (JobPhase::Restarting, 1));
+    assert_eq!(fail(20), (JobPhase::Restarting, 2));
     // The first is a day ago.
-    assert_eq!(fail(24), (Phase::Restarting, 2));
-    assert_eq!(fail(50), (Phase::Restarting, 1));
-    assert_eq!(fail(51), (Phase::Restarting, 2));
-    assert_eq!(fail(52), (Phase::Failed, 2));
+    assert_eq!(fail(24), (JobPhase::Restarting, 2));
+    assert_eq!(fail(50), (JobPhase::Restarting, 1));
+    assert_eq!(fail(51), (JobPhase::Restarting, 2));
+    assert_eq!(fail(52), (JobPhase::Failed, 2));
 }
 
 /// How a job loses its nodes.

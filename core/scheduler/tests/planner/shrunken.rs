@@ -1,9 +1,9 @@
-//! Gangs that go on without lost nodes: what is told, what is freed, when they are complete, and when the usual end of
+//! Gangs that go on without lost nodes: which Events follow, what is freed, when they are complete, and when the usual end of
 //! an attempt takes over.
 
 use scheduler::{
-    Action, ConditionKind, Exit, Gone, Membership, Phase, PodState, Policy, Ready, Snapshot, Stuck,
-    Wish, check,
+    Action, CommittedMembers, ConditionKind, Exit, Gone, JobPhase, PodState, Policy, Ready,
+    Snapshot, Stuck, Wish, check,
 };
 
 use crate::absence::confirm;
@@ -32,7 +32,7 @@ fn running() -> Snapshot {
 fn commit(snapshot: &mut Snapshot, lost: &[u32]) {
     let status = &mut snapshot.jobs[0].status;
     let epoch = status.membership.as_ref().map_or(1, |last| last.epoch + 1);
-    status.membership = Some(Membership {
+    status.membership = Some(CommittedMembers {
         attempt: 1,
         epoch,
         participants: 3 - lost.len() as u32,
@@ -65,7 +65,7 @@ fn stuck(since: u64) -> Stuck {
 }
 
 #[test]
-fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
+fn a_loss_ends_nothing_and_the_others_learn_who_is_gone() {
     let losses: [fn(&mut Snapshot); 3] = [
         |snapshot| snapshot.nodes[2].ready = Ready::Unknown,
         |snapshot| end(snapshot, 2, failed()),
@@ -85,7 +85,7 @@ fn a_loss_ends_nothing_and_the_others_are_told_who_is_gone() {
         assert_eq!(plan.gone, [gone]);
         snapshot.jobs[0].shrinks = false;
         let plan = decide(&snapshot, at(10));
-        assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
+        assert_eq!(recorded(&plan, "train").phase, JobPhase::Restarting);
         assert_eq!(plan.gone, []);
     }
 }
@@ -100,7 +100,7 @@ fn a_dead_node_that_kubernetes_has_tainted_is_not_left_for_another() {
     // Somebody's wish is.
     snapshot.nodes[2].ready = Ready::True;
     let status = recorded(&decide(&snapshot, at(60)), "train");
-    assert_eq!(status.phase, Phase::Interrupting);
+    assert_eq!(status.phase, JobPhase::Interrupting);
 }
 
 #[test]
@@ -109,24 +109,24 @@ fn before_its_start_a_gang_that_loses_a_node_begins_again() {
     snapshot.jobs[0].status.membership = None;
     snapshot.nodes[2].ready = Ready::Unknown;
     let plan = decide(&snapshot, at(10));
-    assert_eq!(recorded(&plan, "train").phase, Phase::Restarting);
+    assert_eq!(recorded(&plan, "train").phase, JobPhase::Restarting);
 }
 
 #[test]
-fn who_trains_is_told_once() {
+fn a_change_of_members_has_one_event() {
     let mut snapshot = running();
     end(&mut snapshot, 2, failed());
     commit(&mut snapshot, &[2]);
     let plan = decide(&snapshot, at(10));
     let status = recorded(&plan, "train");
-    assert_eq!((status.phase, status.ready), (Phase::Running, 2));
+    assert_eq!((status.phase, status.ready), (JobPhase::Running, 2));
     assert_eq!(status.conditions[&ConditionKind::Running].message, LOST);
     assert!(status.is(ConditionKind::Running));
-    let told = plan.jobs[0].actions.iter().find_map(|action| match action {
+    let event = plan.jobs[0].actions.iter().find_map(|action| match action {
         Action::Record { event, .. } => event.clone(),
         _ => None,
     });
-    assert_eq!(told.unwrap().message, LOST);
+    assert_eq!(event.unwrap().message, LOST);
     // The pod that failed keeps its log.
     assert_eq!(deletions(&plan), []);
     assert_eq!(plan.gone, []);
@@ -174,7 +174,7 @@ fn a_gang_is_complete_when_those_who_are_left_ended_well_also_without_rank_0() {
         assert!(decide(&snapshot, at(11)).is_empty());
         end(&mut snapshot, left.next().unwrap(), PodState::Succeeded);
         let plan = decide(&snapshot, at(12));
-        assert_eq!(recorded(&plan, "train").phase, Phase::Succeeded);
+        assert_eq!(recorded(&plan, "train").phase, JobPhase::Succeeded);
     }
 }
 
@@ -185,7 +185,7 @@ fn a_member_that_fails_when_all_others_have_ended_well_restarts_the_gang() {
     end(&mut snapshot, 1, PodState::Succeeded);
     end(&mut snapshot, 2, failed());
     let status = recorded(&decide(&snapshot, at(10)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 1));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 1));
 }
 
 #[test]
@@ -196,17 +196,17 @@ fn a_gang_that_cannot_go_on_is_ended_and_a_program_that_failed_is_charged() {
     assert!(plan.is_empty());
     assert_eq!(plan.wake_at, Some(at(15)));
     let status = recorded(&decide(&snapshot, at(15)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 0));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
     assert_eq!(status.failure.unwrap().message, stuck(0).message);
 
     end(&mut snapshot, 2, failed());
     let status = recorded(&decide(&snapshot, at(11)), "train");
-    assert_eq!((status.phase, status.restarts), (Phase::Restarting, 1));
+    assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 1));
 
     // One that failed before and was done without is not why.
     commit(&mut snapshot, &[2]);
     step(&mut snapshot, at(12));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Running);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Running);
     snapshot.nodes[1].ready = Ready::Unknown;
     let status = recorded(&decide(&snapshot, at(13)), "train");
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
     step(&mut snapshot, at(10));
     snapshot.jobs[0].suspend = true;
     step(&mut snapshot, at(11));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Interrupting);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     let asked = snapshot.pods.iter().filter(|pod| pod.delete_by.is_some());
     assert_eq!(asked.count(), 3);
     for pod in &mut snapshot.pods[..2] {
@@ -232,7 +232,7 @@ fn a_shrunken_gang_is_suspended_and_comes_back_whole() {
         pod.terminal = true;
     }
     step(&mut snapshot, at(12));
-    assert_eq!(snapshot.jobs[0].status.phase, Phase::Suspended);
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Suspended);
     snapshot.jobs[0].suspend = false;
     snapshot.nodes[2].ready = Ready::True;
     snapshot.pods.clear();
@@ -272,7 +272,7 @@ fn without_rank_0_the_pod_that_acknowledged_stays_until_that_is_recorded() {
     let status = recorded(&plan, "train");
     assert_eq!(
         (status.phase, status.last_checkpoint),
-        (Phase::Suspended, Some(ack.clone()))
+        (JobPhase::Suspended, Some(ack.clone()))
     );
     let actions = &plan.jobs[0].actions;
     let strips = [1, 2].map(|rank| Action::StripPod { attempt: 1, rank });
@@ -291,7 +291,7 @@ fn without_rank_0_the_pod_that_acknowledged_stays_until_that_is_recorded() {
 }
 
 #[test]
-fn pods_are_deleted_together_before_any_is_let_go() {
+fn pods_are_deleted_together_before_any_is_released() {
     let mut snapshot = running();
     snapshot.stuck = vec![stuck(0)];
     let plan = decide(&snapshot, at(14));
@@ -305,7 +305,7 @@ fn pods_are_deleted_together_before_any_is_let_go() {
 }
 
 #[test]
-fn a_pod_that_the_others_went_on_without_is_let_go_when_somebody_deletes_it() {
+fn a_pod_that_the_others_went_on_without_is_released_when_somebody_deletes_it() {
     let mut snapshot = running();
     end(&mut snapshot, 2, failed());
     commit(&mut snapshot, &[2]);
@@ -329,7 +329,7 @@ fn a_pod_that_is_asked_to_leave_makes_the_whole_gang_save() {
     let mut snapshot = running();
     snapshot.pods[1].delete_by = Some(at(99));
     let status = recorded(&decide(&snapshot, at(10)), "train");
-    assert_eq!(status.phase, Phase::Interrupting);
+    assert_eq!(status.phase, JobPhase::Interrupting);
     // On a dead node it is Kubernetes that cleans up.
     snapshot.nodes[1].ready = Ready::Unknown;
     assert!(decide(&snapshot, at(10)).is_empty());

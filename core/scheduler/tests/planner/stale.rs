@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use scheduler::{JobKey, Phase};
+use scheduler::{JobKey, JobPhase};
 use sim::{Rng, for_each_seed};
 
 use crate::blinks::{healthy, undisturbed};
@@ -82,7 +82,7 @@ fn a_gang_that_nothing_disturbs_trains_to_its_end_whoever_leads_and_however_late
         for stored in world.jobs.values() {
             let status = &stored.job.status;
             let fate = (status.phase, status.restarts);
-            assert_eq!(fate, (Phase::Succeeded, 0), "{}", world.describe());
+            assert_eq!(fate, (JobPhase::Succeeded, 0), "{}", world.describe());
         }
     });
 }
@@ -139,7 +139,7 @@ fn last_ones_end(world: &mut World) {
     let last = |world: &World| {
         let ended = |key: &JobKey| key.uid.ends_with("-2");
         let mut jobs = world.jobs.iter().filter(|(key, _)| ended(key));
-        jobs.all(|(_, stored)| stored.job.status.phase == Phase::Succeeded)
+        jobs.all(|(_, stored)| stored.job.status.phase == JobPhase::Succeeded)
             && world.jobs.keys().filter(|key| ended(key)).count() == 3
     };
     world.run_until("every last job ended", last);

@@ -142,7 +142,7 @@ fn a_gang_that_leaves_frees_its_nodes_while_its_plan_is_still_being_written() {
     let mut snapshot = queue("a:2", vec![job("a", 2)]);
     let first = decide(&snapshot, at(0));
     apply(&mut snapshot, &first, at(0));
-    // Its back-off is long, so its place is kept for nobody.
+    // Its back-off is long, so its place is reserved for nobody.
     snapshot.jobs[0].status.replans = 9;
     for pod in &mut snapshot.pods {
         pod.state = PodState::Refused("evicted".to_owned());

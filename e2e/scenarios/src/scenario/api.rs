@@ -40,7 +40,7 @@ spec:
 }
 
 /// A job whose pods the namespace does not admit holds nothing and says so, and runs once it does.
-pub async fn refused_pod_is_told_before_nodes_are_given(context: Context) -> Result<()> {
+pub async fn refused_pod_is_reported_before_nodes_are_given(context: Context) -> Result<()> {
     restrict(&context).await?;
     context.submit(&Job::shell("bold", 1, ENDS_WELL)).await?;
     let message = context

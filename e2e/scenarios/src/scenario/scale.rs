@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_the_creations_is_not_taken_for_silence() {
+    fn a_log_without_the_creations_is_not_taken_for_none() {
         let write = |verb: &str, name: &str| audit::Write {
             account: "fireflyer-operator".to_owned(),
             verb: verb.to_owned(),

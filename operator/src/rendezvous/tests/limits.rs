@@ -96,7 +96,7 @@ async fn of_a_rank_one_connection_at_most_waits_to_say_hello() {
 }
 
 #[tokio::test]
-async fn a_second_connection_of_a_rank_is_told_to_dial_again_while_the_first_is_heard() {
+async fn a_second_connection_of_a_rank_dials_again_while_the_first_is_alive() {
     let running = start(Role::Leading, None).await;
     let [mut first, second] = going(running.address).await;
     let mut again = Sidecar::hello(running.address, 0, Some(1)).await;

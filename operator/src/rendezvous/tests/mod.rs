@@ -211,7 +211,7 @@ async fn until(
 }
 
 /// The checkpoint of the only gang.
-fn newest(reports: &Reports) -> scheduler::Report {
+fn newest(reports: &Reports) -> scheduler::CheckpointReport {
     reports.checkpoints.values().next().unwrap().clone()
 }
 
@@ -307,7 +307,7 @@ async fn a_stale_attempt_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn who_is_connected_is_told_when_its_attempt_is_void() {
+async fn a_connected_sidecar_learns_that_its_attempt_is_void() {
     let running = start(Role::Leading, None).await;
     let sidecars = going(running.address).await;
     *running.directory.0.lock().unwrap() = gang(2, 2);
@@ -439,7 +439,7 @@ async fn checkpoints_and_suspects_reach_the_planner() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_heard_again_is_suspected_no_longer_than_its_time() {
+async fn a_node_that_is_alive_again_is_suspected_no_longer_than_its_time() {
     let mut running = start(Role::Leading, None).await;
     let [mut first, _second] = going(running.address).await;
     first
@@ -500,7 +500,7 @@ async fn a_sidecar_that_talks_nonsense_is_cut_off() {
 }
 
 #[tokio::test]
-async fn the_planner_learns_which_nodes_are_heard() {
+async fn the_planner_learns_which_nodes_are_alive() {
     let names = |nodes: &std::collections::BTreeSet<topology::NodeName>| -> Vec<String> {
         nodes.iter().map(ToString::to_string).collect()
     };
@@ -509,7 +509,7 @@ async fn the_planner_learns_which_nodes_are_heard() {
     let key = (gang(1, 2).gang.job.clone(), 1);
     until(&mut running.reports, |reports| {
         let gang = reports.gangs.get(&key);
-        gang.is_some_and(|gang| names(&gang.heard) == ["n0", "n1"] && gang.quiet.is_empty())
+        gang.is_some_and(|gang| names(&gang.alive) == ["n0", "n1"] && gang.quiet.is_empty())
     })
     .await;
 
@@ -544,7 +544,7 @@ async fn the_planner_learns_which_nodes_are_heard() {
         names(&reports.gangs[&key].quiet) == ["n1"]
     })
     .await;
-    assert_eq!(names(&quiet.gangs[&key].heard), ["n0"]);
+    assert_eq!(names(&quiet.gangs[&key].alive), ["n0"]);
     beating.abort();
 
     // An attempt that is over is forgotten.

@@ -50,7 +50,7 @@ async fn begun_at(address: SocketAddr, nodes: usize) -> Vec<Sidecar> {
 }
 
 impl Sidecar {
-    async fn is_told_to_stop(&mut self) {
+    async fn receives_revoke(&mut self) {
         let told = self.hear().await;
         assert!(
             matches!(told, Some(ToSidecar::Revoke { epoch: 1, .. })),
@@ -93,7 +93,7 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
     running.gone.send_replace(gone(&[1]));
     // Its peers have noticed nothing yet.
     for sidecar in &mut sidecars {
-        sidecar.is_told_to_stop().await;
+        sidecar.receives_revoke().await;
     }
     sidecars[0].stopped(&[2]).await;
     sidecars[1].stopped(&[0]).await;
@@ -104,7 +104,7 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
     for sidecar in &mut sidecars {
         assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 2 }));
     }
-    lost.is_told_to_stop().await;
+    lost.receives_revoke().await;
     let refused = lost.hear().await;
     assert!(
         matches!(&refused, Some(ToSidecar::Refused { reason, void: true }) if reason.contains("rank 1 was lost")),
@@ -127,7 +127,7 @@ async fn a_leader_without_memory_learns_from_the_store_who_goes_on() {
     let mut first = Sidecar::hello(running.address, 0, Some(1)).await;
     let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
     for sidecar in [&mut first, &mut second] {
-        sidecar.is_told_to_stop().await;
+        sidecar.receives_revoke().await;
     }
     first.stopped(&[1]).await;
     second.stopped(&[0]).await;
@@ -137,11 +137,11 @@ async fn a_leader_without_memory_learns_from_the_store_who_goes_on() {
 }
 
 #[tokio::test]
-async fn the_planner_hears_that_too_few_are_left() {
+async fn the_planner_learns_that_too_few_are_left() {
     let mut running = start_with(shrinking(), Role::Leading, None).await;
     let mut sidecars = begun(&running).await;
     running.gone.send_replace(gone(&[1, 2]));
-    sidecars[0].is_told_to_stop().await;
+    sidecars[0].receives_revoke().await;
     sidecars[0].stopped(&[]).await;
     let reports = until(&mut running.reports, |reports| !reports.stuck.is_empty()).await;
     let Some(stuck) = reports.stuck.values().next() else {
@@ -155,7 +155,7 @@ async fn the_planner_hears_that_too_few_are_left() {
 
 /// In a cluster the planner ends such an attempt and the kubelets its pods.
 #[tokio::test]
-async fn without_a_cluster_all_are_told_that_nobody_has_a_result_any_more_also_who_comes_later() {
+async fn without_a_cluster_all_learn_that_nobody_has_a_result_any_more_also_who_comes_later() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
@@ -167,7 +167,7 @@ async fn without_a_cluster_all_are_told_that_nobody_has_a_result_any_more_also_w
     let mut sidecars = Vec::new();
     for (rank, told, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
         let mut sidecar = Sidecar::hello(address, rank, None).await;
-        sidecar.is_told_to_stop().await;
+        sidecar.receives_revoke().await;
         let report = vec![GroupReport::of_told(WORLD, &[told])];
         sidecar.stopped_with(&report, &reached).await;
         sidecars.push(sidecar);
@@ -226,7 +226,7 @@ fn longest() -> Report {
 }
 
 #[tokio::test]
-async fn the_longest_report_is_heard() {
+async fn the_longest_report_is_read() {
     let running = start_with(shrinking(), Role::Leading, None).await;
     let mut sidecars = begun(&running).await;
     running.gone.send_replace(gone(&[1]));
@@ -234,7 +234,7 @@ async fn the_longest_report_is_heard() {
     assert!(report.len() > 2, "{} groups", report.len());
     sidecars.remove(1);
     for (sidecar, other) in sidecars.iter_mut().zip([2, 0]) {
-        sidecar.is_told_to_stop().await;
+        sidecar.receives_revoke().await;
         sidecar.stopped_with(&report, &[other]).await;
     }
     for sidecar in &mut sidecars {
@@ -243,14 +243,14 @@ async fn the_longest_report_is_heard() {
 }
 
 #[tokio::test]
-async fn more_large_reports_than_there_is_room_for_are_all_heard() {
+async fn more_large_reports_than_there_is_room_for_are_all_read() {
     let ranks = 1..=10u32; // Of 1 MiB each; a gang has room for eight.
     let running = start_with(shrinking_of(11), Role::Leading, None).await;
     let mut sidecars = begun(&running).await;
     running.gone.send_replace(gone(&[0]));
     sidecars.remove(0);
     for sidecar in &mut sidecars {
-        sidecar.is_told_to_stop().await;
+        sidecar.receives_revoke().await;
     }
     let all: Vec<u32> = ranks.collect();
     let (head, tail) = (

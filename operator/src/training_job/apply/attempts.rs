@@ -250,7 +250,7 @@ mod tests {
         let job: TrainingJob = serde_json::from_value(job).unwrap();
         let new = NewAttempt {
             number: 1,
-            nodes: vec![scheduler::Place {
+            nodes: vec![scheduler::PlacedNode {
                 node: "n0".into(),
                 zone: "a".into(),
                 leaf: "".into(),

@@ -10,7 +10,7 @@ use collective::membership::Commit;
 use crds::training_job::TrainingJob;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::DeleteParams;
-use scheduler::{JobKey, Membership};
+use scheduler::{CommittedMembers, JobKey};
 use serde_json::json;
 use topology::NodeName;
 use tracing::{debug, warn};
@@ -113,7 +113,7 @@ impl Applier {
         &self,
         job: &JobKey,
         seen: &TrainingJob,
-        membership: &Membership,
+        membership: &CommittedMembers,
     ) -> Result<Arc<TrainingJob>, write::Error> {
         let mut status = seen.status.clone().unwrap_or_default();
         status.membership = Some(members::to_api(membership));

@@ -8,7 +8,7 @@ use k8s_openapi::api::events::v1::Event as ApiEvent;
 use k8s_openapi::jiff;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, Preconditions};
-use scheduler::{Event, JobKey, Status};
+use scheduler::{JobEvent, JobKey, JobStatus};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -68,7 +68,7 @@ impl Applier {
     pub(super) async fn record(
         &self,
         progress: &mut Progress<'_>,
-        status: &Status,
+        status: &JobStatus,
     ) -> Result<(), Error> {
         let Some(job) = &progress.job else {
             return Err(Error::Stale(format!("job {} is gone", progress.key)));
@@ -119,7 +119,7 @@ impl Applier {
     }
 
     /// Publishes an Event. It is for people: that one is lost stops nothing.
-    pub(super) async fn publish(&self, progress: &Progress<'_>, event: &Event) {
+    pub(super) async fn publish(&self, progress: &Progress<'_>, event: &JobEvent) {
         let job = progress.key;
         let now = jiff::Timestamp::now();
         let suffix = format!("{:x}", now.as_nanosecond());

@@ -9,7 +9,7 @@ use daemon::Registry;
 use http::Request;
 use kube::Client;
 use kube::client::Body;
-use scheduler::{Event, NewAttempt, Phase, Place, Status, Timestamp};
+use scheduler::{JobEvent, JobPhase, JobStatus, NewAttempt, PlacedNode, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
@@ -178,11 +178,11 @@ impl World {
     }
 }
 
-fn record(phase: Phase) -> Action {
-    let status = Status {
+fn record(phase: JobPhase) -> Action {
+    let status = JobStatus {
         phase,
         attempt: 1,
-        ..Status::default()
+        ..JobStatus::default()
     };
     Action::Record {
         status: Box::new(status),
@@ -191,7 +191,7 @@ fn record(phase: Phase) -> Action {
 }
 
 fn new_attempt() -> Action {
-    let place = |node: &str| Place {
+    let place = |node: &str| PlacedNode {
         node: node.into(),
         zone: "a".into(),
         leaf: "".into(),
@@ -235,7 +235,7 @@ async fn without_a_fresh_lease_nothing_is_written() {
     // Renewed, but so long ago that a write could outlive it.
     fence.open_until(tokio::time::Instant::now() + TIMEOUT - Duration::from_millis(1));
     for actions in [
-        vec![record(Phase::Running)],
+        vec![record(JobPhase::Running)],
         deletions(&[1, 2]),
         vec![new_attempt()],
     ] {
@@ -268,7 +268,7 @@ async fn a_status_that_somebody_else_changed_stops_the_job() {
         _ => (200, job_json(8)),
     });
     let stopped = world
-        .apply(vec![record(Phase::Assigned), new_attempt()])
+        .apply(vec![record(JobPhase::Assigned), new_attempt()])
         .await
         .unwrap_err();
     assert_eq!(stopped.wait, Wait::Look, "{}", stopped.error);
@@ -305,7 +305,7 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
         }
         _ => failure(500, "InternalError"),
     });
-    world.apply(vec![record(Phase::Assigned)]).await.unwrap();
+    world.apply(vec![record(JobPhase::Assigned)]).await.unwrap();
     let mirrors = world.applier.cluster.mirrors();
     let status = mirrors
         .jobs
@@ -322,7 +322,7 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
 #[tokio::test]
 async fn a_status_is_written_as_its_changes_so_that_what_a_newer_release_wrote_survives() {
     let world = world(|_| (200, job_json(6)));
-    world.apply(vec![record(Phase::Assigned)]).await.unwrap();
+    world.apply(vec![record(JobPhase::Assigned)]).await.unwrap();
     assert_eq!(
         *world.content_types.lock().unwrap(),
         ["application/merge-patch+json"]
@@ -352,7 +352,7 @@ async fn whatever_is_created_or_patched_carries_our_field_manager() {
         _ => (201, json!({})),
     })
     .with_attempt();
-    let told = Event {
+    let told = JobEvent {
         warning: false,
         reason: "Assigned",
         message: "3 nodes".to_owned(),
@@ -583,7 +583,7 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_will_never_create_is_told_and_other_refusals_are_tried_again() {
+async fn what_the_api_server_will_never_create_is_reported_and_other_refusals_are_tried_again() {
     let world = world(|line| match line {
         line if line.starts_with("GET") => (200, job_json(5)),
         _ => failure(422, "Invalid"),
@@ -594,6 +594,9 @@ async fn what_the_api_server_will_never_create_is_told_and_other_refusals_are_tr
         "{stopped:?}"
     );
     // A status that is refused cannot be told in the status.
-    let stopped = world.apply(vec![record(Phase::Queued)]).await.unwrap_err();
+    let stopped = world
+        .apply(vec![record(JobPhase::Queued)])
+        .await
+        .unwrap_err();
     assert_eq!(stopped.wait, Wait::Retry);
 }

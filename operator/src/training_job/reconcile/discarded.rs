@@ -1,9 +1,13 @@
 //! What a job says when a plan for it was discarded because it broke an invariant.
 
-use scheduler::{Action, ConditionKind, JobPlan, Snapshot, Timestamp, Violation};
+use scheduler::{Action, ConditionKind, JobPlan, PlanViolation, Snapshot, Timestamp};
 
 /// Instead of a discarded plan: says so on the job, once.
-pub(super) fn told(snapshot: &Snapshot, violation: &Violation, now: Timestamp) -> Option<JobPlan> {
+pub(super) fn told(
+    snapshot: &Snapshot,
+    violation: &PlanViolation,
+    now: Timestamp,
+) -> Option<JobPlan> {
     let key = &violation.job;
     let job = snapshot.jobs.iter().find(|job| job.key == *key)?;
     let message = format!("a plan for this job was discarded: {violation}; please report it");
@@ -40,7 +44,7 @@ mod tests {
 
     // PLAN-1
     #[test]
-    fn a_discarded_plan_is_told_in_a_condition_once() {
+    fn a_discarded_plan_has_one_condition() {
         let key = JobKey {
             namespace: "team".into(),
             name: "digits".into(),
@@ -63,11 +67,11 @@ mod tests {
             observed: true,
             problem: None,
             dry_run: scheduler::DryRun::Unknown,
-            status: scheduler::Status::default(),
+            status: scheduler::JobStatus::default(),
             seen: Timestamp::default(),
         };
         let detail = "node n1 is in two gangs".to_owned();
-        let violation = Violation {
+        let violation = PlanViolation {
             job: key,
             invariant: "one-gang-per-node",
             detail,

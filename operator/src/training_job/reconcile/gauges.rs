@@ -1,21 +1,21 @@
 //! Shows what was seen as gauges: jobs by phase, nodes by state, where many fell away at once.
 
-use scheduler::{Job, Node, Phase, Snapshot, States};
+use scheduler::{Job, JobPhase, Node, Snapshot, States};
 
 use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
 use crate::training_job::kept::KeptJob;
 
-const PHASES: [Phase; 9] = [
-    Phase::Queued,
-    Phase::Assigned,
-    Phase::Starting,
-    Phase::Running,
-    Phase::Interrupting,
-    Phase::Restarting,
-    Phase::Suspended,
-    Phase::Succeeded,
-    Phase::Failed,
+const PHASES: [JobPhase; 9] = [
+    JobPhase::Queued,
+    JobPhase::Assigned,
+    JobPhase::Starting,
+    JobPhase::Running,
+    JobPhase::Interrupting,
+    JobPhase::Restarting,
+    JobPhase::Suspended,
+    JobPhase::Succeeded,
+    JobPhase::Failed,
 ];
 
 /// How many jobs are over and hold nothing.
@@ -48,15 +48,15 @@ pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states:
             .jobs
             .with_label_values(&[&*format!("{phase:?}")])
             .set(match phase {
-                Phase::Succeeded => ended.succeeded,
-                Phase::Failed => ended.failed,
-                Phase::Queued
-                | Phase::Assigned
-                | Phase::Starting
-                | Phase::Running
-                | Phase::Interrupting
-                | Phase::Restarting
-                | Phase::Suspended => 0,
+                JobPhase::Succeeded => ended.succeeded,
+                JobPhase::Failed => ended.failed,
+                JobPhase::Queued
+                | JobPhase::Assigned
+                | JobPhase::Starting
+                | JobPhase::Running
+                | JobPhase::Interrupting
+                | JobPhase::Restarting
+                | JobPhase::Suspended => 0,
             });
     }
     // Of those that are over, the snapshot has some again.

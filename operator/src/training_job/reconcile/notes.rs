@@ -74,7 +74,7 @@ impl Notes {
 
 #[cfg(test)]
 mod tests {
-    use scheduler::Status;
+    use scheduler::JobStatus;
 
     use super::*;
 
@@ -86,7 +86,7 @@ mod tests {
                 uid: "u".into(),
             },
             actions: vec![Action::Record {
-                status: Box::new(Status::default()),
+                status: Box::new(JobStatus::default()),
                 event: None,
             }],
         };

@@ -99,7 +99,7 @@ impl Pauses {
 
 #[cfg(test)]
 mod tests {
-    use scheduler::{Action, Status};
+    use scheduler::{Action, JobStatus};
 
     use super::*;
 
@@ -120,7 +120,7 @@ mod tests {
 
     fn record() -> Action {
         Action::Record {
-            status: Box::new(Status::default()),
+            status: Box::new(JobStatus::default()),
             event: None,
         }
     }

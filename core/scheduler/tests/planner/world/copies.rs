@@ -1,4 +1,4 @@
-//! What a leader knows of the API server: a copy of each kind, as a watch tells of it in order and late, with the
+//! What a leader knows of the API server: a copy of each kind, as a watch delivers it in order and late, with the
 //! leader's own writes laid over it. The rules are those of the operator's mirrors. Without copies it sees everything.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -43,12 +43,12 @@ struct News<K, V> {
 
 /// The copy of one kind, by the names of the objects.
 #[derive(Debug)]
-struct Kept<K, V> {
+struct WatchedCopy<K, V> {
     /// What there is, with the version of its last change.
     truth: BTreeMap<K, (u64, V)>,
     news: VecDeque<News<K, V>>,
-    /// What the watch has told.
-    told: BTreeMap<K, (u64, V)>,
+    /// What the watch has delivered.
+    delivered: BTreeMap<K, (u64, V)>,
     /// The same, and what the leader knows of its own writes.
     shown: BTreeMap<K, (u64, V)>,
     position: u64,
@@ -56,19 +56,19 @@ struct Kept<K, V> {
     hangs: Option<(Duration, Duration)>,
 }
 
-impl<K: Ord + Clone, V: Clone + PartialEq> Kept<K, V> {
+impl<K: Ord + Clone, V: Clone + PartialEq> WatchedCopy<K, V> {
     fn new() -> Self {
         Self {
             truth: BTreeMap::new(),
             news: VecDeque::new(),
-            told: BTreeMap::new(),
+            delivered: BTreeMap::new(),
             shown: BTreeMap::new(),
             position: 0,
             hangs: None,
         }
     }
 
-    /// Finds out what has changed. Returns when that is told.
+    /// Finds out what has changed. Returns when that is delivered.
     fn note(
         &mut self,
         objects: Vec<(K, V)>,
@@ -107,27 +107,27 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Kept<K, V> {
         (self.news.len() > before).then_some(due)
     }
 
-    /// The watch tells what is due.
-    fn tell(&mut self, now: Duration) -> bool {
+    /// The watch delivers what is due.
+    fn deliver(&mut self, now: Duration) -> bool {
         if self.hangs.is_some_and(|(_, until)| now < until) {
             return false;
         }
         self.hangs = None;
-        let mut told = false;
+        let mut delivered = false;
         while self.news.front().is_some_and(|news| news.due <= now) {
             let Some(news) = self.news.pop_front() else {
                 break;
             };
-            told = true;
+            delivered = true;
             self.position = news.version;
             match news.value {
                 Some(value) => {
-                    self.told
+                    self.delivered
                         .insert(news.key.clone(), (news.version, value.clone()));
                     self.set(news.key, (news.version, value));
                 }
                 None => {
-                    self.told.remove(&news.key);
+                    self.delivered.remove(&news.key);
                     if let Some((version, _)) = self.shown.get(&news.key)
                         && *version <= news.version
                     {
@@ -136,7 +136,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Kept<K, V> {
                 }
             }
         }
-        told
+        delivered
     }
 
     fn set(&mut self, key: K, new: (u64, V)) {
@@ -145,7 +145,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Kept<K, V> {
         }
     }
 
-    /// Up to when the watch has told everything.
+    /// Up to when the watch has delivered everything.
     fn complete(&self, now: Duration) -> Duration {
         let silent = self.hangs.map_or(now, |(from, _)| from);
         self.news.front().map_or(silent, |news| news.at.min(silent))
@@ -185,11 +185,11 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Kept<K, V> {
 
 #[derive(Debug)]
 pub(crate) struct Copies {
-    nodes: Kept<NodeName, Node>,
+    nodes: WatchedCopy<NodeName, Node>,
     /// With what updates are conditional on.
-    jobs: Kept<Name, (Job, u64)>,
-    attempts: Kept<(Name, u32), Attempt>,
-    pods: Kept<(Name, u32, u32), Pod>,
+    jobs: WatchedCopy<Name, (Job, u64)>,
+    attempts: WatchedCopy<(Name, u32), Attempt>,
+    pods: WatchedCopy<(Name, u32, u32), Pod>,
     /// The most milliseconds that each kind lags.
     lags: [u64; 4],
     rng: Rng,
@@ -219,10 +219,10 @@ impl World {
     pub(crate) fn lag(&mut self, rng: &mut Rng) {
         let lags = [(); 4].map(|()| *rng.pick(&[5, 300, 3000, 10_000]));
         self.copies = Some(Copies {
-            nodes: Kept::new(),
-            jobs: Kept::new(),
-            attempts: Kept::new(),
-            pods: Kept::new(),
+            nodes: WatchedCopy::new(),
+            jobs: WatchedCopy::new(),
+            attempts: WatchedCopy::new(),
+            pods: WatchedCopy::new(),
             lags,
             rng: rng.fork(),
             version: 0,
@@ -244,19 +244,19 @@ impl World {
             Kind::Attempts => copies.attempts.hang(now, until),
             Kind::Pods => copies.pods.hang(now, until),
         }
-        self.queue.at(until, Event::Tell);
+        self.queue.at(until, Event::Deliver);
     }
 
     /// A node is not in what the leader knows, though it exists.
     pub(super) fn miss(&mut self, name: &NodeName) {
         if let Some(copies) = &mut self.copies {
-            copies.nodes.told.remove(name);
+            copies.nodes.delivered.remove(name);
             copies.nodes.shown.remove(name);
             self.changed();
         }
     }
 
-    /// What has changed will be told.
+    /// What has changed will be delivered.
     pub(super) fn note(&mut self) {
         let Some(mut copies) = self.copies.take() else {
             return;
@@ -290,38 +290,38 @@ impl World {
         let seen = seen.map(|pod| ((name_of(&pod.job), pod.attempt, pod.rank), pod.clone()));
         let pods = copies.pods.note(seen.collect(), now, pods, version);
         for due in [nodes, jobs, attempts, pods].into_iter().flatten() {
-            self.queue.at(due, Event::Tell);
+            self.queue.at(due, Event::Deliver);
         }
         self.copies = Some(copies);
     }
 
-    /// The watches tell what is due.
-    pub(super) fn tell(&mut self) {
+    /// The watches deliver what is due.
+    pub(super) fn deliver(&mut self) {
         let now = self.queue.now();
         let Some(copies) = &mut self.copies else {
             return;
         };
-        let told = [
-            copies.nodes.tell(now),
-            copies.jobs.tell(now),
-            copies.attempts.tell(now),
-            copies.pods.tell(now),
+        let delivered = [
+            copies.nodes.deliver(now),
+            copies.jobs.deliver(now),
+            copies.attempts.deliver(now),
+            copies.pods.deliver(now),
         ];
-        if told.contains(&true) {
+        if delivered.contains(&true) {
             self.changed();
         }
     }
 
-    /// Another operator will lead: it knows what its watches have told, and nothing of the last one's writes.
+    /// Another operator will lead: it knows what its watches have delivered, and nothing of the last one's writes.
     pub(super) fn forget_own_writes(&mut self, leads_from: Duration) {
         let Some(copies) = &mut self.copies else {
             return;
         };
         copies.leads_from = leads_from;
-        copies.nodes.shown = copies.nodes.told.clone();
-        copies.jobs.shown = copies.jobs.told.clone();
-        copies.attempts.shown = copies.attempts.told.clone();
-        copies.pods.shown = copies.pods.told.clone();
+        copies.nodes.shown = copies.nodes.delivered.clone();
+        copies.jobs.shown = copies.jobs.delivered.clone();
+        copies.attempts.shown = copies.attempts.delivered.clone();
+        copies.pods.shown = copies.pods.delivered.clone();
     }
 
     /// Whether the leader has seen all that was there when it began to lead. It does not wait for a kind that is stale.
@@ -353,9 +353,9 @@ impl World {
             let complete = u64::try_from(complete).unwrap();
             Duration::from_millis(complete - complete % BOOKMARK_MS)
         };
-        let heard = copies.ages(now).map(rounded);
-        snapshot.is_stale = heard.iter().any(|heard| now.saturating_sub(*heard) > STALE);
-        let millis = u64::try_from(heard[3].as_millis()).unwrap();
+        let alive = copies.ages(now).map(rounded);
+        snapshot.is_stale = alive.iter().any(|alive| now.saturating_sub(*alive) > STALE);
+        let millis = u64::try_from(alive[3].as_millis()).unwrap();
         snapshot.pods_as_of = Some(Timestamp::from_millis(millis) + self.clocks.operator);
     }
 
@@ -412,7 +412,7 @@ impl World {
             Action::StripPod { attempt, rank } => copies.pods.changed(&(name, *attempt, *rank)),
             Action::DeletePod { attempt, rank, .. } => {
                 let id = (name, *attempt, *rank);
-                // Of pods that are deleted together the answer does not tell the new versions.
+                // Of pods that are deleted together the answer does not contain the new versions.
                 if !copies.rng.chance(1, 2) {
                     copies.pods.changed(&id);
                 } else if let Some((_, truth)) = copies.pods.truth.get(&id)

@@ -1,16 +1,16 @@
 //! Machines and their Node objects: they die and come back, blink, and are replaced; and what the rendezvous
-//! service hears of the sidecars on them.
+//! service knows of the sidecars on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Heard, JobKey, Node, PodState, Ready, Wish};
+use scheduler::{GangLiveness, JobKey, Node, PodState, Ready, Wish};
 use topology::NodeName;
 
 use super::{Event, LEASE, PodId, World};
 
-/// Silence after which the rendezvous service no longer hears a sidecar.
+/// Silence after which the rendezvous service no longer counts a sidecar as alive.
 const QUIET: Duration = Duration::from_millis(3500);
 /// Silence after which peers give a sidecar up.
 const GIVEN_UP: Duration = Duration::from_millis(2500);
@@ -152,12 +152,12 @@ impl World {
     }
 
     /// What the rendezvous service knows of each gang.
-    pub(super) fn heard(&self) -> BTreeMap<(JobKey, u32), Arc<Heard>> {
+    pub(super) fn liveness(&self) -> BTreeMap<(JobKey, u32), Arc<GangLiveness>> {
         let now = self.queue.now();
         if now < self.operator.deaf_until {
             return BTreeMap::new();
         }
-        let mut gangs: BTreeMap<(JobKey, u32), Heard> = BTreeMap::new();
+        let mut gangs: BTreeMap<(JobKey, u32), GangLiveness> = BTreeMap::new();
         let dialled = self
             .pods
             .iter()
@@ -168,7 +168,7 @@ impl World {
             let machine = &self.machines[name];
             let silent = now.saturating_sub(machine.died);
             if machine.alive || silent < QUIET {
-                gang.heard.insert(name.clone());
+                gang.alive.insert(name.clone());
             } else if machine.died >= self.operator.deaf_until {
                 gang.quiet.insert(name.clone());
             }
@@ -178,7 +178,7 @@ impl World {
             }
         }
         let gangs = gangs.into_iter();
-        gangs.map(|(key, heard)| (key, Arc::new(heard))).collect()
+        gangs.map(|(key, alive)| (key, Arc::new(alive))).collect()
     }
 
     /// Whether it counts what is ended. Where leaders see everything at once, not after a deposed one has come back.

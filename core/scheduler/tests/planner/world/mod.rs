@@ -59,7 +59,7 @@ pub(crate) enum Event {
     /// A Node object that is being deleted goes once its pods have left; a new machine takes its name.
     Retire(NodeName),
     Enlist(NodeName),
-    /// The rendezvous service has heard, or no longer hears, somebody.
+    /// The rendezvous service notices a sidecar, or misses it.
     Listen,
     /// A person does something.
     Do(Deed),
@@ -72,8 +72,8 @@ pub(crate) enum Event {
     /// A read of the operator arrives; the answer to a dry run.
     Read(Absent),
     Tried(JobKey),
-    /// Watches tell the leader what is due; one says nothing for a while.
-    Tell,
+    /// Watches deliver to the leader what is due; one says nothing for a while.
+    Deliver,
     Hang(Kind, Duration),
     /// The leader's copy of the nodes lacks one.
     Miss(NodeName),
@@ -280,7 +280,7 @@ impl World {
             reports: Vec::new(),
             stuck: self.stuck(),
             absent: self.operator.absent.clone(),
-            heard: self.heard(),
+            liveness: self.liveness(),
             under_way: self.operator.under_way(),
             ..Snapshot::default()
         };
@@ -398,7 +398,7 @@ impl World {
             Event::Haunt => self.haunt(),
             Event::Read(object) => self.read(object),
             Event::Tried(job) => self.tried(job),
-            Event::Tell => self.tell(),
+            Event::Deliver => self.deliver(),
             Event::Miss(name) => self.miss(&name),
             Event::Hang(kind, length) => self.hang(kind, length),
         }
@@ -408,7 +408,7 @@ impl World {
     /// What must hold after every single event.
     fn invariants(&self) {
         // A pod counts for the node that it is pinned to, bound or not, alive or dead: what runs on a
-        // node that nobody hears of may still run. Only two leaders that do not see each other may pin
+        // node without heartbeats may still run. Only two leaders that do not see each other may pin
         // two pods to one node; then the resource `fireflyer.dev/node` lets one of them be bound.
         let haunted = self.operator.haunted;
         let counts = |running: &&Running| match haunted {

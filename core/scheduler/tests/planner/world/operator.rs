@@ -33,7 +33,7 @@ pub(crate) struct Operator {
     pub(crate) dirty: bool,
     /// Whether a Plan or Write event is on its way.
     pub(crate) awake: bool,
-    /// Whether a deposed operator ever came back: then its pods may stand beside others.
+    /// Whether a deposed operator ever came back: then its pods may run beside others.
     pub(crate) haunted: bool,
     /// Actions left per job, with the version of the job object that they build on.
     left: BTreeMap<JobKey, Left>,

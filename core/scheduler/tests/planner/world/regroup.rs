@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use scheduler::{JobKey, Membership, PodState, Stuck};
+use scheduler::{CommittedMembers, JobKey, PodState, Stuck};
 
 use super::{Event, PodId, World};
 
@@ -44,11 +44,11 @@ impl World {
         let Some(stored) = self.jobs.get_mut(job).filter(|one| one.job.shrinks) else {
             return;
         };
-        stored.job.status.membership = Some(Membership {
+        stored.job.status.membership = Some(CommittedMembers {
             attempt,
             epoch: 1,
             participants: stored.job.nodes,
-            ..Membership::default()
+            ..CommittedMembers::default()
         });
         stored.version += 1;
         self.saw_job(job);
@@ -103,7 +103,7 @@ impl World {
             return;
         }
         if let Some(stored) = self.jobs.get_mut(&job) {
-            stored.job.status.membership = Some(Membership {
+            stored.job.status.membership = Some(CommittedMembers {
                 epoch: members.epoch + 1,
                 participants: left as u32,
                 lost_nodes: lost.iter().map(|rank| format!("of rank {rank}")).collect(),

@@ -40,7 +40,7 @@ fn edit(api: &Api, job: &str, generation: i64, change: impl FnOnce(&mut Value)) 
 const PODS: &str = "/api/v1/namespaces/team/pods";
 
 #[tokio::test(start_paused = true)]
-async fn what_would_be_refused_is_told_before_nodes_are_given() {
+async fn what_would_be_refused_is_reported_before_nodes_are_given() {
     let api = cluster(3);
     submit(&api, "big", 3);
     let words = "violates PodSecurity \"restricted:latest\": runAsNonRoot != true";

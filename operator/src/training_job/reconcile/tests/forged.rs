@@ -1,7 +1,7 @@
 //! What somebody else writes beside the operator, in the namespace of their own job.
 
 use contract::assignment::Assignment;
-use scheduler::Phase;
+use scheduler::JobPhase;
 
 use super::*;
 use crate::training_job::translate::{self, ASSIGNMENT_FILE, Standing};
@@ -93,5 +93,5 @@ async fn a_gang_trains_on_when_its_configmap_is_taken_away_or_replaced() {
     let mirrors = leader.cluster.mirrors();
     let job = mirrors.jobs.get("team", "train").unwrap().whole().unwrap();
     let status = crate::training_job::status::from_api(job.status.as_ref().unwrap());
-    assert_eq!((status.phase, status.attempt), (Phase::Running, 1));
+    assert_eq!((status.phase, status.attempt), (JobPhase::Running, 1));
 }

@@ -10,10 +10,10 @@ use crate::assign::Placement;
 use crate::capacity::noun;
 use crate::filter::Waiting;
 use crate::ledger::JobView;
-use crate::plan::{Action, Event, NewAttempt, Place};
+use crate::plan::{Action, JobEvent, NewAttempt, PlacedNode};
 use crate::policy::Policy;
 use crate::snapshot::Job;
-use crate::status::{AttemptRecord, ConditionKind, Phase, Status};
+use crate::status::{AttemptRecord, ConditionKind, JobPhase, JobStatus};
 use crate::time::Timestamp;
 
 use topology::Zone;
@@ -22,14 +22,14 @@ use ConditionKind::{Assigned, CheckpointDurable, Running, Stuck};
 
 /// A job's plan in the making.
 #[derive(Debug)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct JobPlanner<'a> {
     pub(crate) job: &'a Job,
     pub(crate) view: &'a JobView<'a>,
     /// The status as it will be.
-    pub(crate) status: Status,
+    pub(crate) status: JobStatus,
     /// The status as the actions so far record it.
-    recorded: Status,
-    event: Option<Event>,
+    recorded: JobStatus,
+    event: Option<JobEvent>,
     pub(crate) actions: Vec<Action>,
     /// Number of the attempt for which it wants nodes.
     pub(crate) want: Option<u32>,
@@ -37,7 +37,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) now: Timestamp,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> JobPlanner<'a> {
     pub(crate) fn new(
         job: &'a Job,
         view: &'a JobView<'a>,
@@ -110,7 +110,7 @@ impl<'a> Draft<'a> {
         let begun = self.status.newest.take();
         let begun = begun.filter(|record| record.attempt == number && record.ended.is_none());
         let is_news = begun.is_none() || self.status.zones != zones;
-        self.status.phase = Phase::Assigned;
+        self.status.phase = JobPhase::Assigned;
         self.status.attempt = number;
         self.status.retry_at = None;
         self.status.membership = None;
@@ -131,7 +131,7 @@ impl<'a> Draft<'a> {
         self.set(Assigned, true, "Placed", &text);
         self.set(Running, false, "Joining", "Waiting for the gang to join");
         if is_news {
-            self.tell("Assigned", format!("Attempt {number} got {text}"));
+            self.emit("Assigned", format!("Attempt {number} got {text}"));
         }
         self.record();
         let pods: Vec<_> = (0..)
@@ -157,9 +157,9 @@ impl<'a> Draft<'a> {
         self.starts();
     }
 
-    /// Its pods exist: what was promised is kept, or not needed any more.
+    /// Its pods exist: the promise is fulfilled, or not needed any more.
     fn starts(&mut self) {
-        self.status.phase = Phase::Starting;
+        self.status.phase = JobPhase::Starting;
         self.status.promise = None;
     }
 
@@ -174,18 +174,18 @@ impl<'a> Draft<'a> {
         } = waiting;
         let since = self.status.no_zone_since.unwrap_or(self.now);
         self.status.no_zone_since = no_zone.then_some(since);
-        if self.status.phase == Phase::Assigned {
+        if self.status.phase == JobPhase::Assigned {
             // It was recorded that the attempt gets nodes, and it got none: back to where it was.
             self.status.phase = match self.status.attempt {
-                1 => Phase::Queued,
-                _ => Phase::Restarting,
+                1 => JobPhase::Queued,
+                _ => JobPhase::Restarting,
             };
             self.status.zones = Vec::new();
             self.close(reason);
         }
         let old = self.status.conditions.get(&Assigned);
         if old.is_none_or(|old| old.reason != reason) {
-            self.event = Some(Event {
+            self.event = Some(JobEvent {
                 warning,
                 reason,
                 message: message.clone(),
@@ -208,7 +208,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn joining(&mut self, reason: &'static str, message: &str) {
-        if self.status.phase == Phase::Assigned {
+        if self.status.phase == JobPhase::Assigned {
             self.starts();
         }
         let old = self.status.conditions.get(&Running);
@@ -219,8 +219,8 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn up(&mut self) {
-        if self.status.phase != Phase::Running {
-            self.status.phase = Phase::Running;
+        if self.status.phase != JobPhase::Running {
+            self.status.phase = JobPhase::Running;
             self.status.ready = self.job.nodes;
             self.status.promise = None;
             self.status.replans = 0;
@@ -229,10 +229,10 @@ impl<'a> Draft<'a> {
                 self.set(Stuck, false, "Runs", "The job runs");
             }
             self.set(Running, true, "AllRanksRun", "Every rank trains");
-            self.tell("Running", "Every rank trains".to_owned());
+            self.emit("Running", "Every rank trains".to_owned());
         }
         self.tell_lost();
-        self.tell_passed_over();
+        self.emit_passed_over();
         // The first one is a transition; later ones wait for the next transition.
         if !self.status.is(CheckpointDurable) {
             self.learn_report();
@@ -243,8 +243,8 @@ impl<'a> Draft<'a> {
         self.status.set(kind, holds, reason, message, self.now);
     }
 
-    fn tell(&mut self, reason: &'static str, message: String) {
-        self.event = Some(Event {
+    fn emit(&mut self, reason: &'static str, message: String) {
+        self.event = Some(JobEvent {
             warning: false,
             reason,
             message,
@@ -252,7 +252,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn warn(&mut self, reason: &'static str, message: String) {
-        self.event = Some(Event {
+        self.event = Some(JobEvent {
             warning: true,
             reason,
             message,
@@ -261,7 +261,7 @@ impl<'a> Draft<'a> {
 }
 
 /// The zones of an attempt. None where nodes have no zone.
-fn zones(places: &[Place]) -> Vec<Zone> {
+fn zones(places: &[PlacedNode]) -> Vec<Zone> {
     let mut zones: Vec<Zone> = places.iter().map(|place| place.zone.clone()).collect();
     zones.dedup();
     zones.retain(|zone| !zone.as_str().is_empty());

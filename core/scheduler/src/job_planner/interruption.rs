@@ -1,19 +1,19 @@
 //! Leaving on request: saving, releasing, staying suspended, coming back.
 
-use super::Draft;
+use super::JobPlanner;
 use crate::status::ConditionKind::{Assigned, Running, Suspended};
-use crate::status::Phase;
+use crate::status::JobPhase;
 
-impl Draft<'_> {
+impl JobPlanner<'_> {
     /// Asks the gang to save and release.
     pub(crate) fn interrupt(&mut self, reason: &'static str, why: &str) {
-        self.status.phase = Phase::Interrupting;
+        self.status.phase = JobPhase::Interrupting;
         self.status.ready = 0;
         // Before its pods existed it may still have had one for the attempt before.
         self.status.promise = None;
         let message = format!("Saving and releasing: {why}");
         self.set(Running, false, reason, &message);
-        self.tell("Interrupting", message);
+        self.emit("Interrupting", message);
     }
 
     /// The gang has left after an interruption.
@@ -23,7 +23,7 @@ impl Draft<'_> {
         if self.job.suspend {
             self.suspended();
         } else {
-            self.status.phase = Phase::Restarting;
+            self.status.phase = JobPhase::Restarting;
             self.place_is_due();
             // It says why the gang was asked to leave.
             let asked = self.status.conditions.get(&Running);
@@ -42,7 +42,7 @@ impl Draft<'_> {
                 "Interrupted",
                 "Waiting for nodes elsewhere",
             );
-            self.tell(
+            self.emit(
                 "Released",
                 "The gang released its nodes, to go on elsewhere".to_owned(),
             );
@@ -51,7 +51,7 @@ impl Draft<'_> {
 
     /// Holds nothing because its spec says so.
     pub(crate) fn suspended(&mut self) {
-        self.status.phase = Phase::Suspended;
+        self.status.phase = JobPhase::Suspended;
         self.status.ready = 0;
         self.status.zones = Vec::new();
         self.close("Suspended");
@@ -66,15 +66,15 @@ impl Draft<'_> {
             "Suspended",
             "spec.suspend is true; the job holds no nodes",
         );
-        self.tell("Suspended", "The job holds no nodes".to_owned());
+        self.emit("Suspended", "The job holds no nodes".to_owned());
     }
 
     /// Wants nodes again after it was suspended.
     pub(crate) fn resumed(&mut self) {
-        self.status.phase = Phase::Queued;
+        self.status.phase = JobPhase::Queued;
         self.set(Suspended, false, "Resumed", "spec.suspend is false");
-        self.tell("Resumed", "The job waits for nodes again".to_owned());
-        // A record tells one thing, and what follows in the same plan has its own to tell.
+        self.emit("Resumed", "The job waits for nodes again".to_owned());
+        // A record carries one Event, and what follows in the same plan has its own.
         self.record();
     }
 }

@@ -2,21 +2,21 @@
 
 use topology::NodeName;
 
-use super::Draft;
+use super::JobPlanner;
 use crate::avoid::{EndCause, remember};
 use crate::ledger::Ledger;
-use crate::snapshot::{Cause, Exit};
+use crate::snapshot::{Exit, ProgramCause};
 use crate::status::ConditionKind::{Assigned, Complete, Failed, Running, Stuck};
-use crate::status::{Failure, Phase};
+use crate::status::{Failure, JobPhase};
 
 /// Times of failures that are kept: as many as may be forgiven.
 const MOST_RESTARTS: usize = 1000;
 
-impl<'a> Draft<'a> {
+impl<'a> JobPlanner<'a> {
     pub(crate) fn succeed(&mut self) {
-        self.end(Phase::Succeeded, "Succeeded", "Every rank ended well");
+        self.end(JobPhase::Succeeded, "Succeeded", "Every rank ended well");
         self.set(Complete, true, "Succeeded", "Every rank ended well");
-        self.tell("Succeeded", "Every rank ended well".to_owned());
+        self.emit("Succeeded", "Every rank ended well".to_owned());
     }
 
     /// The attempt ended by no fault of the program: plan again, charge nothing.
@@ -70,7 +70,7 @@ impl<'a> Draft<'a> {
             );
         } else {
             let text = format!("{message}; all {allowed} restarts are used up");
-            self.end(Phase::Failed, "Failed", &message);
+            self.end(JobPhase::Failed, "Failed", &message);
             self.set(Failed, true, "TooManyRestarts", &text);
             self.warn("Failed", text);
         }
@@ -85,10 +85,10 @@ impl<'a> Draft<'a> {
 
     /// Checkpoints exist, and the program could load none: it may try again later, or nothing will help. Without
     /// them it would train what it has trained already.
-    fn could_not_resume(&mut self, message: &str, cause: &Cause, ledger: &Ledger<'a>) {
+    fn could_not_resume(&mut self, message: &str, cause: &ProgramCause, ledger: &Ledger<'a>) {
         let tried = self.status.unreadable;
         let (reason, text) = match cause {
-            Cause::CheckpointUnavailable(why) if tried < self.policy.storage_attempts => {
+            ProgramCause::CheckpointUnavailable(why) if tried < self.policy.storage_attempts => {
                 self.void("CheckpointUnavailable", message);
                 self.status.unreadable = tried + 1;
                 let backoff = self.policy.storage_backoff;
@@ -98,13 +98,13 @@ impl<'a> Draft<'a> {
                 self.warn("CheckpointUnavailable", why.clone());
                 return;
             }
-            Cause::CheckpointUnavailable(why) => (
+            ProgramCause::CheckpointUnavailable(why) => (
                 "NoUsableCheckpoint",
                 format!("{why}; tried {} times", tried + 1),
             ),
-            Cause::NoUsableCheckpoint(why) => ("NoUsableCheckpoint", why.clone()),
+            ProgramCause::NoUsableCheckpoint(why) => ("NoUsableCheckpoint", why.clone()),
         };
-        self.end(Phase::Failed, reason, message);
+        self.end(JobPhase::Failed, reason, message);
         self.set(Failed, true, reason, &text);
         self.warn("Failed", text);
     }
@@ -163,7 +163,7 @@ impl<'a> Draft<'a> {
     /// The attempt is void; the next one starts at `retry_at`.
     fn void(&mut self, reason: &str, message: &str) {
         self.learn_saved();
-        self.status.phase = Phase::Restarting;
+        self.status.phase = JobPhase::Restarting;
         self.status.unreadable = 0;
         self.status.promise = None;
         self.status.ready = 0;
@@ -173,7 +173,7 @@ impl<'a> Draft<'a> {
         self.set(Assigned, false, "Restarting", message);
     }
 
-    fn end(&mut self, phase: Phase, reason: &str, message: &str) {
+    fn end(&mut self, phase: JobPhase, reason: &str, message: &str) {
         self.learn_saved();
         self.status.phase = phase;
         self.status.ready = 0;
@@ -206,7 +206,9 @@ fn describe(node: &NodeName, exit: &Exit) -> String {
         .as_ref()
         .map_or_else(String::new, |reason| format!(" ({reason})"));
     let cause = match &exit.cause {
-        Some(Cause::CheckpointUnavailable(text) | Cause::NoUsableCheckpoint(text)) => {
+        Some(
+            ProgramCause::CheckpointUnavailable(text) | ProgramCause::NoUsableCheckpoint(text),
+        ) => {
             format!(": {text}")
         }
         None => String::new(),

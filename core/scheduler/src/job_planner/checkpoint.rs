@@ -1,6 +1,6 @@
 //! What is known of a job's checkpoints, and where its next attempt starts from.
 
-use super::Draft;
+use super::JobPlanner;
 use crate::status::ConditionKind::{CheckpointDurable, CheckpointPassedOver};
 use topology::CheckpointRef;
 
@@ -8,7 +8,7 @@ use topology::CheckpointRef;
 /// nothing newer can exist, so the next attempt is pinned to it.
 const ACKNOWLEDGED: &str = "Acknowledged";
 
-impl Draft<'_> {
+impl JobPlanner<'_> {
     /// Takes over what the attempt that ends is known to have saved: what it acknowledged when it was
     /// asked to stop, else what it reported last.
     pub(super) fn learn_saved(&mut self) {
@@ -70,7 +70,7 @@ impl Draft<'_> {
     }
 
     /// Says that the attempt has not resumed from the checkpoint that it should have.
-    pub(super) fn tell_passed_over(&mut self) {
+    pub(super) fn emit_passed_over(&mut self) {
         let attempt = self.status.attempt;
         let Some((_, text)) = self.view.passed_over.filter(|(by, _)| *by == attempt) else {
             return;
