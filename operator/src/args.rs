@@ -49,10 +49,10 @@ pub struct OperatorArgs {
     /// tells every pod of the namespace about the Service fireflyer-rendezvous.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE")]
     pub rendezvous_service: Option<String>,
-    /// Host of the Service fireflyer-rendezvous, told by the kubelet.
+    /// Host of the Service fireflyer-rendezvous, set by the kubelet.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE_HOST", hide = true)]
     pub rendezvous_service_host: Option<String>,
-    /// Port of the Service fireflyer-rendezvous, told by the kubelet.
+    /// Port of the Service fireflyer-rendezvous, set by the kubelet.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE_PORT", hide = true)]
     pub rendezvous_service_port: Option<String>,
     /// Address of the rendezvous service; by default every address, port 9443.
@@ -135,7 +135,7 @@ pub struct StandaloneArgs {
 pub struct NoRendezvous;
 
 impl OperatorArgs {
-    /// What pods are told to dial.
+    /// The address that pods dial.
     pub fn rendezvous(&self) -> Result<String, NoRendezvous> {
         if let Some(address) = &self.rendezvous_service {
             return Ok(address.clone());
@@ -214,8 +214,8 @@ mod tests {
         }
         for word in ["Auto", "-1", "1024", ""] {
             let refused = Cli::try_parse_from(["operator", "--sidecar-numa", word]);
-            let told = refused.unwrap_err().to_string();
-            assert!(!told.is_empty(), "{word}");
+            let error = refused.unwrap_err().to_string();
+            assert!(!error.is_empty(), "{word}");
         }
     }
 
@@ -238,8 +238,8 @@ mod tests {
         ];
         for (word, why) in refused {
             let refused = Cli::try_parse_from(["operator", "--sidecar-env", word]);
-            let told = refused.unwrap_err().to_string();
-            assert!(told.contains(why), "{told}");
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         }
     }
 

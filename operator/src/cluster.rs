@@ -11,9 +11,9 @@ use scheduler::JobKey;
 use tokio::sync::{Notify, watch};
 use wire::handshake::JobId;
 
-use crate::mirror::{Kept, Key, Mirror};
-use crate::training_job::kept::KeptJob;
-use crate::training_job::translate::{Attempt, Claim, Node, Pod};
+use crate::mirror::{Mirror, Mirrored, ObjectKey};
+use crate::training_job::mirrored_job::MirroredJob;
+use crate::training_job::translate::{MirroredAttempt, MirroredClaim, MirroredNode, MirroredPod};
 
 /// A mirror of which the API server has not shown for so long that it is complete is stale: whoever
 /// has a fresher one should lead, and nothing is decided by what it does not show.
@@ -21,7 +21,7 @@ pub const STALE: Duration = Duration::from_secs(60);
 
 /// All mirrors. Shared by the watches, the planner's loop and the rendezvous service.
 #[derive(Debug, Default)]
-pub struct Cluster {
+pub struct SharedCluster {
     mirrors: Mutex<Mirrors>,
     changed: Notify,
     /// Counts requests for new listings.
@@ -37,20 +37,20 @@ const FORGET: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Mirrors {
     /// Nodes.
-    pub nodes: Mirror<Node>,
+    pub nodes: Mirror<MirroredNode>,
     /// TrainingJobs; those that are not over whole, because pods are built from their templates.
-    pub jobs: Mirror<KeptJob>,
+    pub jobs: Mirror<MirroredJob>,
     /// ConfigMaps of attempts.
-    pub attempts: Mirror<Attempt>,
+    pub attempts: Mirror<MirroredAttempt>,
     /// Pods of ours.
-    pub pods: Mirror<Pod>,
+    pub pods: Mirror<MirroredPod>,
     /// Claims.
-    pub claims: Mirror<Claim>,
+    pub claims: Mirror<MirroredClaim>,
     /// The Fabric.
     pub fabrics: Mirror<Fabric>,
 }
 
-impl Kept for Fabric {}
+impl Mirrored for Fabric {}
 
 impl Mirrors {
     /// Whether every kind was listed once.
@@ -84,14 +84,16 @@ impl Mirrors {
 
     /// How long ago each mirror was known to be complete; none before its first listing.
     pub fn ages(&self, now: Instant) -> [(&'static str, Option<Duration>); 6] {
-        let age = |heard: Option<Instant>| heard.map(|at| now.saturating_duration_since(at));
+        let age = |complete_until: Option<Instant>| {
+            complete_until.map(|at| now.saturating_duration_since(at))
+        };
         [
-            ("Node", age(self.nodes.heard())),
-            ("TrainingJob", age(self.jobs.heard())),
-            ("ConfigMap", age(self.attempts.heard())),
-            ("Pod", age(self.pods.heard())),
-            ("PersistentVolumeClaim", age(self.claims.heard())),
-            ("Fabric", age(self.fabrics.heard())),
+            ("Node", age(self.nodes.complete_until())),
+            ("TrainingJob", age(self.jobs.complete_until())),
+            ("ConfigMap", age(self.attempts.complete_until())),
+            ("Pod", age(self.pods.complete_until())),
+            ("PersistentVolumeClaim", age(self.claims.complete_until())),
+            ("Fabric", age(self.fabrics.complete_until())),
         ]
     }
 
@@ -113,7 +115,7 @@ impl Mirrors {
     }
 }
 
-impl Cluster {
+impl SharedCluster {
     /// The mirrors, locked: look or write, then let go. Never across an await.
     pub fn mirrors(&self) -> MutexGuard<'_, Mirrors> {
         // Every update leaves a mirror whole, so a panic elsewhere does not spoil it.
@@ -187,11 +189,11 @@ pub fn now() -> Instant {
 }
 
 /// The key of an object in its mirror.
-pub fn key_of<K: ResourceExt>(object: &K) -> Key {
+pub fn key_of<K: ResourceExt>(object: &K) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// The version of an object; 0 when the API server told none that is a number.
+/// The version of an object; 0 when the API server sent none that is a number.
 pub fn version_of<K: ResourceExt>(object: &K) -> u64 {
     object
         .resource_version()

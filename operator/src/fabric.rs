@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::debug;
 
-use crate::cluster::Cluster;
+use crate::cluster::SharedCluster;
 use crate::training_job::write::Writer;
 
 /// At most one write in this time.
@@ -29,17 +29,17 @@ type Row = (CapacityStatus, BTreeMap<&'static str, u32>);
 
 /// What the leader's last look at the cluster found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct FabricObservation {
     counts: FabricStatus,
     storms: Vec<Storm>,
 }
 
 /// Writes the status whenever what it would say has changed. None is seen while another replica leads.
 pub async fn report(
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     writer: Writer,
     given: FabricSpec,
-    seen: watch::Receiver<Option<Seen>>,
+    seen: watch::Receiver<Option<FabricObservation>>,
     shutdown: CancellationToken,
 ) {
     loop {
@@ -60,7 +60,11 @@ pub async fn report(
 }
 
 /// The status, if it is not what the Fabric shows.
-fn news(cluster: &Cluster, given: &FabricSpec, seen: Seen) -> Option<FabricStatus> {
+fn news(
+    cluster: &SharedCluster,
+    given: &FabricSpec,
+    seen: FabricObservation,
+) -> Option<FabricStatus> {
     let fabric = cluster.mirrors().fabric()?.clone();
     let shown = fabric.status.unwrap_or_default();
     let status = FabricStatus {
@@ -143,7 +147,7 @@ fn condition(
 }
 
 /// Counts the nodes that have a class.
-pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> Seen {
+pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> FabricObservation {
     let holding = snapshot
         .jobs
         .iter()
@@ -196,7 +200,7 @@ pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> Seen {
             status.capacity.push(row);
         }
     }
-    Seen {
+    FabricObservation {
         counts: status,
         storms: states.storms().to_vec(),
     }
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn nodes_are_counted_by_class_and_zone_with_the_reason_why_not() {
-        let over = crate::training_job::kept::Over {
+        let over = crate::training_job::mirrored_job::Over {
             key: scheduler::JobKey {
                 namespace: "team".into(),
                 name: "digits".into(),

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 /// Until when writes may take effect. Clones are one and the same; closed at first.
 #[derive(Clone, Debug, Default)]
-pub struct Fence(Arc<Mutex<Option<Instant>>>);
+pub struct WriteFence(Arc<Mutex<Option<Instant>>>);
 
-impl Fence {
+impl WriteFence {
     /// The Lease is ours until then.
     pub fn open_until(&self, end: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
@@ -34,7 +34,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_could_outlive_the_lease_is_not_begun() {
-        let fence = Fence::default();
+        let fence = WriteFence::default();
         let second = Duration::from_secs(1);
         assert!(!fence.lets(Duration::ZERO), "closed at first");
         fence.open_until(Instant::now() + second * 15);

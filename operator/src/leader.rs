@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::cluster::Cluster;
-use crate::fence::Fence;
+use crate::cluster::SharedCluster;
+use crate::fence::WriteFence;
 use crate::watch::chain;
 
 /// Name of the Lease.
@@ -55,7 +55,7 @@ pub enum Role {
 
 /// The Lease as last seen, and since when it has not changed.
 #[derive(Debug)]
-struct Seen {
+struct FabricObservation {
     version: Option<String>,
     since: Instant,
 }
@@ -66,18 +66,18 @@ pub struct Elector {
     api: Api<Lease>,
     identity: String,
     rendezvous_port: u16,
-    seen: Option<Seen>,
+    seen: Option<FabricObservation>,
     /// Lets writes pass while the Lease is ours.
-    fence: Fence,
+    fence: WriteFence,
     /// Whose age decides who should lead.
-    cluster: Option<Arc<Cluster>>,
+    cluster: Option<Arc<SharedCluster>>,
     /// Since when the Lease could be taken, and is not because our mirrors are stale.
     free_since: Option<Instant>,
     /// Since when it leads with stale mirrors, because nobody else did.
     last_resort: Option<Instant>,
     /// Whether a fresh replica has asked for the Lease meanwhile.
     is_asked_to_yield: bool,
-    /// Watches the loop that plans: while it stands still, another replica had better lead.
+    /// Watches the loop that plans: while it hangs, another replica had better lead.
     watchdog: Option<Watchdog>,
 }
 
@@ -100,7 +100,7 @@ impl Elector {
             identity,
             rendezvous_port,
             seen: None,
-            fence: Fence::default(),
+            fence: WriteFence::default(),
             cluster: None,
             free_since: None,
             last_resort: None,
@@ -109,7 +109,7 @@ impl Elector {
         }
     }
 
-    /// A candidate that does not renew while the loop that plans stands still.
+    /// A candidate that does not renew while the loop that plans hangs.
     pub fn watched_by(self, watchdog: Watchdog) -> Self {
         Self {
             watchdog: Some(watchdog),
@@ -119,7 +119,7 @@ impl Elector {
 
     /// A candidate that opens `fence` while it leads, and leaves the lead to others while the mirrors
     /// of `cluster` are stale.
-    pub fn guarding(self, fence: Fence, cluster: Arc<Cluster>) -> Self {
+    pub fn guarding(self, fence: WriteFence, cluster: Arc<SharedCluster>) -> Self {
         Self {
             fence,
             cluster: Some(cluster),
@@ -128,7 +128,7 @@ impl Elector {
     }
 
     /// Whether another replica may see more.
-    fn is_stale(&mut self) -> bool {
+    fn check_stale(&mut self) -> bool {
         let stale = self
             .cluster
             .as_ref()
@@ -146,15 +146,15 @@ impl Elector {
     }
 
     /// Whether another replica had better lead.
-    fn yields(&mut self) -> bool {
+    fn decides_to_yield(&mut self) -> bool {
         let asked = self.is_asked_to_yield;
         let stays = |since: Instant| !asked || since.elapsed() < LEAST_TERM;
-        self.is_stale() && !self.last_resort.is_some_and(stays)
+        self.check_stale() && !self.last_resort.is_some_and(stays)
     }
 
     /// Whether a Lease that nobody holds is to be taken.
-    fn may_take(&mut self) -> bool {
-        if !self.is_stale() {
+    fn decides_to_take(&mut self) -> bool {
+        if !self.check_stale() {
             return true;
         }
         let since = *self.free_since.get_or_insert_with(Instant::now);
@@ -175,7 +175,7 @@ impl Elector {
                 () = stop.cancelled() => break,
                 _ = period.tick() => {}
             }
-            if renewed.is_some() && self.yields() {
+            if renewed.is_some() && self.decides_to_yield() {
                 warn!("leaves the lead to a replica whose mirrors are fresh");
                 self.fence.close();
                 role.send_replace(Role::Standby { leader: None });
@@ -219,11 +219,11 @@ impl Elector {
         }
     }
 
-    /// Renews or reads the Lease; none when that failed, or must not be while the loop stands still.
+    /// Renews or reads the Lease; none when that failed, or must not be while the loop hangs.
     async fn attempt_within(&mut self, limit: Duration) -> Option<Role> {
-        if let Some(stood) = self.watchdog.as_ref().and_then(Watchdog::stalled) {
-            let seconds = stood.as_secs();
-            warn!(seconds, "the loop stands still: the Lease is not renewed");
+        if let Some(stalled) = self.watchdog.as_ref().and_then(Watchdog::stalled) {
+            let seconds = stalled.as_secs();
+            warn!(seconds, "the loop hangs: the Lease is not renewed");
             return None;
         }
         match tokio::time::timeout(limit, self.attempt()).await {
@@ -256,7 +256,7 @@ impl Elector {
             Some(seen) if seen.version == version => seen.since,
             Some(_) | None => {
                 let since = Instant::now();
-                self.seen = Some(Seen { version, since });
+                self.seen = Some(FabricObservation { version, since });
                 since
             }
         };
@@ -269,7 +269,7 @@ impl Elector {
             lease.spec = Some(self.held(transitions, acquired));
             self.is_asked_to_yield = asked;
         } else if holder.is_empty() || since.elapsed() >= DURATION {
-            if !self.may_take() {
+            if !self.decides_to_take() {
                 return Ok(Role::Standby { leader: None });
             }
             lease.spec = Some(self.held(transitions.saturating_add(1), now()));
@@ -306,7 +306,7 @@ impl Elector {
     /// Asks a holder whose mirrors are stale for its Lease, if ours are fresh. Once: each write makes the Lease look
     /// alive to the others.
     async fn ask_for(&mut self, mut lease: Lease) {
-        if !has(&lease, IS_STALE) || has(&lease, YIELD_TO) || self.is_stale() {
+        if !has(&lease, IS_STALE) || has(&lease, YIELD_TO) || self.check_stale() {
             return;
         }
         let annotations = lease.metadata.annotations.get_or_insert_default();

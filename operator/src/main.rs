@@ -1,4 +1,4 @@
-//! Entry of the operator's process: parse, run, tell why it ended.
+//! Entry of the operator's process: parse, run, report why it ended.
 
 use clap::Parser;
 use operator::args::Cli;

@@ -1,5 +1,5 @@
-//! A copy of one kind of objects: what the watch told, with our own writes laid over it until the
-//! watch has told them too. So a plan is never made without what the last one has done. A copy
+//! A copy of one kind of objects: what the watch delivered, with our own writes laid over it until the
+//! watch has delivered them too. So a plan is never made without what the last one has done. A copy
 //! knows how old it is, and what in it nobody has confirmed.
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
@@ -14,10 +14,10 @@ const UNCONFIRMED: Duration = Duration::from_secs(30);
 const ASKED: usize = 64;
 
 /// Namespace (empty for cluster-wide kinds) and name.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
 /// What a mirror keeps of an object.
-pub trait Kept: PartialEq {
+pub trait Mirrored: PartialEq {
     /// Notes when states were first seen, by our own clock: durations count from there, because the
     /// API server's clock and the kubelets' are not ours. `before` is what was kept of the name so
     /// far, possibly of another object.
@@ -25,7 +25,7 @@ pub trait Kept: PartialEq {
 
     /// The job (namespace and name) with which alone the object is looked at: it asks for nothing
     /// by itself. None for what is looked at in every pass.
-    fn rests_with(&self) -> Option<Key> {
+    fn rests_with(&self) -> Option<ObjectKey> {
         None
     }
 }
@@ -41,7 +41,7 @@ struct Entry<T> {
 /// A listing that is under way.
 #[derive(Debug)]
 struct Listing<T> {
-    entries: BTreeMap<Key, Entry<T>>,
+    entries: BTreeMap<ObjectKey, Entry<T>>,
     began: Instant,
     request: u64,
 }
@@ -50,20 +50,20 @@ struct Listing<T> {
 #[derive(Debug)]
 pub struct Mirror<T> {
     /// Looked at in every pass.
-    awake: BTreeMap<Key, Entry<T>>,
+    awake: BTreeMap<ObjectKey, Entry<T>>,
     /// Looked at with their jobs alone.
-    resting: BTreeMap<Key, Entry<T>>,
+    resting: BTreeMap<ObjectKey, Entry<T>>,
     /// The resting ones by job.
-    by_job: BTreeMap<Key, BTreeSet<Key>>,
+    by_job: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// What nobody has confirmed yet.
-    unconfirmed: BTreeSet<Key>,
-    /// The highest version that the watch has told.
+    unconfirmed: BTreeSet<ObjectKey>,
+    /// The highest version that the watch has delivered.
     position: u64,
     listing: Option<Listing<T>>,
     /// Which request the last complete listing answered; none before the first.
     listed: Option<u64>,
-    /// Up to when the API server has told everything.
-    heard: Option<Instant>,
+    /// Up to when the API server has sent everything.
+    complete_until: Option<Instant>,
 }
 
 impl<T> Default for Mirror<T> {
@@ -76,12 +76,12 @@ impl<T> Default for Mirror<T> {
             position: 0,
             listing: None,
             listed: None,
-            heard: None,
+            complete_until: None,
         }
     }
 }
 
-impl<T: Kept> Mirror<T> {
+impl<T: Mirrored> Mirror<T> {
     /// Whether the first listing is complete.
     pub fn is_synced(&self) -> bool {
         self.listed.is_some()
@@ -97,14 +97,14 @@ impl<T: Kept> Mirror<T> {
         self.listed.is_some_and(|listed| listed >= request)
     }
 
-    /// Up to when the API server has told everything; none before the first listing.
-    pub fn heard(&self) -> Option<Instant> {
-        self.heard
+    /// Up to when the API server has sent everything; none before the first listing.
+    pub fn complete_until(&self) -> Option<Instant> {
+        self.complete_until
     }
 
-    /// The API server shows that it had nothing more to tell at this moment.
-    pub fn is_current(&mut self, now: Instant) {
-        self.heard = self.heard.max(Some(now));
+    /// The API server shows that it had nothing more to send at this moment.
+    pub fn note_current(&mut self, now: Instant) {
+        self.complete_until = self.complete_until.max(Some(now));
     }
 
     /// An object by its key.
@@ -129,7 +129,7 @@ impl<T: Kept> Mirror<T> {
     }
 
     /// The resting objects of a job, by its namespace and name.
-    pub fn resting_with(&self, job: &Key) -> impl Iterator<Item = &T> {
+    pub fn resting_with(&self, job: &ObjectKey) -> impl Iterator<Item = &T> {
         let keys = self.by_job.get(job).into_iter().flatten();
         keys.filter_map(|key| self.resting.get(key))
             .map(|entry| &entry.value)
@@ -146,7 +146,7 @@ impl<T: Kept> Mirror<T> {
     }
 
     /// The watch tells of an object, or that it no longer matters. True when that is news.
-    pub fn applied(&mut self, key: Key, version: u64, value: Option<T>) -> bool {
+    pub fn applied(&mut self, key: ObjectKey, version: u64, value: Option<T>) -> bool {
         self.position = self.position.max(version);
         match value {
             Some(value) => self.set(key, version, value, None),
@@ -155,7 +155,7 @@ impl<T: Kept> Mirror<T> {
     }
 
     /// The watch tells that an object is gone. True when that is news.
-    pub fn deleted(&mut self, key: &Key, version: u64) -> bool {
+    pub fn deleted(&mut self, key: &ObjectKey, version: u64) -> bool {
         self.position = self.position.max(version);
         // A new object of the same name may have been created by us already.
         match self.entry(key) {
@@ -174,7 +174,7 @@ impl<T: Kept> Mirror<T> {
     }
 
     /// The listing tells of an object.
-    pub fn listed(&mut self, key: Key, version: u64, value: T) {
+    pub fn listed(&mut self, key: ObjectKey, version: u64, value: T) {
         if let Some(listing) = &mut self.listing {
             let entry = Entry {
                 value,
@@ -185,7 +185,7 @@ impl<T: Kept> Mirror<T> {
         }
     }
 
-    /// The listing is complete: what it did not tell is gone, unless we wrote it since it began.
+    /// The listing is complete: what it did not contain is gone, unless we wrote it since it began.
     pub fn listing_done(&mut self) {
         let Some(listing) = self.listing.take() else {
             return;
@@ -219,27 +219,27 @@ impl<T: Kept> Mirror<T> {
             self.put(key, entry);
         }
         self.listed = Some(request);
-        self.is_current(began);
+        self.note_current(began);
     }
 
     /// We created an object, or found that it exists.
-    pub fn created(&mut self, key: Key, version: u64, value: T, now: Instant) -> bool {
-        // Had the watch come so far already, it would have told of the object, or of its end.
+    pub fn created(&mut self, key: ObjectKey, version: u64, value: T, now: Instant) -> bool {
+        // Had the watch come so far already, it would have delivered the object, or its end.
         (version > self.position || self.listing.is_some())
             && self.set(key, version, value, Some(now))
     }
 
     /// We read an object that the watch does not show.
-    pub fn found(&mut self, key: Key, version: u64, value: T) -> bool {
+    pub fn found(&mut self, key: ObjectKey, version: u64, value: T) -> bool {
         self.set(key, version, value, None)
     }
 
     /// We changed an object. One that has gone in the meantime does not come back.
-    pub fn changed(&mut self, key: Key, version: u64, value: T) -> bool {
+    pub fn changed(&mut self, key: ObjectKey, version: u64, value: T) -> bool {
         self.entry(&key).is_some() && self.set(key, version, value, None)
     }
 
-    /// We changed an object and know how, but not its new version: the watch will tell.
+    /// We changed an object and know how, but not its new version: the watch will deliver it.
     pub fn touched(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut T)) {
         let key = (namespace.to_owned(), name.to_owned());
         if let Some(mut entry) = self.take(&key) {
@@ -255,9 +255,9 @@ impl<T: Kept> Mirror<T> {
             .is_some()
     }
 
-    /// What we created and the watch has not told of for too long: it is to be asked for. It stays
+    /// What we created and the watch has not delivered for too long: it is to be asked for. It stays
     /// until the answer is known, and is named again after a while.
-    pub fn overdue(&mut self, now: Instant) -> Vec<Key> {
+    pub fn overdue(&mut self, now: Instant) -> Vec<ObjectKey> {
         let mut due = Vec::new();
         for key in &self.unconfirmed {
             let entry = match self.awake.get_mut(key) {
@@ -275,11 +275,11 @@ impl<T: Kept> Mirror<T> {
         due
     }
 
-    fn entry(&self, key: &Key) -> Option<&Entry<T>> {
+    fn entry(&self, key: &ObjectKey) -> Option<&Entry<T>> {
         self.awake.get(key).or_else(|| self.resting.get(key))
     }
 
-    fn take(&mut self, key: &Key) -> Option<Entry<T>> {
+    fn take(&mut self, key: &ObjectKey) -> Option<Entry<T>> {
         self.unconfirmed.remove(key);
         if let Some(entry) = self.awake.remove(key) {
             return Some(entry);
@@ -296,7 +296,7 @@ impl<T: Kept> Mirror<T> {
         Some(entry)
     }
 
-    fn put(&mut self, key: Key, entry: Entry<T>) {
+    fn put(&mut self, key: ObjectKey, entry: Entry<T>) {
         if entry.unconfirmed.is_some() {
             self.unconfirmed.insert(key.clone());
         }
@@ -311,7 +311,13 @@ impl<T: Kept> Mirror<T> {
         }
     }
 
-    fn set(&mut self, key: Key, version: u64, mut value: T, unconfirmed: Option<Instant>) -> bool {
+    fn set(
+        &mut self,
+        key: ObjectKey,
+        version: u64,
+        mut value: T,
+        unconfirmed: Option<Instant>,
+    ) -> bool {
         let old = self.entry(&key);
         if old.is_some_and(|entry| entry.version > version) {
             return false;
@@ -337,9 +343,9 @@ impl<T: Kept> Mirror<T> {
 mod tests {
     use super::*;
 
-    impl Kept for u64 {}
+    impl Mirrored for u64 {}
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         ("team".to_owned(), name.to_owned())
     }
 
@@ -427,21 +433,28 @@ mod tests {
         let start = Instant::now();
         let mut mirror: Mirror<u64> = Mirror::default();
         mirror.listing(3, start);
-        assert_eq!((mirror.heard(), mirror.is_listed(0)), (None, false));
+        assert_eq!(
+            (mirror.complete_until(), mirror.is_listed(0)),
+            (None, false)
+        );
         mirror.listing_done();
-        assert_eq!(mirror.heard(), Some(start), "as of when the listing began");
+        assert_eq!(
+            mirror.complete_until(),
+            Some(start),
+            "as of when the listing began"
+        );
         assert_eq!((mirror.is_listed(3), mirror.is_listed(4)), (true, false));
         let later = start + Duration::from_secs(5);
-        mirror.is_current(later);
-        mirror.is_current(start);
-        assert_eq!(mirror.heard(), Some(later));
+        mirror.note_current(later);
+        mirror.note_current(start);
+        assert_eq!(mirror.complete_until(), Some(later));
     }
 
     #[derive(Debug, PartialEq)]
     struct Ended(bool);
 
-    impl Kept for Ended {
-        fn rests_with(&self) -> Option<Key> {
+    impl Mirrored for Ended {
+        fn rests_with(&self) -> Option<ObjectKey> {
             self.0.then(|| key("job"))
         }
     }

@@ -7,7 +7,7 @@ use wire::handshake::{KEY_BYTES, Key, PROOF_BYTES};
 
 /// What a proof is about, so that it is no proof of anything else.
 const PURPOSE: &[u8] = b"fireflyer assignment of an attempt";
-/// Bytes of a key's id: enough to tell two keys apart, and no help to guess one.
+/// Bytes of a key's id: enough to separate two keys, and no help to guess one.
 const ID_BYTES: usize = 4;
 
 /// Which master key was used.

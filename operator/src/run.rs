@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::args::{Cli, Command, OperatorArgs, StandaloneArgs};
-use crate::cluster::Cluster;
-use crate::fence::Fence;
+use crate::cluster::SharedCluster;
+use crate::fence::WriteFence;
 use crate::leader::{self, Elector, Role};
 use crate::metrics::Metrics;
 use crate::proof::Masters;
@@ -36,7 +36,7 @@ const SYNC_PERIOD: Duration = Duration::from_millis(20);
 /// Before another try to reach the API server at start.
 const START_RETRY: Duration = Duration::from_secs(2);
 
-/// Runs the command until the process is told to stop.
+/// Runs the command until the process is asked to stop.
 ///
 /// Not async, so that the library instantiates the futures and `main` does not compile them again.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
@@ -125,7 +125,7 @@ async fn operate(
         return Ok(());
     };
 
-    let cluster = Arc::new(Cluster::default());
+    let cluster = Arc::new(SharedCluster::default());
     let ages = metrics.watch_age.clone();
     let mut watching = watches::start(
         &client,
@@ -152,7 +152,7 @@ async fn operate(
         rendezvous,
         dedicated_taints,
     };
-    let fence = Fence::default();
+    let fence = WriteFence::default();
     let applier = Arc::new(Applier {
         writer: writer.fenced(fence.clone()),
         cluster: Arc::clone(&cluster),
@@ -262,8 +262,8 @@ async fn masters(
     }
 }
 
-/// Waits for the first listing of every kind; false when told to stop before.
-async fn synced(cluster: &Cluster, shutdown: &CancellationToken) -> bool {
+/// Waits for the first listing of every kind; false when asked to stop before.
+async fn synced(cluster: &SharedCluster, shutdown: &CancellationToken) -> bool {
     while !cluster.mirrors().is_synced() {
         tokio::select! {
             () = shutdown.cancelled() => return false,

@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::cluster::{Cluster, now};
+use crate::cluster::{SharedCluster, now};
 use crate::proof::Masters;
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::observe;
-use crate::training_job::translate::{self, Standing};
+use crate::training_job::translate::{self, AttemptProof};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
 use follow::{Scope, watch};
 
@@ -30,7 +30,7 @@ const AGES_PERIOD: Duration = Duration::from_secs(5);
 /// Starts all watches. They end with the token.
 pub fn start(
     client: &Client,
-    cluster: &Arc<Cluster>,
+    cluster: &Arc<SharedCluster>,
     dedicated_taints: &[String],
     masters: Arc<Masters>,
     ages: GaugeVec,
@@ -74,11 +74,11 @@ pub fn start(
         to(),
         |mirrors| &mut mirrors.jobs,
         move |job| {
-            let kept = KeptJob::guarded(job)?;
-            if let Some(key) = kept.whole().and_then(|job| observe::key(job)) {
+            let mirrored = MirroredJob::guarded(job)?;
+            if let Some(key) = mirrored.whole().and_then(|job| observe::key(job)) {
                 noting.note_job(&key);
             }
-            Some(kept)
+            Some(mirrored)
         },
     ));
     spawn(watch(
@@ -116,15 +116,15 @@ pub fn start(
 }
 
 /// An attempt as it is kept. One whose content is not acted upon is said.
-pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Attempt> {
+pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::MirroredAttempt> {
     let attempt = translate::attempt(view, masters)?;
     let (namespace, name) = (view.namespace(), view.name_any());
     match &attempt.standing {
-        Standing::Proved(_) => {}
-        Standing::Unreadable(_, error) => {
+        AttemptProof::Proved(_) => {}
+        AttemptProof::Unreadable(_, error) => {
             warn!(namespace, name, %error, "leaving an attempt alone that cannot be read");
         }
-        Standing::Unproved => {
+        AttemptProof::Unproved => {
             warn!(
                 namespace,
                 name, "ignoring what an attempt's ConfigMap without a valid proof says"
@@ -135,7 +135,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Attem
 }
 
 /// Shows how old each mirror is, for ever.
-async fn show_ages(cluster: Arc<Cluster>, gauges: GaugeVec) {
+async fn show_ages(cluster: Arc<SharedCluster>, gauges: GaugeVec) {
     let mut period = tokio::time::interval(AGES_PERIOD);
     loop {
         period.tick().await;

@@ -147,7 +147,7 @@ struct Gang {
     address: SocketAddr,
     /// Few dial at a time.
     dialling: Semaphore,
-    /// How many were told to go.
+    /// How many were ordered to go.
     going: AtomicUsize,
 }
 
@@ -202,13 +202,13 @@ async fn member(gang: Arc<Gang>, rank: usize) {
     loop {
         if let Ok(stream) = dial(&gang, rank, joined).await {
             let (mut reader, mut writer) = stream.into_split();
-            let (tell, mut told) = mpsc::unbounded_channel();
+            let (start, mut started) = mpsc::unbounded_channel();
             let read = async {
                 loop {
                     let frame = beginning(&mut reader).await?;
                     if frame.contains("\"roster\"") {
                         joined = epoch(&frame);
-                        tell.send(joined).ok();
+                        start.send(joined).ok();
                     } else if frame.contains("\"go\"") && !goes {
                         goes = true;
                         gang.going.fetch_add(1, Ordering::Relaxed);
@@ -221,7 +221,7 @@ async fn member(gang: Arc<Gang>, rank: usize) {
                 loop {
                     tokio::select! {
                         _ = second.tick() => writer.write_all(&beat).await?,
-                        Some(epoch) = told.recv() => {
+                        Some(epoch) = started.recv() => {
                             let epoch = epoch.unwrap_or_default();
                             let joined = encode(&ToOperator::Joined { epoch }).unwrap();
                             writer.write_all(&joined).await?;
@@ -244,7 +244,7 @@ struct Cost {
     /// How much more memory the operator has than before, now and at most.
     growth: u64,
     peak: u64,
-    /// How long it took until all were told to go.
+    /// How long it took until all were ordered to go.
     joined: Duration,
     /// The part of a core that heartbeats take.
     core: f64,

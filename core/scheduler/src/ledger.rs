@@ -265,7 +265,7 @@ impl<'a> Ledger<'a> {
             let mut crossing = view.attempts.values().filter(|attempt| attempt.crossing);
             crossing.any(|attempt| {
                 let mut gang = view.gang(attempt.number);
-                gang.any(|pod| !pod.has_ended() && !self.is_lost_member(pod))
+                gang.any(|pod| !pod.has_ended() && !self.delays_nothing(pod))
             })
         };
         let views = self.views.iter().filter(|(_, view)| leaves(view));
@@ -399,7 +399,7 @@ impl<'a> Ledger<'a> {
 
     /// Whether a pod no longer delays its job's next attempt: it ended, its node is dead, or it has
     /// outlived its grace for so long that waiting is pointless (it still keeps its node).
-    pub(crate) fn is_lost_member(&self, pod: &Pod) -> bool {
+    pub(crate) fn delays_nothing(&self, pod: &Pod) -> bool {
         pod.terminal || self.is_overdue(pod) || self.is_lost(&pod.node)
     }
 
@@ -413,7 +413,7 @@ impl<'a> Ledger<'a> {
     pub(crate) fn has_said_all(&self, pod: &Pod) -> bool {
         match pod.finalizer && !pod.terminal {
             true => self.is_overdue(pod),
-            false => self.is_lost_member(pod),
+            false => self.delays_nothing(pod),
         }
     }
 

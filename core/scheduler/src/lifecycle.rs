@@ -117,7 +117,7 @@ impl<'a> JobPlanner<'a> {
             .view
             .pods
             .values()
-            .filter(|pod| !ledger.is_lost_member(pod))
+            .filter(|pod| !ledger.delays_nothing(pod))
         {
             left = false;
             if let Some(when) = ledger.gives_up_at(pod) {

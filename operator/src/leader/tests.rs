@@ -197,7 +197,7 @@ impl Candidate {
     }
 }
 
-/// A leader, and another that stands by.
+/// A leader and a standby.
 async fn pair(server: &Server) -> (Candidate, Candidate) {
     let mut one = server.candidate(1);
     one.becomes(Role::Leading).await;
@@ -313,7 +313,7 @@ async fn a_leader_whose_loop_hangs_lets_another_lead() {
     let renewed = server.written();
     let took_over = two.becomes(Role::Leading).await;
     assert!(took_over - renewed >= DURATION);
-    // Once it stands by, nothing is expected of its loop, and it takes part again.
+    // Once it is on standby, nothing is expected of its loop, and it takes part again.
     one.watchdog.rest();
     one.follows(Some(two.address)).await;
 }

@@ -11,10 +11,10 @@ use scheduler::JobKey;
 use topology::NodeName;
 use wire::handshake::{JobId, Key};
 
-use crate::cluster::Cluster;
+use crate::cluster::SharedCluster;
 use crate::proof::{Masters, Signer};
 use crate::training_job::assignments;
-use crate::training_job::translate::{self, Attempt, Terms};
+use crate::training_job::translate::{self, MirroredAttempt, Terms};
 
 /// A gang that may meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +32,14 @@ pub struct Gang {
 /// Why a gang may not meet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refusal {
+pub struct GangRefusal {
     /// In one sentence.
     pub reason: String,
     /// Whether the attempt is over for good. Otherwise another time may be better.
     pub void: bool,
 }
 
-impl Refusal {
+impl GangRefusal {
     /// The attempt is over for good.
     pub fn void(reason: String) -> Self {
         Self { reason, void: true }
@@ -59,13 +59,13 @@ pub trait Directory: Send + Sync + 'static {
     /// The key by which an attempt of a job authenticates; none when the job is unknown.
     fn key(&self, job: JobId, attempt: u32) -> Option<Key>;
     /// The gang that may meet now, one for all its connections; else why not.
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal>;
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, GangRefusal>;
 }
 
 /// The directory of a cluster: what the mirrors say.
 #[derive(Debug)]
 pub struct ClusterDirectory {
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     masters: Arc<Masters>,
     /// Gangs that somebody holds.
     gangs: Mutex<BTreeMap<(JobId, u32), Weak<Gang>>>,
@@ -73,7 +73,7 @@ pub struct ClusterDirectory {
 
 impl ClusterDirectory {
     /// A directory over these mirrors and these master keys.
-    pub fn new(cluster: Arc<Cluster>, masters: Arc<Masters>) -> Self {
+    pub fn new(cluster: Arc<SharedCluster>, masters: Arc<Masters>) -> Self {
         Self {
             cluster,
             masters,
@@ -109,19 +109,19 @@ impl Directory for ClusterDirectory {
         let name = crds::names::attempt_name(&key.name, attempt);
         let signer = {
             let mirrors = self.cluster.mirrors();
-            let kept = mirrors.attempts.get(&key.namespace, &name);
-            let kept = kept.filter(|kept| kept.attempt.job == key);
-            kept.map_or(Signer::Current, Attempt::signer)
+            let mirrored = mirrors.attempts.get(&key.namespace, &name);
+            let mirrored = mirrored.filter(|mirrored| mirrored.attempt.job == key);
+            mirrored.map_or(Signer::Current, MirroredAttempt::signer)
         };
         Some(self.masters.attempt_key(signer, &key.uid, attempt))
     }
 
-    fn gang(&self, id: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
-        let gone = || Refusal::void("the job is gone".to_owned());
+    fn gang(&self, id: JobId, attempt: u32) -> Result<Arc<Gang>, GangRefusal> {
+        let gone = || GangRefusal::void("the job is gone".to_owned());
         let (key, job) = self.job(id).ok_or_else(gone)?;
         let status = job.status.clone().unwrap_or_default();
         if attempt < status.attempt {
-            return Err(Refusal::void(format!(
+            return Err(GangRefusal::void(format!(
                 "attempt {attempt} is void, the job is at {}",
                 status.attempt
             )));
@@ -129,24 +129,24 @@ impl Directory for ClusterDirectory {
         if !holds_nodes(status.phase) || attempt > status.attempt {
             let reason = format!("the job is {:?} and has no attempt {attempt}", status.phase);
             // An attempt that stopped holding nodes never holds them again. Of a later one this leader has not
-            // heard yet.
+            // learned yet.
             let void = attempt == status.attempt;
-            return Err(Refusal { reason, void });
+            return Err(GangRefusal { reason, void });
         }
         let mirrors = self.cluster.mirrors();
         let name = crds::names::attempt_name(&key.name, attempt);
-        let kept = mirrors.attempts.get(&key.namespace, &name);
-        let kept = kept.filter(|kept| kept.attempt.job == key);
-        let known = kept.filter(|kept| !kept.attempt.nodes.is_empty());
+        let mirrored = mirrors.attempts.get(&key.namespace, &name);
+        let mirrored = mirrored.filter(|mirrored| mirrored.attempt.job == key);
+        let known = mirrored.filter(|mirrored| !mirrored.attempt.nodes.is_empty());
         // What no proof holds for says nothing here; the pods of the gang do.
         let nodes = match known {
-            Some(kept) => Some(kept.attempt.nodes.clone()),
+            Some(mirrored) => Some(mirrored.attempt.nodes.clone()),
             None => assignments::gang_of_pods(&mirrors, &key, attempt),
         };
-        let terms = kept.and_then(|kept| kept.terms);
+        let terms = mirrored.and_then(|mirrored| mirrored.terms);
         drop(mirrors);
         let Some(nodes) = nodes else {
-            return Err(Refusal::now(format!(
+            return Err(GangRefusal::now(format!(
                 "the assignment of attempt {attempt} is not known yet"
             )));
         };
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_unknown_job_costs_no_look_at_the_mirrors() {
-        let cluster = Arc::new(Cluster::default());
+        let cluster = Arc::new(SharedCluster::default());
         let known = JobKey {
             namespace: "team".into(),
             name: "digits".into(),

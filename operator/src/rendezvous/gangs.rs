@@ -17,11 +17,11 @@ use wire::handshake::JobId;
 use crate::clock;
 use crate::leader::Role;
 use crate::metrics::Metrics;
-use crate::rendezvous::directory::{Directory, Gang, Refusal};
-use crate::rendezvous::held::Held;
-use crate::rendezvous::large::Part;
-use crate::rendezvous::meeting::{Meeting, Outbox};
-use crate::rendezvous::store::Store;
+use crate::rendezvous::deferred::DeferredInputs;
+use crate::rendezvous::directory::{Directory, Gang, GangRefusal};
+use crate::rendezvous::gang_session::{GangSession, Outbox};
+use crate::rendezvous::large::LargeFramePermit;
+use crate::rendezvous::store::CommitStore;
 use crate::training_job::observe::Reports;
 
 /// Inputs that wait for their turn: one heartbeat of each of 10,000 nodes, and room.
@@ -56,7 +56,7 @@ pub(super) enum Input {
         connection: Connection,
         event: Event,
         /// Where it came in a large frame.
-        large: Option<Part>,
+        large: Option<LargeFramePermit>,
     },
     /// How far training is, for people.
     Progress {
@@ -92,11 +92,17 @@ impl Handle {
     }
 
     /// Asks the store to keep a commit, and hands in what it says.
-    fn commit(&self, store: &dyn Store, gang: &Arc<Gang>, commit: Commit, after: Option<u64>) {
+    fn commit(
+        &self,
+        store: &dyn CommitStore,
+        gang: &Arc<Gang>,
+        commit: Commit,
+        after: Option<u64>,
+    ) {
         let (handle, epoch, key) = (self.clone(), commit.epoch, key_of(gang));
-        let kept = store.commit(Arc::clone(gang), commit, after);
+        let answer = store.commit(Arc::clone(gang), commit, after);
         tokio::spawn(async move {
-            let event = match kept.await {
+            let event = match answer.await {
                 Ok(()) => Event::Committed { epoch },
                 Err(current) => Event::CommitFailed { current },
             };
@@ -105,7 +111,7 @@ impl Handle {
     }
 
     /// Learns what the store holds of a gang, however long that takes.
-    fn learn(&self, store: &Arc<dyn Store>, gang: Arc<Gang>) {
+    fn learn(&self, store: &Arc<dyn CommitStore>, gang: Arc<Gang>) {
         let (handle, store) = (self.clone(), Arc::clone(store));
         tokio::spawn(async move {
             let mut damaged: u32 = 0;
@@ -138,7 +144,7 @@ impl Handle {
 /// Makes the handle and the task behind it.
 pub(super) fn start(
     directory: Arc<dyn Directory>,
-    store: Arc<dyn Store>,
+    store: Arc<dyn CommitStore>,
     role: watch::Receiver<Role>,
     planner: Planner,
     metrics: Metrics,
@@ -174,17 +180,17 @@ pub struct Planner {
 
 struct Gangs {
     directory: Arc<dyn Directory>,
-    store: Arc<dyn Store>,
+    store: Arc<dyn CommitStore>,
     /// For what the store answers.
     handle: Handle,
     planner: Planner,
     metrics: Metrics,
     started: Instant,
-    gangs: BTreeMap<Key, Meeting>,
+    gangs: BTreeMap<Key, GangSession>,
     /// Whose connection it is.
     connections: BTreeMap<Connection, Key>,
     /// What was said by gangs of which the store is being asked, but for heartbeats.
-    learning: BTreeMap<Key, Held>,
+    learning: BTreeMap<Key, DeferredInputs>,
     suspects: BTreeMap<NodeName, Timestamp>,
 }
 
@@ -240,7 +246,7 @@ impl Gangs {
                 connection,
                 event,
                 large,
-            } => self.heard(connection, event, large),
+            } => self.on_event(connection, event, large),
             Input::Progress {
                 connection,
                 progress,
@@ -265,7 +271,7 @@ impl Gangs {
                 OnPeerLoss::Shrink => {
                     self.handle.learn(&self.store, Arc::clone(&gang));
                     self.learning
-                        .insert(key.clone(), Held::new(gang.nodes.len()));
+                        .insert(key.clone(), DeferredInputs::new(gang.nodes.len()));
                 }
             }
         }
@@ -278,13 +284,13 @@ impl Gangs {
             };
             return held.connected(connection, hello);
         }
-        if let Some(meeting) = self.gangs.get_mut(&key) {
-            meeting.outboxes.insert(connection, outbox);
+        if let Some(session) = self.gangs.get_mut(&key) {
+            session.outboxes.insert(connection, outbox);
         }
         self.handle(&key, hello);
     }
 
-    fn heard(&mut self, connection: Connection, event: Event, large: Option<Part>) {
+    fn on_event(&mut self, connection: Connection, event: Event, large: Option<LargeFramePermit>) {
         let is_end = matches!(event, Event::Disconnected { .. });
         let Some(key) = self.connections.get(&connection).cloned() else {
             return; // Of a time when we led before.
@@ -303,19 +309,19 @@ impl Gangs {
         self.handle(&key, event);
         if is_end {
             self.connections.remove(&connection);
-            if let Some(meeting) = self.gangs.get_mut(&key) {
-                meeting.outboxes.remove(&connection);
+            if let Some(session) = self.gangs.get_mut(&key) {
+                session.outboxes.remove(&connection);
             }
         }
     }
 
     fn begin(&mut self, gang: Arc<Gang>, last: Option<Commit>) {
         let key = key_of(&gang);
-        let meeting = Meeting::new(gang, last, self.started.elapsed());
-        self.gangs.insert(key, meeting);
+        let session = GangSession::new(gang, last, self.started.elapsed());
+        self.gangs.insert(key, session);
     }
 
-    /// What the store holds is known: what was said meanwhile is heard.
+    /// What the store holds is known: what was said meanwhile is handled.
     fn learned(&mut self, gang: Arc<Gang>, last: Option<Commit>) {
         let key = key_of(&gang);
         let Some(held) = self.learning.remove(&key) else {
@@ -373,25 +379,25 @@ impl Gangs {
 
     fn tick(&mut self) {
         let now = self.started.elapsed();
-        let due = |meeting: &Meeting| meeting.membership.wake_at().is_some_and(|at| at <= now);
+        let due = |session: &GangSession| session.membership.wake_at().is_some_and(|at| at <= now);
         let due: Vec<_> = self
             .gangs
             .iter()
-            .filter(|(_, meeting)| due(meeting))
+            .filter(|(_, session)| due(session))
             .map(|(key, _)| key.clone())
             .collect();
         for key in due {
             self.handle(&key, Event::Tick);
         }
-        self.publish_who_is_heard();
+        self.publish_liveness();
     }
 
     /// Only at ticks: while a large gang joins, each hello is a change.
-    fn publish_who_is_heard(&mut self) {
+    fn publish_liveness(&mut self) {
         let mut news = Vec::new();
-        for (key, meeting) in &mut self.gangs {
-            if meeting.is_news && meeting.look_who_is_heard() {
-                news.push((key.clone(), Arc::clone(&meeting.heard)));
+        for (key, session) in &mut self.gangs {
+            if session.is_news && session.refresh_liveness() {
+                news.push((key.clone(), Arc::clone(&session.liveness)));
             }
         }
         if !news.is_empty() {
@@ -404,15 +410,15 @@ impl Gangs {
 
     fn handle(&mut self, key: &Key, event: Event) {
         let now = self.started.elapsed();
-        let Some(meeting) = self.gangs.get_mut(key) else {
+        let Some(session) = self.gangs.get_mut(key) else {
             return;
         };
         let mut effects = Vec::new();
         let is_hello = matches!(event, Event::Hello { .. });
-        let before = matches!(event, Event::Committed { .. }).then(|| meeting.membership.size());
-        meeting.membership.handle(now, event, &mut effects);
+        let before = matches!(event, Event::Committed { .. }).then(|| session.membership.size());
+        session.membership.handle(now, event, &mut effects);
         if let Some(before) = before {
-            let lost = before.saturating_sub(meeting.membership.size());
+            let lost = before.saturating_sub(session.membership.size());
             self.metrics.nodes_lost.inc_by(lost as u64);
         }
         let mut changed = false;
@@ -421,7 +427,7 @@ impl Gangs {
                 Effect::Send {
                     connection,
                     message,
-                } => meeting.send(connection, &message),
+                } => session.send(connection, &message),
                 Effect::Changed => changed = true,
                 Effect::Commit { commit, after } => {
                     info!(
@@ -429,12 +435,12 @@ impl Gangs {
                         members = ?commit.members, "committing an epoch"
                     );
                     self.handle
-                        .commit(&*self.store, &meeting.gang, commit, after);
+                        .commit(&*self.store, &session.gang, commit, after);
                 }
             }
         }
-        meeting.sent();
-        meeting.is_news |= changed || is_hello;
+        session.sent();
+        session.is_news |= changed || is_hello;
         if changed {
             self.changed(key);
         }
@@ -442,18 +448,18 @@ impl Gangs {
 
     /// Publishes what has changed of a gang, and nothing else: there may be thousands.
     fn changed(&mut self, key: &Key) {
-        let Some(meeting) = self.gangs.get_mut(key) else {
+        let Some(session) = self.gangs.get_mut(key) else {
             return;
         };
-        debug!(job = %key.0, attempt = key.1, broken = ?meeting.membership.broken(), "gang");
+        debug!(job = %key.0, attempt = key.1, broken = ?session.membership.broken(), "gang");
         let now = clock::now();
-        let stuck = meeting.note_end(now).then(|| meeting.stuck.clone());
-        let report = meeting.note_report(key.1);
+        let stuck = session.note_end(now).then(|| session.stuck.clone());
+        let report = session.note_report(key.1);
         let until = clock::now() + SUSPICION;
         let mut suspects = Vec::new();
-        for suspicion in meeting.membership.suspects() {
+        for suspicion in session.membership.suspects() {
             let rank = usize::try_from(suspicion.rank).ok();
-            let Some(node) = rank.and_then(|rank| meeting.gang.nodes.get(rank)) else {
+            let Some(node) = rank.and_then(|rank| session.gang.nodes.get(rank)) else {
                 continue;
             };
             if self.suspects.insert(node.clone(), until).is_none() {
@@ -482,16 +488,16 @@ impl Gangs {
         self.suspects.retain(|_, until| now < *until);
         let directory = Arc::clone(&self.directory);
         let mut over = Vec::new();
-        self.gangs.retain(|key, meeting| {
+        self.gangs.retain(|key, session| {
             let (job, attempt) = key;
             let refusal = directory.gang(JobId::new(&job.uid), *attempt).err();
             let stays = match refusal {
                 None => true,
-                Some(Refusal { reason, void: true }) => {
-                    meeting.void(&reason);
+                Some(GangRefusal { reason, void: true }) => {
+                    session.void(&reason);
                     false
                 }
-                Some(Refusal { void: false, .. }) => !meeting.outboxes.is_empty(),
+                Some(GangRefusal { void: false, .. }) => !session.outboxes.is_empty(),
             };
             if !stays {
                 over.push(key.clone());

@@ -1,5 +1,5 @@
 //! Frames that are larger than what a sidecar may say at any time: how many bytes of them there may be at once, of each
-//! gang and together. A frame counts from its length until its gang has heard it.
+//! gang and together. A frame counts from its length until its gang has handled it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -31,7 +31,7 @@ pub(super) struct Share {
 
 /// The bytes of one frame, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct LargeFramePermit {
     _gang: OwnedSemaphorePermit,
     _total: OwnedSemaphorePermit,
 }
@@ -65,12 +65,12 @@ impl LargeFrames {
 
 impl Share {
     /// Waits until there is room for a frame. None for one that never has it.
-    pub(super) async fn admit(&self, bytes: usize) -> Option<Part> {
+    pub(super) async fn admit(&self, bytes: usize) -> Option<LargeFramePermit> {
         let bytes = u32::try_from(bytes).ok().filter(|_| bytes <= GANG_BYTES)?;
         // A gang that has used up its own share does not stand in the way of others.
         let gang = Arc::clone(&self.gang).acquire_many_owned(bytes).await;
         let total = Arc::clone(&self.total).acquire_many_owned(bytes).await;
-        Some(Part {
+        Some(LargeFramePermit {
             _gang: gang.ok()?,
             _total: total.ok()?,
         })
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// So many of the largest frames, all admitted at once.
-    fn admitted(share: &Share, frames: usize) -> Vec<Part> {
+    fn admitted(share: &Share, frames: usize) -> Vec<LargeFramePermit> {
         let now = |_| share.admit(FRAME_LIMIT_BYTES).now_or_never();
         (0..frames).map(|at| now(at).unwrap().unwrap()).collect()
     }
@@ -106,7 +106,8 @@ mod tests {
         let gangs: Vec<Share> = (0..8)
             .map(|at| large.of(&gang(&format!("u-{at}"))))
             .collect();
-        let mut parts: Vec<Vec<Part>> = gangs.iter().map(|one| admitted(one, of_each)).collect();
+        let mut parts: Vec<Vec<LargeFramePermit>> =
+            gangs.iter().map(|one| admitted(one, of_each)).collect();
         let held: usize = parts.iter().map(Vec::len).sum();
         assert_eq!(held * FRAME_LIMIT_BYTES, TOTAL_BYTES);
         let late = large.of(&gang("late"));

@@ -3,11 +3,11 @@
 //! gangs report. Only the leader serves; a standby sends sidecars to it. Nothing here is durable but
 //! who goes on after a loss, see `store`: a new leader learns the rest from sidecars that dial again.
 
+mod deferred;
 mod directory;
+mod gang_session;
 mod gangs;
-mod held;
 mod large;
-mod meeting;
 mod pending;
 mod session;
 mod standalone;
@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use directory::{ClusterDirectory, Directory, Gang, Refusal};
+pub use directory::{ClusterDirectory, Directory, Gang, GangRefusal};
 pub use gangs::Planner;
 pub use standalone::{Error as StandaloneError, serve as serve_standalone};
-pub use store::{InMemory, InStatus, Store};
+pub use store::{CommitStore, InMemory, InStatus};
 
 use crate::leader::Role;
 use crate::metrics::Metrics;
@@ -53,7 +53,7 @@ pub(crate) struct Service {
 pub async fn serve(
     listener: TcpListener,
     directory: Arc<dyn Directory>,
-    store: Arc<dyn Store>,
+    store: Arc<dyn CommitStore>,
     role: watch::Receiver<Role>,
     planner: Planner,
     metrics: Metrics,

@@ -22,7 +22,7 @@ struct Pending {
 
 /// The place of one connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PendingHello {
     hellos: Hellos,
     rank: Rank,
     number: u64,
@@ -31,7 +31,7 @@ pub(super) struct Place {
 
 impl Hellos {
     /// A place for the connection of a rank, which ends the one before; none for who is no rank.
-    pub(super) fn enter(&self, identity: &Identity) -> Option<Place> {
+    pub(super) fn enter(&self, identity: &Identity) -> Option<PendingHello> {
         let Party::Sidecar { rank } = identity.party else {
             return None;
         };
@@ -44,7 +44,7 @@ impl Hellos {
         if let Some((_, before)) = before {
             before.cancel();
         }
-        Some(Place {
+        Some(PendingHello {
             hellos: self.clone(),
             rank,
             number,
@@ -58,14 +58,14 @@ impl Hellos {
     }
 }
 
-impl Place {
+impl PendingHello {
     /// Waits until the rank has connected once more.
     pub(super) async fn replaced(&self) {
         self.replaced.cancelled().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingHello {
     fn drop(&mut self) {
         let mut pending = self.hellos.lock();
         let ours = |(number, _): &(u64, _)| *number == self.number;

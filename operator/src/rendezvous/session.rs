@@ -22,10 +22,10 @@ use wire::rendezvous::{
 
 use crate::leader::Role;
 use crate::rendezvous::Service;
-use crate::rendezvous::directory::{Gang, Refusal};
+use crate::rendezvous::directory::{Gang, GangRefusal};
+use crate::rendezvous::gang_session::{Frame, Outbox};
 use crate::rendezvous::gangs::Input;
-use crate::rendezvous::large::{Part, Share};
-use crate::rendezvous::meeting::{Frame, Outbox};
+use crate::rendezvous::large::{LargeFramePermit, Share};
 
 /// Before another try to accept, when there was no descriptor.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ enum Error {
     Unknown(&'static str),
     #[error("failed to draw a nonce: {0}")]
     Random(String),
-    #[error("failed to hear from the sidecar for {} s", .0.as_secs())]
+    #[error("failed to get a heartbeat from the sidecar for {} s", .0.as_secs())]
     Silent(Duration),
     #[error("failed to follow: the sidecar spoke out of turn, expected hello")]
     OutOfTurn,
@@ -66,7 +66,7 @@ enum Error {
     TooLarge(usize),
     #[error("failed to read a large report: others took all room for {} s", .0.as_secs())]
     NoRoom(Duration),
-    #[error("failed to hear the sidecar: its rank has connected once more")]
+    #[error("failed to go on with this connection: its rank has connected once more")]
     Replaced,
     #[error("failed to take one more sidecar: all connections are in use")]
     Full,
@@ -117,7 +117,7 @@ struct Session {
     /// What its gang may have of large frames; none before its hello.
     share: Option<Share>,
     /// What the large frame under way takes, and when that has to be there.
-    large: Option<(Part, Instant)>,
+    large: Option<(LargeFramePermit, Instant)>,
 }
 
 impl Session {
@@ -167,7 +167,7 @@ impl Session {
         }
         let gang = match self.service.directory.gang(identity.job, identity.attempt) {
             Ok(gang) => gang,
-            Err(Refusal { reason, void }) => {
+            Err(GangRefusal { reason, void }) => {
                 return self.say(&ToSidecar::Refused { reason, void }).await;
             }
         };
@@ -182,7 +182,7 @@ impl Session {
         let place = self.service.hellos.enter(identity);
         let place = place.ok_or(Error::OutOfTurn)?;
         let hello = tokio::select! {
-            hello = timeout(HELLO, self.hear(&mut decoder)) => hello,
+            hello = timeout(HELLO, self.receive(&mut decoder)) => hello,
             () = place.replaced() => return Err(Error::Replaced),
         };
         let hello = hello.map_err(|_elapsed| Error::Silent(HELLO))??;
@@ -214,7 +214,7 @@ impl Session {
             .await;
         let ended = tokio::select! {
             ended = self.converse(&gang, (connection, rank), &mut decoder, &mut messages) => ended,
-            // Whoever leads now has to hear it from the sidecar itself.
+            // Whoever leads now has to get it from the sidecar itself.
             _ = role.wait_for(|role| *role != Role::Leading) => Ok(()),
         };
         gangs
@@ -238,13 +238,13 @@ impl Session {
         let gangs = self.service.gangs.clone();
         loop {
             let message = tokio::select! {
-                heard = self.hear(decoder) => match heard? {
+                received = self.receive(decoder) => match received? {
                     Some(message) => message,
                     None => return Ok(()),
                 },
                 said = messages.recv() => {
                     let Some(frame) = said else {
-                        return Ok(()); // Refused, and told so.
+                        return Ok(()); // Refused, and the sidecar knows why.
                     };
                     self.write(&frame).await?;
                     continue;
@@ -260,7 +260,7 @@ impl Session {
     /// The next message; none when the sidecar closed the connection.
     ///
     /// Cancel safe: bytes go into the decoder as they are read.
-    async fn hear(
+    async fn receive(
         &mut self,
         decoder: &mut Decoder<ToOperator>,
     ) -> Result<Option<ToOperator>, Error> {
@@ -322,7 +322,7 @@ fn inputs(
     gang: &Gang,
     connection: Connection,
     rank: u32,
-    (message, large): (ToOperator, Option<Part>),
+    (message, large): (ToOperator, Option<LargeFramePermit>),
 ) -> Vec<Input> {
     let shown = match &message {
         ToOperator::Hello { .. } => return Vec::new(),
@@ -362,7 +362,7 @@ fn log(gang: &Gang, message: &ToOperator) {
             info!(%job, attempt, rank, ?reason, detail, "suspected");
         }
         ToOperator::Recovered { rank, .. } => {
-            info!(%job, attempt, rank, "a suspect was heard again");
+            info!(%job, attempt, rank, "a suspect sends heartbeats again");
         }
         ToOperator::Stopped {
             epoch, unreached, ..

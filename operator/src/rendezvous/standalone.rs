@@ -17,7 +17,7 @@ use wire::handshake::{JobId, KEY_BYTES, Key};
 use crate::args::StandaloneArgs;
 use crate::leader::Role;
 use crate::metrics::Metrics;
-use crate::rendezvous::directory::{Directory, Gang, Refusal};
+use crate::rendezvous::directory::{Directory, Gang, GangRefusal};
 use crate::rendezvous::gangs::Planner;
 use crate::rendezvous::store::InMemory;
 use crate::training_job::observe::Reports;
@@ -50,7 +50,7 @@ pub enum Error {
 struct Alone {
     one: OneGang,
     reports: watch::Receiver<Reports>,
-    /// Why it is over: reports forget a gang that was told.
+    /// Why it is over: reports forget a gang that got the reason.
     over: OnceLock<String>,
 }
 
@@ -59,12 +59,12 @@ impl Directory for Alone {
         self.one.key(job, attempt)
     }
 
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, GangRefusal> {
         if let Some(stuck) = self.reports.borrow().stuck.values().next() {
             self.over.get_or_init(|| stuck.message.clone());
         }
         match self.over.get() {
-            Some(reason) => Err(Refusal::void(reason.clone())),
+            Some(reason) => Err(GangRefusal::void(reason.clone())),
             None => self.one.gang(job, attempt),
         }
     }
@@ -82,12 +82,12 @@ impl Directory for OneGang {
         (job == JobId::new(&self.gang.job.uid)).then(|| self.key.clone())
     }
 
-    fn gang(&self, _job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
+    fn gang(&self, _job: JobId, attempt: u32) -> Result<Arc<Gang>, GangRefusal> {
         let served = self.gang.attempt;
         if attempt == served {
             return Ok(Arc::clone(&self.gang));
         }
-        Err(Refusal {
+        Err(GangRefusal {
             reason: format!("attempt {attempt} is not served, {served} is"),
             void: attempt < served,
         })

@@ -13,9 +13,9 @@ use crate::rendezvous::directory::Gang;
 use crate::training_job::apply::{Applier, commit};
 
 /// Keeps the last commit of each attempt.
-pub trait Store: Send + Sync + 'static {
+pub trait CommitStore: Send + Sync + 'static {
     /// The last commit. An error when that cannot be known now.
-    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>>;
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, StoreError>>;
     /// Keeps a commit, if the last one is that of epoch `after`. Else what the store holds, if that is known.
     fn commit(
         &self,
@@ -28,12 +28,12 @@ pub trait Store: Send + Sync + 'static {
 /// What the store holds is not known.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Unknown(#[from] commit::Unknown);
+pub struct StoreError(#[from] commit::CommitUnknown);
 
-impl Unknown {
+impl StoreError {
     /// Whether what was kept is not what it was: asking again may not help.
     pub fn is_damage(&self) -> bool {
-        matches!(self.0, commit::Unknown::Damaged { .. })
+        matches!(self.0, commit::CommitUnknown::Damaged { .. })
     }
 }
 
@@ -41,8 +41,8 @@ impl Unknown {
 #[derive(Clone, Debug)]
 pub struct InStatus(pub Arc<Applier>);
 
-impl Store for InStatus {
-    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
+impl CommitStore for InStatus {
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, StoreError>> {
         let applier = Arc::clone(&self.0);
         Box::pin(async move {
             let nodes = gang.nodes.len();
@@ -74,8 +74,8 @@ impl Store for InStatus {
 #[derive(Debug, Default)]
 pub struct InMemory(Mutex<BTreeMap<(JobKey, u32), Commit>>);
 
-impl Store for InMemory {
-    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
+impl CommitStore for InMemory {
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, StoreError>> {
         let commits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = commits.get(&(gang.job.clone(), gang.attempt)).cloned();
         Box::pin(std::future::ready(Ok(last)))

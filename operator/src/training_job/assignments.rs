@@ -9,7 +9,7 @@ use scheduler::{Doubt, JobKey, Timestamp};
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
-use crate::training_job::translate::{Attempt, Standing};
+use crate::training_job::translate::{AttemptProof, MirroredAttempt};
 use crate::training_job::{observe, status};
 
 /// What the ConfigMaps of attempts say, as far as it is known to be the operator's word. Where it is not, the pods
@@ -17,11 +17,11 @@ use crate::training_job::{observe, status};
 pub fn known(
     mirrors: &Mirrors,
     fabric: &FabricSpec,
-    kept: &[&Attempt],
+    mirrored: &[&MirroredAttempt],
 ) -> (Vec<scheduler::Attempt>, Vec<scheduler::Doubtful>) {
     let (mut attempts, mut doubtful) = (Vec::new(), Vec::new());
-    for kept in kept {
-        let scheduler::Attempt { job, number, .. } = &kept.attempt;
+    for mirrored in mirrored {
+        let scheduler::Attempt { job, number, .. } = &mirrored.attempt;
         let mut doubt = |doubt| {
             doubtful.push(scheduler::Doubtful {
                 job: job.clone(),
@@ -29,28 +29,32 @@ pub fn known(
                 doubt,
             });
         };
-        match &kept.standing {
-            Standing::Proved(_) => attempts.push(kept.attempt.clone()),
-            Standing::Unreadable(..) => {
+        match &mirrored.standing {
+            AttemptProof::Proved(_) => attempts.push(mirrored.attempt.clone()),
+            AttemptProof::Unreadable(..) => {
                 doubt(Doubt::Unreadable);
-                let known = !kept.attempt.nodes.is_empty();
-                attempts.extend(known.then(|| kept.attempt.clone()));
+                let known = !mirrored.attempt.nodes.is_empty();
+                attempts.extend(known.then(|| mirrored.attempt.clone()));
             }
-            Standing::Unproved => {
+            AttemptProof::Unproved => {
                 doubt(Doubt::Unproved);
                 let gang = || gang_of_pods(mirrors, job, *number);
                 attempts.extend(gang().map(|nodes| scheduler::Attempt {
                     crossing: crosses(mirrors, fabric, &nodes),
                     nodes,
-                    ..kept.attempt.clone()
+                    ..mirrored.attempt.clone()
                 }));
             }
         }
     }
-    for (job, number) in mirrors.jobs.values().filter_map(|kept| held(kept.whole()?)) {
+    for (job, number) in mirrors
+        .jobs
+        .values()
+        .filter_map(|mirrored| held(mirrored.whole()?))
+    {
         let name = crds::names::attempt_name(&job.name, number);
-        let kept = mirrors.attempts.get(&job.namespace, &name);
-        if kept.is_some_and(|kept| kept.attempt.job == job) {
+        let mirrored = mirrors.attempts.get(&job.namespace, &name);
+        if mirrored.is_some_and(|mirrored| mirrored.attempt.job == job) {
             continue;
         }
         // Whoever took its ConfigMap away did not take its nodes away.
@@ -97,9 +101,10 @@ pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec
     let node = |rank: u32| {
         let name = crds::names::pod_name(&key.name, attempt, rank);
         let pod = mirrors.pods.get(&key.namespace, &name);
-        let pod = pod.filter(|kept| kept.pod.job == *key);
+        let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
         let nobody = || lost.contains(&rank).then(|| NodeName::from(""));
-        pod.map(|kept| kept.pod.node.clone()).or_else(nobody)
+        pod.map(|mirrored| mirrored.pod.node.clone())
+            .or_else(nobody)
     };
     (0..job.spec.nodes).map(node).collect()
 }
@@ -123,12 +128,12 @@ mod tests {
 
     use super::*;
     use crate::bootstrap;
-    use crate::mirror::{Kept, Mirror};
+    use crate::mirror::{Mirror, Mirrored};
     use crate::proof::Signer;
-    use crate::training_job::kept::KeptJob;
+    use crate::training_job::mirrored_job::MirroredJob;
     use crate::training_job::translate;
 
-    fn mirror<T: Kept>(objects: Vec<(String, T)>) -> Mirror<T> {
+    fn mirror<T: Mirrored>(objects: Vec<(String, T)>) -> Mirror<T> {
         let mut mirror = Mirror::default();
         mirror.listing(0, Instant::now());
         for (name, value) in objects {
@@ -161,7 +166,10 @@ mod tests {
             (name, translate::pod(view).unwrap())
         };
         Mirrors {
-            jobs: mirror(vec![("digits".to_owned(), KeptJob::new(&Arc::new(job)))]),
+            jobs: mirror(vec![(
+                "digits".to_owned(),
+                MirroredJob::new(&Arc::new(job)),
+            )]),
             pods: mirror(nodes.iter().enumerate().map(pod).collect()),
             ..Mirrors::default()
         }
@@ -175,8 +183,8 @@ mod tests {
         }
     }
 
-    fn kept(standing: Standing, nodes: &[&str]) -> Attempt {
-        Attempt {
+    fn mirrored(standing: AttemptProof, nodes: &[&str]) -> MirroredAttempt {
+        MirroredAttempt {
             attempt: scheduler::Attempt {
                 job: key(),
                 number: 1,
@@ -193,10 +201,15 @@ mod tests {
     }
 
     /// The nodes of the attempt as the planner sees them, and its doubt; with pods on these nodes.
-    fn seen(pods: &[&str], attempt: Option<Attempt>) -> (Option<Vec<String>>, Option<Doubt>) {
+    fn seen(
+        pods: &[&str],
+        attempt: Option<MirroredAttempt>,
+    ) -> (Option<Vec<String>>, Option<Doubt>) {
         let fabric = bootstrap::default_fabric(None).unwrap();
         let attempts: Vec<_> = attempt.iter().collect();
-        let found = attempt.clone().map(|kept| ("digits-1".to_owned(), kept));
+        let found = attempt
+            .clone()
+            .map(|mirrored| ("digits-1".to_owned(), mirrored));
         let mirrors = Mirrors {
             attempts: mirror(found.into_iter().collect()),
             ..mirrors(pods)
@@ -214,7 +227,7 @@ mod tests {
     fn what_nobody_signed_says_nothing_and_the_pods_of_a_whole_gang_say_where_it_is() {
         let whole = ["n1", "n2"];
         let pods = Some(vec!["n1".to_owned(), "n2".to_owned()]);
-        let forged = kept(Standing::Unproved, &[]);
+        let forged = mirrored(AttemptProof::Unproved, &[]);
         assert_eq!(
             seen(&whole, Some(forged.clone())),
             (pods.clone(), Some(Doubt::Unproved))
@@ -230,12 +243,12 @@ mod tests {
     fn what_was_signed_counts_as_it_is_and_what_cannot_be_read_keeps_its_nodes() {
         let whole = ["n1", "n2"];
         let said = Some(vec!["n8".to_owned(), "n9".to_owned()]);
-        let proved = kept(Standing::Proved(Signer::Previous), &["n8", "n9"]);
+        let proved = mirrored(AttemptProof::Proved(Signer::Previous), &["n8", "n9"]);
         assert_eq!(seen(&whole, Some(proved)), (said.clone(), None));
-        let newer = || Standing::Unreadable(Signer::Current, "version 9".into());
-        let read = seen(&whole, Some(kept(newer(), &["n8", "n9"])));
+        let newer = || AttemptProof::Unreadable(Signer::Current, "version 9".into());
+        let read = seen(&whole, Some(mirrored(newer(), &["n8", "n9"])));
         assert_eq!(read, (said, Some(Doubt::Unreadable)));
-        let unknown = seen(&whole, Some(kept(newer(), &[])));
+        let unknown = seen(&whole, Some(mirrored(newer(), &[])));
         assert_eq!(unknown, (None, Some(Doubt::Unreadable)));
     }
 

@@ -3,8 +3,8 @@
 
 pub mod apply;
 pub mod assignments;
-pub mod kept;
 pub mod members;
+pub mod mirrored_job;
 pub mod observe;
 pub mod pod;
 pub mod reconcile;

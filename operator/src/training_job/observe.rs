@@ -16,20 +16,20 @@ use topology::{NodeName, OnPeerLoss};
 
 use crate::cluster::Mirrors;
 use crate::quantity;
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::Terms;
 use crate::training_job::{assignments, pod, status, translate};
 
 /// What the rendezvous service knows beyond the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reports {
-    /// Newest durable checkpoint, for each attempt that told one.
+    /// Newest durable checkpoint, for each attempt that reported one.
     pub checkpoints: BTreeMap<(JobKey, u32), CheckpointReport>,
     /// Nodes that peers gave up, and until when that counts.
     pub suspects: BTreeMap<NodeName, Timestamp>,
     /// Gangs that were to go on without lost nodes and cannot.
     pub stuck: BTreeMap<(JobKey, u32), Stuck>,
-    /// Which nodes are heard, for each attempt whose sidecars have dialled this leader.
+    /// Which nodes are alive, for each attempt whose sidecars have dialled this leader.
     pub gangs: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
 }
 
@@ -41,33 +41,37 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
     let mut jobs: Vec<Job> = mirrors
         .jobs
         .values()
-        .filter_map(|kept| job(kept.whole()?, fabric, mirrors))
+        .filter_map(|mirrored| job(mirrored.whole()?, fabric, mirrors))
         .collect();
-    let mut pods: Vec<Pod> = mirrors.pods.values().map(|kept| kept.pod.clone()).collect();
+    let mut pods: Vec<Pod> = mirrors
+        .pods
+        .values()
+        .map(|mirrored| mirrored.pod.clone())
+        .collect();
     let left: BTreeSet<&JobKey> = pods.iter().map(|pod| &pod.job).chain(expired).collect();
     let over =
         left.into_iter()
             .filter_map(|key| match mirrors.jobs.get(&key.namespace, &key.name)? {
-                KeptJob::Over(over) if over.key == *key => Some(over.as_job()),
-                KeptJob::Over(_) | KeptJob::Whole(_) | KeptJob::Unreadable(_) => None,
+                MirroredJob::Over(over) if over.key == *key => Some(over.as_job()),
+                MirroredJob::Over(_) | MirroredJob::Whole(_) | MirroredJob::Unreadable(_) => None,
             });
     let over: Vec<Job> = over.collect();
     jobs.extend(over);
-    let unreadable = mirrors.jobs.values().filter_map(KeptJob::unreadable);
+    let unreadable = mirrors.jobs.values().filter_map(MirroredJob::unreadable);
     let unreadable: Vec<JobKey> = unreadable.cloned().collect();
-    let mut kept = Vec::new();
+    let mut mirrored = Vec::new();
     for key in jobs.iter().map(|job| &job.key).chain(&unreadable) {
         let name = translate::name_of(key);
         let resting = mirrors.pods.resting_with(&name);
-        pods.extend(resting.map(|kept| kept.pod.clone()));
-        kept.extend(mirrors.attempts.resting_with(&name));
+        pods.extend(resting.map(|mirrored| mirrored.pod.clone()));
+        mirrored.extend(mirrors.attempts.resting_with(&name));
     }
-    let (attempts, doubtful) = assignments::known(mirrors, fabric, &kept);
+    let (attempts, doubtful) = assignments::known(mirrors, fabric, &mirrored);
     Some(Snapshot {
         nodes: mirrors
             .nodes
             .values()
-            .map(|kept| node(kept, fabric, reports))
+            .map(|mirrored| node(mirrored, fabric, reports))
             .collect(),
         jobs,
         attempts,
@@ -94,8 +98,10 @@ pub fn expired(
 ) -> (Vec<JobKey>, Option<Timestamp>) {
     let mut expired = Vec::new();
     let mut next: Option<Timestamp> = None;
-    for kept in mirrors.jobs.resting() {
-        let KeptJob::Over(over) = kept else { continue };
+    for mirrored in mirrors.jobs.resting() {
+        let MirroredJob::Over(over) = mirrored else {
+            continue;
+        };
         // Whoever recorded the end may have had another clock: ours must agree that time has passed.
         let Some(ttl) = over.ttl else { continue };
         let slack = ttl.min(policy.clock_slack);
@@ -143,9 +149,14 @@ pub fn key(job: &TrainingJob) -> Option<JobKey> {
 
 /// A node without a class stays in the snapshot: one that is not there counts as lost, and taking
 /// its label away must not end the job that trains on it.
-fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> scheduler::Node {
+fn node(
+    mirrored: &translate::MirroredNode,
+    fabric: &FabricSpec,
+    reports: &Reports,
+) -> scheduler::Node {
     let label = |name: &str| {
-        kept.labels
+        mirrored
+            .labels
             .iter()
             .find(|(key, _)| &**key == name)
             .map(|(_, value)| &**value)
@@ -153,23 +164,23 @@ fn node(kept: &translate::Node, fabric: &FabricSpec, reports: &Reports) -> sched
     let name = label(&fabric.class_label).unwrap_or_default();
     let class = fabric.classes.iter().find(|class| class.name == name);
     scheduler::Node {
-        name: kept.name.clone(),
+        name: mirrored.name.clone(),
         class: name.into(),
         zone: label(&fabric.zone_label).unwrap_or_default().into(),
         leaf: label(&fabric.leaf_label).unwrap_or_default().into(),
-        ready: kept.ready,
+        ready: mirrored.ready,
         unready_since: Timestamp::default(),
-        taint: kept.taint.clone(),
-        wish: kept.wish.clone(),
+        taint: mirrored.taint.clone(),
+        wish: mirrored.wish.clone(),
         wish_since: Timestamp::default(),
-        short: class.and_then(|class| short(kept, class)),
-        suspect_until: reports.suspects.get(&kept.name).copied(),
+        short: class.and_then(|class| short(mirrored, class)),
+        suspect_until: reports.suspects.get(&mirrored.name).copied(),
     }
 }
 
 /// What the node offers less of than its class asks for, if there is something. CPU and memory are the
 /// shares of both containers, and a node that says nothing about them is not judged.
-fn short(node: &translate::Node, class: &NodeClass) -> Option<Arc<str>> {
+fn short(node: &translate::MirroredNode, class: &NodeClass) -> Option<Arc<str>> {
     let offered = |resource: &str| {
         let mut offers = node.offers.iter();
         offers.find(|amount| amount.resource == resource)
@@ -254,8 +265,8 @@ fn terms(job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
         return None;
     }
     let name = crds::names::attempt_name(&key.name, status.attempt);
-    let kept = mirrors.attempts.get(&key.namespace, &name)?;
-    kept.terms.filter(|_| kept.attempt.job == key)
+    let mirrored = mirrors.attempts.get(&key.namespace, &name)?;
+    mirrored.terms.filter(|_| mirrored.attempt.job == key)
 }
 
 /// Why the job cannot get pods, whatever nodes are free.
@@ -281,7 +292,7 @@ fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<
 fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let nodes = job.spec.nodes;
-    let refused = |name: &str, modes: &str, usable: fn(&translate::Claim) -> bool| {
+    let refused = |name: &str, modes: &str, usable: fn(&translate::MirroredClaim) -> bool| {
         let Some(claim) = mirrors.claims.get(namespace, name) else {
             return Some(format!(
                 "claim {name} does not exist in namespace {namespace}"
@@ -311,10 +322,10 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::mirror::{Kept, Mirror};
+    use crate::mirror::{Mirror, Mirrored};
     use scheduler::Ready;
 
-    fn mirror<T: Kept>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
+    fn mirror<T: Mirrored>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
         let mut mirror = Mirror::default();
         mirror.listing(0, Instant::now());
         for (namespace, name, value) in objects {
@@ -336,7 +347,7 @@ mod tests {
             ("fireflyer.dev/node-class", "a100"),
             ("topology.fireflyer.dev/zone", "b"),
         ];
-        let node = |name: &str, labels: Vec<_>| translate::Node {
+        let node = |name: &str, labels: Vec<_>| translate::MirroredNode {
             name: name.into(),
             labels,
             ready: Ready::True,
@@ -350,7 +361,7 @@ mod tests {
         let (node, unlabelled) = (node("n1", labels), node("n2", Vec::new()));
         Mirrors {
             nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
-            jobs: mirror(vec![("team", "digits", KeptJob::new(&Arc::new(job)))]),
+            jobs: mirror(vec![("team", "digits", MirroredJob::new(&Arc::new(job)))]),
             claims: mirror(vec![
                 ("team", "alone", claim(&["ReadWriteOnce"])),
                 ("team", "read", claim(&["ReadWriteOnce", "ReadOnlyMany"])),
@@ -397,7 +408,7 @@ mod tests {
             let is_other = |name: &str| amounts.iter().all(|(other, _)| *other != name);
             let whole = whole.into_iter().filter(|(name, _)| is_other(name));
             let all: Vec<_> = whole.chain(amounts.iter().copied()).collect();
-            let node = translate::Node {
+            let node = translate::MirroredNode {
                 name: "n1".into(),
                 labels: Vec::new(),
                 ready: Ready::True,
@@ -407,30 +418,30 @@ mod tests {
             };
             super::short(&node, &class(rdma)).map(|of| of.to_string())
         };
-        let told = |text: &str| Some(text.to_owned());
+        let text = |text: &str| Some(text.to_owned());
         assert_eq!(short(&[], 0), None);
         assert_eq!(
             short(&[("nvidia.com/gpu", "7")], 0),
-            told("7 of 8 nvidia.com/gpu")
+            text("7 of 8 nvidia.com/gpu")
         );
         assert_eq!(
             short(&[("fireflyer.dev/node", "0")], 0),
-            told("0 of 1 fireflyer.dev/node")
+            text("0 of 1 fireflyer.dev/node")
         );
-        assert_eq!(short(&[], 2), told("0 of 2 fireflyer.dev/rdma"));
+        assert_eq!(short(&[], 2), text("0 of 2 fireflyer.dev/rdma"));
         assert_eq!(
             short(&[("fireflyer.dev/rdma", "0")], 2),
-            told("0 of 2 fireflyer.dev/rdma")
+            text("0 of 2 fireflyer.dev/rdma")
         );
-        assert_eq!(short(&[("cpu", "48")], 0), told("48 of 48 + 500m cpu"));
+        assert_eq!(short(&[("cpu", "48")], 0), text("48 of 48 + 500m cpu"));
         assert_eq!(short(&[("cpu", "48500m")], 0), None);
         assert_eq!(
             short(&[("memory", "400Gi")], 0),
-            told("400Gi of 400Gi + 1Gi memory")
+            text("400Gi of 400Gi + 1Gi memory")
         );
     }
 
-    fn claim(modes: &[&str]) -> translate::Claim {
+    fn claim(modes: &[&str]) -> translate::MirroredClaim {
         let modes = serde_json::json!({"metadata": {}, "spec": {"accessModes": modes}});
         translate::claim(&serde_json::from_value(modes).unwrap())
     }
@@ -512,7 +523,7 @@ mod tests {
             job_with(spec)
         );
         let waiting = running.replace("Running", "Restarting");
-        let attempt = translate::Attempt {
+        let attempt = translate::MirroredAttempt {
             attempt: scheduler::Attempt {
                 job: key(&serde_yaml::from_str(&running).unwrap()).unwrap(),
                 number: 1,
@@ -528,7 +539,7 @@ mod tests {
                 peer_loss: Duration::from_secs(10),
                 min_nodes: None,
             }),
-            standing: translate::Standing::Proved(crate::proof::Signer::Current),
+            standing: translate::AttemptProof::Proved(crate::proof::Signer::Current),
             uid: "map-1".into(),
         };
         let of = |job: &str| {

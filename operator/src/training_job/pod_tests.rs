@@ -206,14 +206,14 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     let variables = json!([{"name": "FIREFLYER_NODES", "value": "9"}]);
     assert!(problem("env", variables).is_some_and(|text| text.contains("FIREFLYER_NODES")));
     let variables = json!([{"name": "FIREFLYER_NVLINK", "value": "Auto"}]);
-    let told = problem("env", variables).unwrap();
+    let reason = problem("env", variables).unwrap();
     assert!(
-        told.ends_with("set spec.communication.nvlink instead"),
-        "{told}"
+        reason.ends_with("set spec.communication.nvlink instead"),
+        "{reason}"
     );
     let path = json!("/tmp/last-word");
-    let told = problem("terminationMessagePath", path);
-    assert!(told.is_some_and(|text| text.contains("belongs to the launcher")));
+    let reason = problem("terminationMessagePath", path);
+    assert!(reason.is_some_and(|text| text.contains("belongs to the launcher")));
     assert_eq!(template_problem(&job(JOB).spec.template.spec), None);
 }
 
@@ -246,7 +246,7 @@ fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
     let mount = json!([{"name": "fireflyer-key", "mountPath": "/stolen"}]);
     let raw = json!([{"name": "fireflyer-checkpoint", "devicePath": "/dev/stolen"}]);
     for (index, container) in ["trainer", "tensorboard"].into_iter().enumerate() {
-        let told = problem(&|job| {
+        let reason = problem(&|job| {
             let rest = &mut job.spec.template.spec.containers[index].rest;
             rest.insert("volumeMounts".to_owned(), mount.clone());
         });
@@ -254,19 +254,19 @@ fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
             "container {container} mounts the volume fireflyer-key, which belongs to the operator: \
              remove that entry of volumeMounts"
         );
-        assert_eq!(told, Some(expected));
+        assert_eq!(reason, Some(expected));
     }
-    let told = problem(&|job| {
+    let reason = problem(&|job| {
         let rest = &mut job.spec.template.spec.containers[1].rest;
         rest.insert("volumeDevices".to_owned(), raw.clone());
     });
-    assert!(told.is_some_and(|text| text.contains("volumeDevices")));
-    let told = problem(&|job| {
+    assert!(reason.is_some_and(|text| text.contains("volumeDevices")));
+    let reason = problem(&|job| {
         let init = json!([{"name": "fetch", "volumeMounts": mount}]);
         let rest = &mut job.spec.template.spec.rest;
         rest.insert("initContainers".to_owned(), init);
     });
-    assert!(told.is_some_and(|text| text.contains("container fetch mounts")));
+    assert!(reason.is_some_and(|text| text.contains("container fetch mounts")));
 }
 
 #[test]

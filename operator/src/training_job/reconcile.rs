@@ -29,12 +29,12 @@ use tracing::{debug, error, warn};
 
 use crate::bootstrap;
 use crate::clock;
-use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
-use crate::fabric::{self, Seen};
+use crate::cluster::{Mirrors, SharedCluster, key_of, now, version_of};
+use crate::fabric::{self, FabricObservation};
 use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
-use crate::training_job::write::Lane;
+use crate::training_job::write::WritePurpose;
 use doubts::Doubts;
 use dry_runs::DryRuns;
 use gauges::Ended;
@@ -53,13 +53,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// Even when nothing happens: expectations expire, gauges are refreshed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-/// A loop that has not gone round for so long stands still: it neither leads nor lives.
+/// A loop that has not gone round for so long hangs: it neither leads nor lives.
 pub const STALLED: Duration = LONGEST_SLEEP.saturating_mul(2);
 
 /// The loop's state.
 #[derive(Debug)]
 pub struct Reconciler {
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     applier: Arc<Applier>,
     default_fabric: FabricSpec,
     reports: watch::Receiver<Reports>,
@@ -76,7 +76,7 @@ pub struct Reconciler {
     /// For how long things are as they are, as seen by this leader.
     sights: Sights,
     /// What the last look found, for people.
-    seen: watch::Sender<Option<Seen>>,
+    seen: watch::Sender<Option<FabricObservation>>,
 }
 
 /// What the last look at all jobs that are over has shown: there may be many, so they are looked at
@@ -120,7 +120,7 @@ struct Written {
 impl Reconciler {
     /// A loop that has not started.
     pub fn new(
-        cluster: Arc<Cluster>,
+        cluster: Arc<SharedCluster>,
         applier: Arc<Applier>,
         default_fabric: FabricSpec,
         reports: watch::Receiver<Reports>,
@@ -145,7 +145,7 @@ impl Reconciler {
     }
 
     /// What the last look found, for people; none while another replica leads.
-    pub fn seen(&self) -> watch::Receiver<Option<Seen>> {
+    pub fn seen(&self) -> watch::Receiver<Option<FabricObservation>> {
         self.seen.subscribe()
     }
 
@@ -263,23 +263,23 @@ impl Reconciler {
             .ask_for_created(&self.applier, &mut mirrors);
         self.sweep.look(&mirrors);
         let mut snapshot = observe::snapshot(&mirrors, &reports, &self.sweep.expired)?;
-        let heard = crate::cluster::now();
+        let now = crate::cluster::now();
         let late = mirrors
             .pods
-            .heard()
-            .map(|at| heard.saturating_duration_since(at));
+            .complete_until()
+            .map(|at| now.saturating_duration_since(at));
         let clock = clock::now().as_millis();
         snapshot.pods_as_of = late.map(|late| {
             let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
             Timestamp::from_millis(clock.saturating_sub(late))
         });
-        snapshot.is_stale = mirrors.is_stale(heard);
+        snapshot.is_stale = mirrors.is_stale(now);
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());
         let jobs: BTreeMap<_, _> = mirrors
             .jobs
             .values()
-            .filter_map(|kept| {
-                let job = kept.whole()?;
+            .filter_map(|mirrored| {
+                let job = mirrored.whole()?;
                 Some((observe::key(job)?, Arc::clone(job)))
             })
             .collect();
@@ -336,7 +336,8 @@ impl Reconciler {
                 .violations
                 .with_label_values(&[*invariant])
                 .inc();
-            plan.jobs.extend(discarded::told(snapshot, &violation, now));
+            plan.jobs
+                .extend(discarded::report(snapshot, &violation, now));
         }
         plan
     }
@@ -359,28 +360,34 @@ impl Reconciler {
             if notes::is_note(&plan, job) {
                 notes.push(plan);
             } else {
-                let lane = match plan.actions.iter().any(apply::creates) {
-                    true => Lane::Admission,
-                    false => Lane::Urgent,
+                let purpose = match plan.actions.iter().any(apply::creates) {
+                    true => WritePurpose::Admission,
+                    false => WritePurpose::Urgent,
                 };
                 let turn = job.map(|job| (job.status.phase == JobPhase::Queued, job.created));
-                others.push((lane, turn, plan));
+                others.push((purpose, turn, plan));
             }
         }
-        others.sort_by_key(|(lane, turn, _)| (*lane, *turn));
-        for (lane, _, plan) in others {
-            self.begin(plan, lane, observed, under_way);
+        others.sort_by_key(|(purpose, turn, _)| (*purpose, *turn));
+        for (purpose, _, plan) in others {
+            self.begin(plan, purpose, observed, under_way);
         }
         let busy = !under_way.admissions.is_empty();
         let (notes, again) = self.notes.due(notes, busy, now);
         for note in notes {
-            self.begin(note, Lane::Note, observed, under_way);
+            self.begin(note, WritePurpose::Note, observed, under_way);
         }
         again
     }
 
     /// Begins to write a job's plan.
-    fn begin(&self, plan: JobPlan, lane: Lane, observed: &Observed, under_way: &mut UnderWay) {
+    fn begin(
+        &self,
+        plan: JobPlan,
+        purpose: WritePurpose,
+        observed: &Observed,
+        under_way: &mut UnderWay,
+    ) {
         for action in &plan.actions {
             self.metrics
                 .actions
@@ -393,13 +400,15 @@ impl Reconciler {
         let job = observed.jobs.get(&plan.job).cloned();
         let fabric = Arc::clone(&observed.fabric);
         let cancelled = CancellationToken::new();
-        if lane == Lane::Admission {
+        if purpose == WritePurpose::Admission {
             let token = cancelled.clone();
             under_way.admissions.insert(plan.job.clone(), token);
         }
         under_way.writing.push(Box::pin(async move {
             let started = Instant::now();
-            let result = applier.apply(&plan, lane, job, &fabric, &cancelled).await;
+            let result = applier
+                .apply(&plan, purpose, job, &fabric, &cancelled)
+                .await;
             Written {
                 job: plan.job.clone(),
                 result,
@@ -490,7 +499,7 @@ fn pause_after(pass: Duration) -> Duration {
 }
 
 /// Waits for news of the cluster or of the gangs.
-async fn changed(cluster: &Cluster, reports: &mut watch::Receiver<Reports>) {
+async fn changed(cluster: &SharedCluster, reports: &mut watch::Receiver<Reports>) {
     let reported = async {
         if reports.changed().await.is_err() {
             std::future::pending::<()>().await;

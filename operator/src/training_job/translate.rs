@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready, Timestamp, Wish};
 use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
-use crate::mirror::{Kept, Key};
+use crate::mirror::{Mirrored, ObjectKey};
 use crate::proof::{Masters, Signer};
 use crate::quantity;
 use crate::views::{
@@ -42,7 +42,7 @@ const TEXT_BYTES: usize = 1024;
 
 /// What is kept of a Node. Which label means what is the Fabric's to say, so all are kept.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct MirroredNode {
     /// Its name.
     pub name: NodeName,
     /// Its labels.
@@ -70,7 +70,7 @@ pub struct Amount {
 
 /// What is kept of a PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct MirroredClaim {
     /// Whether pods on several nodes may mount it and write.
     pub shared: bool,
     /// Whether they may mount it, if only to read.
@@ -100,7 +100,7 @@ pub struct Terms {
 
 /// What is kept of the ConfigMap of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attempt {
+pub struct MirroredAttempt {
     /// For the planner.
     pub attempt: scheduler::Attempt,
     /// Where the attempt resumes, when that is pinned.
@@ -108,14 +108,14 @@ pub struct Attempt {
     /// What it runs with; none where an older operator did not say, and then it is what the job asks for.
     pub terms: Option<Terms>,
     /// What its content is worth.
-    pub standing: Standing,
+    pub standing: AttemptProof,
     /// Uid of the ConfigMap.
     pub uid: Arc<str>,
 }
 
 /// What the content of an attempt's ConfigMap is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AttemptProof {
     /// The operator wrote it, by this key.
     Proved(Signer),
     /// The operator wrote it, by this key; this version cannot read it, and for this reason. Its nodes are known if
@@ -125,19 +125,19 @@ pub enum Standing {
     Unproved,
 }
 
-impl Attempt {
+impl MirroredAttempt {
     /// The master key from which the attempt's key is made.
     pub fn signer(&self) -> Signer {
         match &self.standing {
-            Standing::Proved(signer) | Standing::Unreadable(signer, _) => *signer,
-            Standing::Unproved => Signer::Current,
+            AttemptProof::Proved(signer) | AttemptProof::Unreadable(signer, _) => *signer,
+            AttemptProof::Unproved => Signer::Current,
         }
     }
 }
 
 /// What is kept of a Pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pod {
+pub struct MirroredPod {
     /// For the planner.
     pub pod: scheduler::Pod,
     /// Its uid: a later pod may have the same name.
@@ -146,23 +146,23 @@ pub struct Pod {
     pub is_labelled: bool,
 }
 
-impl Kept for Pod {
+impl Mirrored for MirroredPod {
     /// One that has ended and is not held back stays for its log.
-    fn rests_with(&self) -> Option<Key> {
+    fn rests_with(&self) -> Option<ObjectKey> {
         let rests = self.pod.terminal && !self.pod.finalizer;
         rests.then(|| name_of(&self.pod.job))
     }
 }
 
 /// A job by its name, as mirrors index what rests with it.
-pub fn name_of(job: &JobKey) -> Key {
+pub fn name_of(job: &JobKey) -> ObjectKey {
     (job.namespace.to_string(), job.name.to_string())
 }
 
-impl Kept for Node {}
-impl Kept for Claim {}
-impl Kept for Attempt {
-    fn rests_with(&self) -> Option<Key> {
+impl Mirrored for MirroredNode {}
+impl Mirrored for MirroredClaim {}
+impl Mirrored for MirroredAttempt {
+    fn rests_with(&self) -> Option<ObjectKey> {
         Some(name_of(&self.attempt.job))
     }
 }
@@ -228,7 +228,7 @@ fn place_in(job: &str, metadata: &ObjectMeta) -> Option<(u32, u32)> {
 }
 
 /// A node.
-pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
+pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode> {
     let NodeView {
         metadata,
         spec,
@@ -259,7 +259,7 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
         })
     };
     let labels = metadata.labels.unwrap_or_default();
-    Some(Node {
+    Some(MirroredNode {
         name: metadata.name?.into(),
         labels: labels
             .iter()
@@ -277,17 +277,17 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<Node> {
 }
 
 /// A claim.
-pub fn claim(view: &ClaimView) -> Claim {
+pub fn claim(view: &ClaimView) -> MirroredClaim {
     let offers = |mode: &str| view.spec.access_modes.iter().any(|other| other == mode);
     let shared = offers("ReadWriteMany");
-    Claim {
+    MirroredClaim {
         shared,
         readable: shared || offers("ReadOnlyMany"),
     }
 }
 
 /// An attempt; none when the ConfigMap has not the name, the owner and the labels of one of ours.
-pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
+pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<MirroredAttempt> {
     let metadata = &view.metadata;
     let job = owner(metadata)?;
     let labels = metadata.labels.as_ref()?;
@@ -296,7 +296,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
     if !named || labels.get(names::LABEL_JOB).map(String::as_str) != Some(&*job.name) {
         return None;
     }
-    let mut attempt = Attempt {
+    let mut attempt = MirroredAttempt {
         attempt: scheduler::Attempt {
             job,
             number,
@@ -307,7 +307,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
         },
         resume: None,
         terms: None,
-        standing: Standing::Unproved,
+        standing: AttemptProof::Unproved,
         uid: metadata.uid.as_deref().unwrap_or_default().into(),
     };
     let file = view.binary_data.get(ASSIGNMENT_FILE);
@@ -321,14 +321,14 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<Attempt> {
         return Some(attempt);
     };
     attempt.standing = read(&mut attempt, &file.0).map_or_else(
-        |error| Standing::Unreadable(signer, error.to_string().into()),
-        |()| Standing::Proved(signer),
+        |error| AttemptProof::Unreadable(signer, error.to_string().into()),
+        |()| AttemptProof::Proved(signer),
     );
     Some(attempt)
 }
 
 /// Reads a file that the operator wrote; of a version that is not known at least its nodes.
-fn read(attempt: &mut Attempt, file: &[u8]) -> Result<(), contract::assignment::Error> {
+fn read(attempt: &mut MirroredAttempt, file: &[u8]) -> Result<(), contract::assignment::Error> {
     let place = &mut attempt.attempt;
     match Assignment::from_gz(file, LIMIT_BYTES) {
         Ok(assignment) => {
@@ -356,9 +356,9 @@ fn read(attempt: &mut Attempt, file: &[u8]) -> Result<(), contract::assignment::
     }
 }
 
-/// A pod; none when it is not one of ours. Each of ours asks for the resource that stands for its node,
+/// A pod; none when it is not one of ours. Each of ours asks for the resource that represents its node,
 /// which nobody but the operator may: anything else takes no node, whatever its labels say.
-pub fn pod(view: PodView) -> Option<Pod> {
+pub fn pod(view: PodView) -> Option<MirroredPod> {
     if !view.spec.asks_for(names::RESOURCE_NODE) {
         return None;
     }
@@ -390,7 +390,7 @@ pub fn pod(view: PodView) -> Option<Pod> {
         unowned,
         since: Timestamp::default(),
     };
-    Some(Pod {
+    Some(MirroredPod {
         pod,
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
         is_labelled,

@@ -338,7 +338,7 @@ fn config_map(signed_by: &Masters, version: u64) -> Value {
     })
 }
 
-fn read_attempt(map: &Value, masters: &Masters) -> Option<Attempt> {
+fn read_attempt(map: &Value, masters: &Masters) -> Option<MirroredAttempt> {
     attempt(&serde_json::from_value(map.clone()).unwrap(), masters)
 }
 
@@ -347,7 +347,7 @@ fn only_what_the_operator_signed_says_where_an_attempt_runs() {
     let masters = Masters::new([7; 32], None);
     let map = config_map(&masters, 1);
     let read = read_attempt(&map, &masters).unwrap();
-    assert_eq!(read.standing, Standing::Proved(Signer::Current));
+    assert_eq!(read.standing, AttemptProof::Proved(Signer::Current));
     assert_eq!((read.attempt.number, read.attempt.nodes.len()), (2, 2));
 
     let forgeries: [fn(&mut Value); 5] = [
@@ -362,7 +362,7 @@ fn only_what_the_operator_signed_says_where_an_attempt_runs() {
         let mut forged = map.clone();
         forge(&mut forged);
         let read = read_attempt(&forged, &masters).unwrap();
-        assert_eq!(read.standing, Standing::Unproved, "{forged}");
+        assert_eq!(read.standing, AttemptProof::Unproved, "{forged}");
         assert_eq!(read.attempt.nodes, []);
     }
     let none_of_ours: [fn(&mut Value); 5] = [
@@ -387,10 +387,10 @@ fn an_attempt_stays_proved_while_its_key_is_replaced() {
     let map = config_map(&before, 1);
     let rotated = Masters::new([8; 32], Some([7; 32]));
     let read = read_attempt(&map, &rotated).unwrap();
-    assert_eq!(read.standing, Standing::Proved(Signer::Previous));
+    assert_eq!(read.standing, AttemptProof::Proved(Signer::Previous));
     assert_eq!(read.signer(), Signer::Previous);
     let lost = read_attempt(&map, &Masters::new([8; 32], None)).unwrap();
-    assert_eq!(lost.standing, Standing::Unproved);
+    assert_eq!(lost.standing, AttemptProof::Unproved);
 }
 
 #[test]
@@ -399,11 +399,11 @@ fn an_attempt_of_another_release_keeps_its_nodes() {
     let reads = contract::assignment::VERSIONS;
     for version in reads.clone() {
         let read = read_attempt(&config_map(&masters, version.into()), &masters).unwrap();
-        assert_eq!(read.standing, Standing::Proved(Signer::Current));
+        assert_eq!(read.standing, AttemptProof::Proved(Signer::Current));
     }
     for (version, release) in [(reads.start() - 1, "an older"), (99, "a newer")] {
         let read = read_attempt(&config_map(&masters, version.into()), &masters).unwrap();
-        let Standing::Unreadable(Signer::Current, why) = &read.standing else {
+        let AttemptProof::Unreadable(Signer::Current, why) = &read.standing else {
             panic!("{:?}", read.standing)
         };
         let expected = format!("made by {release} release: version {version}, this release reads");

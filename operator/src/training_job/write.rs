@@ -1,4 +1,4 @@
-//! One write to the API server: bounded in number and time, counted, and its failure told apart
+//! One write to the API server: bounded in number and time, counted, and its failures kept apart
 //! into what the caller has to do about it.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::fence::Fence;
+use crate::fence::WriteFence;
 use crate::watch::chain;
 
 /// Requests in flight that give nodes to jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
@@ -53,8 +53,8 @@ pub enum Error {
 
 /// What a write is for: each kind has requests of its own, so that none queues behind another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
-    /// Commits of gangs that go on, interruptions, releases: somebody stands still until then.
+pub enum WritePurpose {
+    /// Commits of gangs that go on, interruptions, releases: somebody waits until then.
     #[default]
     Urgent,
     /// Giving nodes to jobs.
@@ -69,17 +69,17 @@ pub enum Lane {
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    lanes: Arc<[Semaphore; 4]>,
-    lane: Lane,
+    limits: Arc<[Semaphore; 4]>,
+    purpose: WritePurpose,
     writes: IntCounterVec,
     /// None: also without the Lease.
-    fence: Option<Fence>,
+    fence: Option<WriteFence>,
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer")
-            .field("lanes", &self.lanes)
+            .field("lanes", &self.limits)
             .finish_non_exhaustive()
     }
 }
@@ -89,23 +89,23 @@ impl Writer {
     pub fn new(client: Client, writes: IntCounterVec) -> Self {
         Self {
             client,
-            lanes: Arc::new([URGENT, IN_FLIGHT, NOTES, DRY_RUNS].map(Semaphore::new)),
-            lane: Lane::Urgent,
+            limits: Arc::new([URGENT, IN_FLIGHT, NOTES, DRY_RUNS].map(Semaphore::new)),
+            purpose: WritePurpose::Urgent,
             writes,
             fence: None,
         }
     }
 
     /// The same, for writes of another kind.
-    pub fn in_lane(&self, lane: Lane) -> Self {
+    pub fn for_purpose(&self, purpose: WritePurpose) -> Self {
         Self {
-            lane,
+            purpose,
             ..self.clone()
         }
     }
 
     /// The same, but it writes only while the Lease is surely ours.
-    pub fn fenced(self, fence: Fence) -> Self {
+    pub fn fenced(self, fence: WriteFence) -> Self {
         Self {
             fence: Some(fence),
             ..self
@@ -249,12 +249,12 @@ impl Writer {
             reason,
         };
         let request = request.map_err(|error| refused(error.to_string()))?;
-        let [urgent, admission, note, dry_run] = &*self.lanes;
-        let permits = match self.lane {
-            Lane::Urgent => urgent,
-            Lane::Admission => admission,
-            Lane::Note => note,
-            Lane::DryRun => dry_run,
+        let [urgent, admission, note, dry_run] = &*self.limits;
+        let permits = match self.purpose {
+            WritePurpose::Urgent => urgent,
+            WritePurpose::Admission => admission,
+            WritePurpose::Note => note,
+            WritePurpose::DryRun => dry_run,
         };
         let _permit = permits
             .acquire()
@@ -267,7 +267,7 @@ impl Writer {
         let answer = tokio::time::timeout(TIMEOUT, self.client.request::<A>(request)).await;
         let result = match answer {
             Ok(Ok(object)) => Ok(object),
-            Ok(Err(kube::Error::Api(status))) => Err(told(&what, verb, &status)),
+            Ok(Err(kube::Error::Api(status))) => Err(failure(&what, verb, &status)),
             Ok(Err(error)) => Err(Error::Unknown {
                 what: what.clone(),
                 reason: chain(&error),
@@ -305,7 +305,7 @@ impl Error {
 }
 
 /// Reads the API server's answer. What it may take another time is unknown, not refused.
-fn told(what: &str, verb: &str, status: &Status) -> Error {
+fn failure(what: &str, verb: &str, status: &Status) -> Error {
     let what = what.to_owned();
     let reason = status.message.clone();
     let creates = matches!(verb, "create" | DRY_RUN);

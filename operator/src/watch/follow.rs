@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::chain;
-use crate::cluster::{Cluster, Mirrors, key_of, now, version_of};
-use crate::mirror::{Kept, Mirror};
+use crate::cluster::{Mirrors, SharedCluster, key_of, now, version_of};
+use crate::mirror::{Mirror, Mirrored};
 
 /// Objects in one page of a listing: 500 pods of 8 KB are 4 MB decoded at a time.
 const PAGE: u32 = 500;
@@ -42,7 +42,7 @@ pub(super) struct Scope {
 struct Watch<K, M, F> {
     api: Api<K>,
     scope: Scope,
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     mirror: M,
     translate: F,
 }
@@ -52,13 +52,13 @@ struct Watch<K, M, F> {
 pub(super) fn watch<K, T, M, F>(
     api: Api<K>,
     scope: Scope,
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     mirror: M,
     translate: F,
 ) -> BoxFuture<'static, ()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    T: Kept + Send + 'static,
+    T: Mirrored + Send + 'static,
     M: Fn(&mut Mirrors) -> &mut Mirror<T> + Send + Sync + 'static,
     F: Fn(K) -> Option<T> + Send + Sync + 'static,
 {
@@ -90,7 +90,7 @@ enum Error {
 impl<K, T, M, F> Watch<K, M, F>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    T: Kept + Send,
+    T: Mirrored + Send,
     M: Fn(&mut Mirrors) -> &mut Mirror<T> + Send + Sync,
     F: Fn(K) -> Option<T> + Send + Sync,
 {
@@ -192,7 +192,7 @@ where
                     return Err(Error::Early);
                 }
                 None => {
-                    self.with(|mirror| mirror.is_current(now()));
+                    self.with(|mirror| mirror.note_current(now()));
                     return Ok(());
                 }
             };
@@ -215,7 +215,7 @@ where
                 WatchEvent::Error(status) if status.code == GONE => return Err(Error::Gone),
                 WatchEvent::Error(status) => return Err(Error::Told(status.message.clone())),
             };
-            self.with(|mirror| mirror.is_current(now()));
+            self.with(|mirror| mirror.note_current(now()));
             if news {
                 self.cluster.notify();
             }

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{failure, response};
-use crate::training_job::translate::{self, Claim};
+use crate::training_job::translate::{self, MirroredClaim};
 use crate::views::ClaimView;
 
-type Kind = fn(&mut Mirrors) -> &mut Mirror<Claim>;
-type Keep = fn(ClaimView) -> Option<Claim>;
+type Kind = fn(&mut Mirrors) -> &mut Mirror<MirroredClaim>;
+type Keep = fn(ClaimView) -> Option<MirroredClaim>;
 
 /// A watch of claims, and the requests that it sends.
 struct Setup {
     watch: Watch<ClaimView, Kind, Keep>,
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -49,7 +49,7 @@ fn setup(script: impl Fn(usize, &str) -> (u16, Value) + Send + Sync + 'static) -
         let answer = script(number, &line);
         async move { Ok::<_, Infallible>(response(answer)) }
     });
-    let cluster = Arc::new(Cluster::default());
+    let cluster = Arc::new(SharedCluster::default());
     let watch = Watch {
         api: Api::all(Client::new(service, "team")),
         scope: Scope::default(),
@@ -77,7 +77,7 @@ fn bookmark(position: &str) -> WatchEvent<ClaimView> {
     serde_json::from_value(mark).unwrap()
 }
 
-fn age(cluster: &Cluster) -> Duration {
+fn age(cluster: &SharedCluster) -> Duration {
     let ages = cluster.mirrors().ages(now());
     let mut ages = ages.into_iter();
     ages.find(|(kind, _)| *kind == "PersistentVolumeClaim")
@@ -94,7 +94,7 @@ async fn a_watch_that_says_nothing_is_given_up_and_the_mirror_knows_its_age() {
     let ended = watch.read(stream::pending(), began, &mut position).await;
     assert!(matches!(ended, Err(Error::Silent(_))), "{ended:?}");
     assert_eq!(began.elapsed(), SILENCE);
-    assert_eq!(age(&cluster), SILENCE, "nothing was heard");
+    assert_eq!(age(&cluster), SILENCE, "nothing was received");
 }
 
 #[tokio::test(start_paused = true)]

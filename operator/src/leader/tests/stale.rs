@@ -4,32 +4,32 @@ use super::*;
 use crate::cluster::STALE;
 
 /// Mirrors of which the API server has just shown that they are complete.
-fn refresh(cluster: &Cluster) {
+fn refresh(cluster: &SharedCluster) {
     let now = crate::cluster::now();
     let mut mirrors = cluster.mirrors();
-    mirrors.nodes.is_current(now);
-    mirrors.jobs.is_current(now);
-    mirrors.attempts.is_current(now);
-    mirrors.pods.is_current(now);
-    mirrors.claims.is_current(now);
-    mirrors.fabrics.is_current(now);
+    mirrors.nodes.note_current(now);
+    mirrors.jobs.note_current(now);
+    mirrors.attempts.note_current(now);
+    mirrors.pods.note_current(now);
+    mirrors.claims.note_current(now);
+    mirrors.fabrics.note_current(now);
 }
 
-/// A candidate whose mirrors are refreshed each second, for as long as it is told to.
+/// A candidate whose mirrors are refreshed each second, until it is stopped.
 fn candidate(server: &Server, number: u8) -> (Candidate, Arc<Mutex<bool>>) {
-    let cluster = Arc::new(Cluster::default());
+    let cluster = Arc::new(SharedCluster::default());
     refresh(&cluster);
     let watched = Arc::new(Mutex::new(true));
-    let (kept, goes_on) = (Arc::clone(&cluster), Arc::clone(&watched));
+    let (refreshed, goes_on) = (Arc::clone(&cluster), Arc::clone(&watched));
     tokio::spawn(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
             if *goes_on.lock().unwrap() {
-                refresh(&kept);
+                refresh(&refreshed);
             }
         }
     });
-    let guarding = |elector: Elector| elector.guarding(Fence::default(), cluster);
+    let guarding = |elector: Elector| elector.guarding(WriteFence::default(), cluster);
     (server.candidate_with(number, guarding), watched)
 }
 

@@ -8,18 +8,18 @@ use tokio::time::{Instant, timeout};
 use topology::OnPeerLoss;
 
 use super::*;
+use crate::rendezvous::gang_session::Outbox;
 use crate::rendezvous::gangs::{Input, start as start_gangs};
-use crate::rendezvous::meeting::Outbox;
-use crate::rendezvous::store::{Store, Unknown};
+use crate::rendezvous::store::{CommitStore, StoreError};
 use crate::training_job::apply::commit;
 
 /// A store that has lost what was written down, until it is put back.
 #[derive(Default)]
 struct Lost(AtomicBool);
 
-impl Store for Lost {
-    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, Unknown>> {
-        let lost = commit::Unknown::Damaged {
+impl CommitStore for Lost {
+    fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, StoreError>> {
+        let lost = commit::CommitUnknown::Damaged {
             attempt: gang.attempt,
             what: "ConfigMap digits-1-2-ab".to_owned(),
         };
@@ -55,7 +55,7 @@ async fn a_gang_whose_record_was_deleted_is_stuck_and_says_what_was_until_it_is_
     };
     let directory = Arc::new(Changing(Mutex::new(one)));
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
-    let shared = Arc::clone(&store) as Arc<dyn Store>;
+    let shared = Arc::clone(&store) as Arc<dyn CommitStore>;
     let (handle, gangs) = start_gangs(directory, shared, role, planner, metrics);
     tokio::spawn(gangs);
 

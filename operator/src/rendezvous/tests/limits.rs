@@ -46,13 +46,13 @@ async fn members_join_while_others_hold_a_thousand_idle_connections() {
         let [_first, second] = going(address).await;
         // Its sidecar restarts meanwhile.
         drop(second);
-        let mut heard = Some(ToSidecar::Retry {
+        let mut received = Some(ToSidecar::Retry {
             reason: String::new(),
         });
-        while let Some(ToSidecar::Retry { .. }) = heard {
-            heard = Sidecar::hello(address, 1, Some(1)).await.hear().await;
+        while let Some(ToSidecar::Retry { .. }) = received {
+            received = Sidecar::hello(address, 1, Some(1)).await.receive().await;
         }
-        assert_eq!(heard, Some(ToSidecar::Go { epoch: 1 }));
+        assert_eq!(received, Some(ToSidecar::Go { epoch: 1 }));
         assert!(!renewing.is_finished());
         renewing.abort();
     }
@@ -76,11 +76,11 @@ async fn of_a_rank_one_connection_at_most_waits_to_say_hello() {
     let mut first = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
     let mut other = Sidecar::dial(running.address, 1, 1, KEY).await.unwrap();
     let mut second = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
-    assert_eq!(first.hear().await, None);
+    assert_eq!(first.receive().await, None);
     second.say_hello(0, None).await;
     other.say_hello(1, None).await;
     assert!(matches!(
-        second.hear().await,
+        second.receive().await,
         Some(ToSidecar::Roster { .. })
     ));
     // Of ranks that there are not, none waits at all.
@@ -88,7 +88,7 @@ async fn of_a_rank_one_connection_at_most_waits_to_say_hello() {
     let Some(ToSidecar::Refused {
         reason,
         void: false,
-    }) = none.hear().await
+    }) = none.receive().await
     else {
         panic!("not refused");
     };
@@ -100,11 +100,11 @@ async fn a_second_connection_of_a_rank_dials_again_while_the_first_is_alive() {
     let running = start(Role::Leading, None).await;
     let [mut first, second] = going(running.address).await;
     let mut again = Sidecar::hello(running.address, 0, Some(1)).await;
-    let Some(ToSidecar::Retry { reason }) = again.hear().await else {
-        panic!("not told to dial again");
+    let Some(ToSidecar::Retry { reason }) = again.receive().await else {
+        panic!("no order to dial again");
     };
     assert!(reason.contains("rank 0"), "{reason}");
-    assert_eq!(again.hear().await, None);
+    assert_eq!(again.receive().await, None);
     // One that does not know the word is closed without it.
     let mut old = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
     let hello = serde_json::json!({
@@ -114,11 +114,11 @@ async fn a_second_connection_of_a_rank_dials_again_while_the_first_is_alive() {
         .write_all(&encode(&hello).unwrap())
         .await
         .unwrap();
-    assert_eq!(old.hear().await, None);
+    assert_eq!(old.receive().await, None);
     // The first is none the worse for it.
     drop(second);
     let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
-    while let Some(ToSidecar::Retry { .. }) = second.hear().await {
+    while let Some(ToSidecar::Retry { .. }) = second.receive().await {
         second = Sidecar::hello(running.address, 1, Some(1)).await;
     }
     first.say(&ToOperator::Bye).await;
@@ -160,23 +160,23 @@ async fn before_its_hello_a_rank_sends_no_long_report() {
     let mut frame = length.to_le_bytes().to_vec();
     frame.extend(br#"{"kind":"stopped","epoch":1,"#);
     early.stream.write_all(&frame).await.unwrap();
-    assert_eq!(early.hear().await, None);
+    assert_eq!(early.receive().await, None);
     // Not when its time to say hello is over.
     assert!(began.elapsed() < Duration::from_secs(3));
 }
 
-/// A store that answers when it is told to.
+/// A store that answers on demand.
 struct Late {
     answers: tokio::sync::Semaphore,
     store: InMemory,
 }
 
 /// It lives as long as its test.
-impl Store for &'static Late {
+impl CommitStore for &'static Late {
     fn last(
         &self,
         gang: Arc<Gang>,
-    ) -> futures::future::BoxFuture<'static, Result<Option<Commit>, store::Unknown>> {
+    ) -> futures::future::BoxFuture<'static, Result<Option<Commit>, store::StoreError>> {
         let late: &'static Late = self;
         Box::pin(async move {
             let _answered = late.answers.acquire().await;
@@ -210,12 +210,12 @@ async fn while_the_store_does_not_answer_what_sidecars_say_is_bounded() {
         // It may be cut off already.
         hostile.stream.write_all(&again.repeat(100)).await.ok();
     }
-    assert_eq!(hostile.hear().await, None);
+    assert_eq!(hostile.receive().await, None);
     let mut second = Sidecar::hello(running.address, 1, None).await;
     late.answers.add_permits(1);
     for sidecar in [&mut honest, &mut second] {
         assert!(matches!(
-            sidecar.hear().await,
+            sidecar.receive().await,
             Some(ToSidecar::Roster { .. })
         ));
     }
@@ -235,9 +235,12 @@ async fn only_a_report_may_be_long() {
     let mut fits = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
     fits.say(&hello(TO_OPERATOR_LIMIT_BYTES - around)).await;
     let mut second = Sidecar::hello(running.address, 1, None).await;
-    assert!(matches!(fits.hear().await, Some(ToSidecar::Roster { .. })));
     assert!(matches!(
-        second.hear().await,
+        fits.receive().await,
+        Some(ToSidecar::Roster { .. })
+    ));
+    assert!(matches!(
+        second.receive().await,
         Some(ToSidecar::Roster { .. })
     ));
     let running = start(Role::Leading, None).await;
@@ -245,5 +248,5 @@ async fn only_a_report_may_be_long() {
     let frame = encode(&hello(TO_OPERATOR_LIMIT_BYTES - around + 1)).unwrap();
     // It is cut off as soon as the length is there, so the rest may not arrive.
     long.stream.write_all(&frame).await.ok();
-    assert_eq!(long.hear().await, None);
+    assert_eq!(long.receive().await, None);
 }

@@ -36,11 +36,11 @@ impl Directory for Changing {
         self.0.lock().ok()?.key(job, attempt)
     }
 
-    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, Refusal> {
+    fn gang(&self, job: JobId, attempt: u32) -> Result<Arc<Gang>, GangRefusal> {
         let gangs = self
             .0
             .lock()
-            .map_err(|error| Refusal::now(error.to_string()))?;
+            .map_err(|error| GangRefusal::now(error.to_string()))?;
         gangs.gang(job, attempt)
     }
 }
@@ -83,7 +83,7 @@ async fn start_with(gang: OneGang, role: Role, address: Option<SocketAddr>) -> R
 }
 
 async fn start_over(
-    store: Arc<dyn Store>,
+    store: Arc<dyn CommitStore>,
     gang: OneGang,
     role: Role,
     address: Option<SocketAddr>,
@@ -182,8 +182,8 @@ impl Sidecar {
     }
 
     /// The next message; none when the service closed the connection.
-    async fn hear(&mut self) -> Option<ToSidecar> {
-        let heard = async {
+    async fn receive(&mut self) -> Option<ToSidecar> {
+        let received = async {
             loop {
                 if let Some(message) = self.decoder.next().unwrap() {
                     return Some(message);
@@ -195,7 +195,7 @@ impl Sidecar {
                 }
             }
         };
-        tokio::time::timeout(DEADLINE, heard).await.unwrap()
+        tokio::time::timeout(DEADLINE, received).await.unwrap()
     }
 }
 
@@ -222,7 +222,7 @@ async fn going(address: SocketAddr) -> [Sidecar; 2] {
         Sidecar::hello(address, 1, None).await,
     ];
     for sidecar in &mut sidecars {
-        let Some(ToSidecar::Roster { epoch: 1, nodes }) = sidecar.hear().await else {
+        let Some(ToSidecar::Roster { epoch: 1, nodes }) = sidecar.receive().await else {
             panic!("no roster");
         };
         let addresses: Vec<_> = nodes
@@ -238,7 +238,7 @@ async fn going(address: SocketAddr) -> [Sidecar; 2] {
         sidecar.say(&ToOperator::Joined { epoch: 1 }).await;
     }
     for sidecar in &mut sidecars {
-        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+        assert_eq!(sidecar.receive().await, Some(ToSidecar::Go { epoch: 1 }));
     }
     sidecars
 }
@@ -249,17 +249,20 @@ async fn nobody_goes_before_everybody_has_joined() {
     let running = start(Role::Leading, None).await;
     let mut first = Sidecar::hello(running.address, 0, None).await;
     let mut second = Sidecar::hello(running.address, 1, None).await;
-    assert!(matches!(first.hear().await, Some(ToSidecar::Roster { .. })));
     assert!(matches!(
-        second.hear().await,
+        first.receive().await,
+        Some(ToSidecar::Roster { .. })
+    ));
+    assert!(matches!(
+        second.receive().await,
         Some(ToSidecar::Roster { .. })
     ));
     first.say(&ToOperator::Joined { epoch: 1 }).await;
-    let early = tokio::time::timeout(Duration::from_millis(200), first.hear()).await;
+    let early = tokio::time::timeout(Duration::from_millis(200), first.receive()).await;
     assert!(early.is_err(), "{early:?}");
     second.say(&ToOperator::Joined { epoch: 1 }).await;
-    assert_eq!(first.hear().await, Some(ToSidecar::Go { epoch: 1 }));
-    assert_eq!(second.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(first.receive().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(second.receive().await, Some(ToSidecar::Go { epoch: 1 }));
 }
 
 #[tokio::test]
@@ -268,19 +271,19 @@ async fn a_sidecar_that_restarts_before_the_start_delays_it_only_until_it_is_bac
     let mut first = Sidecar::hello(running.address, 0, None).await;
     let mut second = Sidecar::hello(running.address, 1, None).await;
     for sidecar in [&mut first, &mut second] {
-        let roster = sidecar.hear().await;
+        let roster = sidecar.receive().await;
         assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 1, .. })));
     }
     second.say(&ToOperator::Joined { epoch: 1 }).await;
     drop(second);
     let mut second = Sidecar::hello(running.address, 1, None).await;
     for sidecar in [&mut first, &mut second] {
-        let roster = sidecar.hear().await;
+        let roster = sidecar.receive().await;
         assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 2, .. })));
         sidecar.say(&ToOperator::Joined { epoch: 2 }).await;
     }
     for sidecar in [&mut first, &mut second] {
-        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 2 }));
+        assert_eq!(sidecar.receive().await, Some(ToSidecar::Go { epoch: 2 }));
     }
 }
 
@@ -299,11 +302,11 @@ async fn a_wrong_key_learns_nothing() {
 async fn a_stale_attempt_is_refused_with_the_reason() {
     let running = start(Role::Leading, None).await;
     let mut stale = Sidecar::dial(running.address, 0, 9, KEY).await.unwrap();
-    let Some(ToSidecar::Refused { reason, void }) = stale.hear().await else {
+    let Some(ToSidecar::Refused { reason, void }) = stale.receive().await else {
         panic!("not refused")
     };
     assert!(reason.contains("attempt 9") && !void, "{reason}");
-    assert_eq!(stale.hear().await, None);
+    assert_eq!(stale.receive().await, None);
 }
 
 #[tokio::test]
@@ -312,12 +315,12 @@ async fn a_connected_sidecar_learns_that_its_attempt_is_void() {
     let sidecars = going(running.address).await;
     *running.directory.0.lock().unwrap() = gang(2, 2);
     for mut sidecar in sidecars {
-        let told = sidecar.hear().await;
+        let answered = sidecar.receive().await;
         assert!(
-            matches!(told, Some(ToSidecar::Refused { void: true, .. })),
-            "{told:?}"
+            matches!(answered, Some(ToSidecar::Refused { void: true, .. })),
+            "{answered:?}"
         );
-        assert_eq!(sidecar.hear().await, None);
+        assert_eq!(sidecar.receive().await, None);
     }
 }
 
@@ -333,10 +336,10 @@ async fn a_standby_sends_sidecars_to_the_leader() {
     .await;
     let mut sidecar = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
     assert_eq!(
-        sidecar.hear().await,
+        sidecar.receive().await,
         Some(ToSidecar::Redirect { address: leader })
     );
-    assert_eq!(sidecar.hear().await, None);
+    assert_eq!(sidecar.receive().await, None);
 }
 
 #[tokio::test]
@@ -344,7 +347,7 @@ async fn a_deposed_leader_lets_its_sidecars_go() {
     let running = start(Role::Leading, None).await;
     let [mut first, _second] = going(running.address).await;
     running.role.send_replace(Role::Standby { leader: None });
-    assert_eq!(first.hear().await, None);
+    assert_eq!(first.receive().await, None);
 }
 
 #[tokio::test]
@@ -353,14 +356,14 @@ async fn a_leader_that_leads_again_starts_with_an_empty_memory() {
     // Half of a gang said hello, then somebody else led and the whole gang joined there.
     let mut early = Sidecar::hello(running.address, 0, None).await;
     running.role.send_replace(Role::Standby { leader: None });
-    assert_eq!(early.hear().await, None);
+    assert_eq!(early.receive().await, None);
     running.role.send_replace(Role::Leading);
     let mut second = Sidecar::hello(running.address, 1, Some(1)).await;
     let mut first = Sidecar::hello(running.address, 0, Some(1)).await;
     for sidecar in [&mut first, &mut second] {
-        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+        assert_eq!(sidecar.receive().await, Some(ToSidecar::Go { epoch: 1 }));
     }
-    // What the gang says of itself is heard.
+    // What the gang says of itself is handled.
     first
         .say(&ToOperator::Suspect {
             epoch: 1,
@@ -377,14 +380,14 @@ async fn after_a_restart_sidecars_dial_again_and_go_on() {
     let running = start(Role::Leading, None).await;
     let [mut first, _second] = going(running.address).await;
     running.shutdown.cancel();
-    assert_eq!(first.hear().await, None);
+    assert_eq!(first.receive().await, None);
     running.task.await.unwrap();
 
     let again = start(Role::Leading, Some(running.address)).await;
     let mut first = Sidecar::hello(again.address, 0, Some(1)).await;
     let mut second = Sidecar::hello(again.address, 1, Some(1)).await;
-    assert_eq!(second.hear().await, Some(ToSidecar::Go { epoch: 1 }));
-    assert_eq!(first.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(second.receive().await, Some(ToSidecar::Go { epoch: 1 }));
+    assert_eq!(first.receive().await, Some(ToSidecar::Go { epoch: 1 }));
 }
 
 #[tokio::test]
@@ -490,11 +493,11 @@ async fn a_sidecar_that_talks_nonsense_is_cut_off() {
         .write_all(&u32::MAX.to_le_bytes())
         .await
         .unwrap();
-    assert_eq!(sidecar.hear().await, None);
+    assert_eq!(sidecar.receive().await, None);
     *running.directory.0.lock().unwrap() = gang(2, 2);
     let mut stale = Sidecar::dial(running.address, 0, 1, KEY).await.unwrap();
     assert!(matches!(
-        stale.hear().await,
+        stale.receive().await,
         Some(ToSidecar::Refused { .. })
     ));
 }
@@ -515,7 +518,7 @@ async fn the_planner_learns_which_nodes_are_alive() {
 
     // Who is only frozen may come back; who is silent for long is given up.
     for (reason, given_up) in [(SuspectReason::Frozen, 0), (SuspectReason::Silent, 1)] {
-        let detail = "nothing is heard from it".to_owned();
+        let detail = "no heartbeat from it".to_owned();
         let (epoch, rank) = (1, 1);
         first
             .say(&ToOperator::Suspect {
@@ -532,7 +535,7 @@ async fn the_planner_learns_which_nodes_are_alive() {
         .await;
     }
 
-    // It is quiet a while after its last word, and no longer heard.
+    // It is quiet a while after its last heartbeat, and no longer alive.
     drop(second);
     let beating = tokio::spawn(async move {
         loop {

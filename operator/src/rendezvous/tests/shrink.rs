@@ -39,22 +39,22 @@ async fn begun_at(address: SocketAddr, nodes: usize) -> Vec<Sidecar> {
         sidecars.push(Sidecar::hello(address, rank, None).await);
     }
     for sidecar in &mut sidecars {
-        let roster = sidecar.hear().await;
+        let roster = sidecar.receive().await;
         assert!(matches!(roster, Some(ToSidecar::Roster { epoch: 1, .. })));
         sidecar.say(&ToOperator::Joined { epoch: 1 }).await;
     }
     for sidecar in &mut sidecars {
-        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 1 }));
+        assert_eq!(sidecar.receive().await, Some(ToSidecar::Go { epoch: 1 }));
     }
     sidecars
 }
 
 impl Sidecar {
     async fn receives_revoke(&mut self) {
-        let told = self.hear().await;
+        let answered = self.receive().await;
         assert!(
-            matches!(told, Some(ToSidecar::Revoke { epoch: 1, .. })),
-            "{told:?}"
+            matches!(answered, Some(ToSidecar::Revoke { epoch: 1, .. })),
+            "{answered:?}"
         );
     }
 
@@ -74,9 +74,9 @@ impl Sidecar {
         .await;
     }
 
-    /// The ranks with which it is told to go on in epoch 2.
+    /// The ranks with which it is ordered to go on in epoch 2.
     async fn next(&mut self) -> Vec<u32> {
-        match self.hear().await {
+        match self.receive().await {
             Some(ToSidecar::Next {
                 epoch: 2, members, ..
             }) => members.iter().map(|peer| peer.rank).collect(),
@@ -102,10 +102,10 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
         sidecar.say(&ToOperator::Joined { epoch: 2 }).await;
     }
     for sidecar in &mut sidecars {
-        assert_eq!(sidecar.hear().await, Some(ToSidecar::Go { epoch: 2 }));
+        assert_eq!(sidecar.receive().await, Some(ToSidecar::Go { epoch: 2 }));
     }
     lost.receives_revoke().await;
-    let refused = lost.hear().await;
+    let refused = lost.receive().await;
     assert!(
         matches!(&refused, Some(ToSidecar::Refused { reason, void: true }) if reason.contains("rank 1 was lost")),
         "{refused:?}"
@@ -120,7 +120,7 @@ async fn a_leader_without_memory_learns_from_the_store_who_goes_on() {
     let mut sidecars = begun(&running).await;
     running.role.send_replace(Role::Standby { leader: None });
     for sidecar in &mut sidecars {
-        assert_eq!(sidecar.hear().await, None);
+        assert_eq!(sidecar.receive().await, None);
     }
     running.role.send_replace(Role::Leading);
     running.gone.send_replace(gone(&[2]));
@@ -163,27 +163,27 @@ async fn without_a_cluster_all_learn_that_nobody_has_a_result_any_more_also_who_
     let served = standalone::serve_one(listener, shrinking(), metrics, shutdown.clone());
     let task = tokio::spawn(served);
     begun_at(address, 3).await;
-    // All three sidecars are killed after one process was told an end, and have no memory when they come back.
+    // All three sidecars are killed after one process got an outcome, and have no memory when they come back.
     let mut sidecars = Vec::new();
-    for (rank, told, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
+    for (rank, answered, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
         let mut sidecar = Sidecar::hello(address, rank, None).await;
         sidecar.receives_revoke().await;
-        let report = vec![GroupReport::of_told(WORLD, &[told])];
+        let report = vec![GroupReport::of_told(WORLD, &[answered])];
         sidecar.stopped_with(&report, &reached).await;
         sidecars.push(sidecar);
     }
     let lost = "the result of operation 0 was lost with those who had it";
-    let is_lost = |heard: &Option<ToSidecar>| matches!(heard, Some(ToSidecar::Refused { reason, void: true }) if reason == lost);
+    let is_lost = |received: &Option<ToSidecar>| matches!(received, Some(ToSidecar::Refused { reason, void: true }) if reason == lost);
     for sidecar in &mut sidecars {
-        let mut heard = sidecar.hear().await;
+        let mut received = sidecar.receive().await;
         // Said again for each of them that had forgotten.
-        while matches!(heard, Some(ToSidecar::Revoke { epoch: 1, .. })) {
-            heard = sidecar.hear().await;
+        while matches!(received, Some(ToSidecar::Revoke { epoch: 1, .. })) {
+            received = sidecar.receive().await;
         }
-        assert!(is_lost(&heard), "{heard:?}");
+        assert!(is_lost(&received), "{received:?}");
     }
     let mut late = Sidecar::hello(address, 1, None).await;
-    assert!(is_lost(&late.hear().await));
+    assert!(is_lost(&late.receive().await));
     shutdown.cancel();
     task.await.unwrap();
 }

@@ -19,7 +19,7 @@ use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
 use crate::proof::Signer;
 use crate::training_job::observe::class_of;
-use crate::training_job::translate::Standing;
+use crate::training_job::translate::AttemptProof;
 use crate::training_job::{pod, translate, write};
 use crate::views::AttemptView;
 use crate::watch;
@@ -72,9 +72,9 @@ impl Applier {
             Ok(found) => found,
             Err(error) => return error.into(),
         };
-        let kept = translate::attempt(&found, &self.masters);
-        match kept.filter(|kept| kept.attempt.job == *key) {
-            Some(kept) if kept.standing == Standing::Unproved => Error::Stale(format!(
+        let mirrored = translate::attempt(&found, &self.masters);
+        match mirrored.filter(|mirrored| mirrored.attempt.job == *key) {
+            Some(mirrored) if mirrored.standing == AttemptProof::Unproved => Error::Stale(format!(
                 "the ConfigMap of attempt {attempt} of job {key} has no valid proof, the next number is taken"
             )),
             Some(_) => Error::Stale(format!(
@@ -133,9 +133,9 @@ impl Applier {
     pub(super) fn signer_of(&self, key: &JobKey, attempt: u32) -> Signer {
         let mirrors = self.cluster.mirrors();
         let name = names::attempt_name(&key.name, attempt);
-        let kept = mirrors.attempts.get(&key.namespace, &name);
-        let kept = kept.filter(|kept| kept.attempt.job == *key);
-        kept.map_or(Signer::Current, translate::Attempt::signer)
+        let mirrored = mirrors.attempts.get(&key.namespace, &name);
+        let mirrored = mirrored.filter(|mirrored| mirrored.attempt.job == *key);
+        mirrored.map_or(Signer::Current, translate::MirroredAttempt::signer)
     }
 
     /// The Secret first: as long as the ConfigMap is seen, this is planned again. The Secret's name
@@ -145,9 +145,10 @@ impl Applier {
         let name = names::attempt_name(&key.name, attempt);
         let uid = {
             let mirrors = self.cluster.mirrors();
-            let kept = mirrors.attempts.get(&key.namespace, &name);
-            kept.filter(|kept| kept.attempt.job == *key)
-                .map(|kept| Arc::clone(&kept.uid))
+            let mirrored = mirrors.attempts.get(&key.namespace, &name);
+            mirrored
+                .filter(|mirrored| mirrored.attempt.job == *key)
+                .map(|mirrored| Arc::clone(&mirrored.uid))
         };
         let Some(uid) = uid else {
             return Ok(()); // Gone, or another job's by now.

@@ -27,7 +27,7 @@ const RECORD: &str = "resume.json";
 
 /// Why it is not known who takes part.
 #[derive(Debug, thiserror::Error)]
-pub enum Unknown {
+pub enum CommitUnknown {
     /// The API server did not say.
     #[error(transparent)]
     Write(#[from] write::Error),
@@ -48,7 +48,7 @@ impl Applier {
         job: &JobKey,
         attempt: u32,
         nodes: usize,
-    ) -> Result<Option<Commit>, Unknown> {
+    ) -> Result<Option<Commit>, CommitUnknown> {
         match self.look_at_job(job).await? {
             Some(seen) => self.last(job, &seen, attempt, nodes).await,
             None => Ok(None),
@@ -84,7 +84,7 @@ impl Applier {
             }
             let current = shown(&seen, attempt);
             if current == Some(&ours) {
-                return Ok(()); // Ours, of which we did not hear.
+                return Ok(()); // Ours; its answer was lost.
             }
             if current.map(|current| current.epoch) != after {
                 return Err(self.known(job, &seen, attempt, nodes.len()).await);
@@ -142,11 +142,11 @@ impl Applier {
         seen: &TrainingJob,
         attempt: u32,
         nodes: usize,
-    ) -> Result<Option<Commit>, Unknown> {
+    ) -> Result<Option<Commit>, CommitUnknown> {
         let Some(shown) = shown(seen, attempt) else {
             return Ok(None);
         };
-        let damaged = |what: &str| Unknown::Damaged {
+        let damaged = |what: &str| CommitUnknown::Damaged {
             attempt,
             what: what.to_owned(),
         };
@@ -169,7 +169,7 @@ impl Applier {
         job: &JobKey,
         seen: &TrainingJob,
         recorded: &Recorded,
-    ) -> Result<(), Unknown> {
+    ) -> Result<(), CommitUnknown> {
         let (Some(name), Some(text)) = (&recorded.membership.record, &recorded.text) else {
             return Ok(());
         };
@@ -189,7 +189,7 @@ impl Applier {
                 let epoch = recorded.membership.epoch;
                 match self.record_text(job, (attempt, epoch), name).await? {
                     Some(_) => Ok(()),
-                    None => Err(Unknown::Damaged {
+                    None => Err(CommitUnknown::Damaged {
                         attempt,
                         what: format!("ConfigMap {name}"),
                     }),

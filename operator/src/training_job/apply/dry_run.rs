@@ -9,7 +9,7 @@ use super::{Applier, refusal};
 use crate::proof::Signer;
 use crate::training_job::observe::{class_of, key};
 use crate::training_job::pod::{self, Rank};
-use crate::training_job::write::{Error, Lane};
+use crate::training_job::write::{Error, WritePurpose};
 
 /// The node that the pod is pinned to: which one it will be is not decided yet.
 const SOME_NODE: &str = "dry-run";
@@ -18,7 +18,7 @@ const UNSUPPORTED: &str = "does not support dry run";
 
 /// What the API server said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum DryRunAnswer {
     /// It takes the pod, or cannot say before the pod is really created.
     Accepted,
     /// It does not; the sentence says why and what to do.
@@ -31,9 +31,9 @@ pub enum Answer {
 
 impl Applier {
     /// Tries the first pod of the job's next attempt.
-    pub async fn dry_run(&self, job: &TrainingJob, fabric: &FabricSpec) -> Answer {
+    pub async fn dry_run(&self, job: &TrainingJob, fabric: &FabricSpec) -> DryRunAnswer {
         let (Some(key), Some(class)) = (key(job), class_of(job, fabric)) else {
-            return Answer::Nothing("its node class is gone".to_owned());
+            return DryRunAnswer::Nothing("its node class is gone".to_owned());
         };
         let before = job.status.as_ref().map_or(0, |status| status.attempt);
         let attempt = before.saturating_add(1);
@@ -48,15 +48,19 @@ impl Applier {
         let body = pod::build(job, class, &self.settings, first);
         // A job that has had its pods keeps running whatever its template says too much.
         let strict = before == 0;
-        let writer = self.writer.in_lane(Lane::DryRun);
+        let writer = self.writer.for_purpose(WritePurpose::DryRun);
         match writer.dry_run::<Pod>(&key.namespace, &body, strict).await {
             // A pod of this name has been admitted before, or admission has passed and the name is for the
             // real creation to care about.
-            Ok(()) | Err(Error::Exists { .. }) => Answer::Accepted,
-            Err(Error::Refused { reason, .. }) if reason.contains(UNSUPPORTED) => Answer::Accepted,
-            Err(Error::Refused { reason, .. }) => Answer::Refused(refusal(&key.namespace, &reason)),
-            Err(Error::Deposed { .. }) => Answer::NotAsked,
-            Err(error) => Answer::Nothing(error.to_string()),
+            Ok(()) | Err(Error::Exists { .. }) => DryRunAnswer::Accepted,
+            Err(Error::Refused { reason, .. }) if reason.contains(UNSUPPORTED) => {
+                DryRunAnswer::Accepted
+            }
+            Err(Error::Refused { reason, .. }) => {
+                DryRunAnswer::Refused(refusal(&key.namespace, &reason))
+            }
+            Err(Error::Deposed { .. }) => DryRunAnswer::NotAsked,
+            Err(error) => DryRunAnswer::Nothing(error.to_string()),
         }
     }
 }

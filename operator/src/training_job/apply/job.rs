@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{Applier, Error, Progress, gone_is_fine, patch};
 use crate::cluster::{key_of, version_of};
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::write::Writer;
 use crate::training_job::{status, write};
 
@@ -113,8 +113,8 @@ impl Applier {
         let (key, version) = (key_of(&job), version_of(&job));
         job.metadata.managed_fields = None;
         let job = Arc::new(job);
-        let kept = KeptJob::new(&job);
-        self.cluster.mirrors().jobs.changed(key, version, kept);
+        let mirrored = MirroredJob::new(&job);
+        self.cluster.mirrors().jobs.changed(key, version, mirrored);
         job
     }
 
@@ -162,7 +162,7 @@ impl Applier {
             let mirrors = self.cluster.mirrors();
             match (&progress.job, mirrors.jobs.get(namespace, name)) {
                 (Some(job), _) => job.metadata.resource_version.clone(),
-                (None, Some(KeptJob::Over(over))) if over.key == *progress.key => {
+                (None, Some(MirroredJob::Over(over))) if over.key == *progress.key => {
                     Some(over.version.clone())
                 }
                 (None, _) => return Ok(()),

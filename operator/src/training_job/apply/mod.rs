@@ -20,18 +20,18 @@ use scheduler::{Action, JobKey, JobPlan};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-pub use dry_run::Answer;
+pub use dry_run::DryRunAnswer;
 
-use crate::cluster::Cluster;
+use crate::cluster::SharedCluster;
 use crate::proof::Masters;
 use crate::training_job::pod::Settings;
-use crate::training_job::write::{self, IN_FLIGHT, Lane, Writer};
+use crate::training_job::write::{self, IN_FLIGHT, WritePurpose, Writer};
 
 /// Requests of one job in flight: three quarters of all, so that a gang of 1,250 pods leaves room
 /// for what is decided about others meanwhile.
 const TOGETHER: usize = IN_FLIGHT * 3 / 4;
 
-/// What is kept of the API server's own words when it refuses an object.
+/// How much is kept of the API server's own words when it refuses an object.
 const REFUSAL_BYTES: usize = 2000;
 
 /// Why a job's actions stopped.
@@ -119,7 +119,7 @@ pub struct Applier {
     /// Sends.
     pub writer: Writer,
     /// Takes the answers.
-    pub cluster: Arc<Cluster>,
+    pub cluster: Arc<SharedCluster>,
     /// What all pods have in common.
     pub settings: Settings,
     /// From which each attempt's key is derived.
@@ -154,7 +154,7 @@ impl Applier {
     pub async fn apply(
         &self,
         plan: &JobPlan,
-        lane: Lane,
+        purpose: WritePurpose,
         job: Option<Arc<TrainingJob>>,
         fabric: &FabricSpec,
         cancelled: &CancellationToken,
@@ -164,7 +164,7 @@ impl Applier {
             key,
             job,
             fabric,
-            writer: self.writer.in_lane(lane),
+            writer: self.writer.for_purpose(purpose),
             cancelled,
         };
         let mut rest = &plan.actions[..];
@@ -219,7 +219,7 @@ impl Applier {
                     result
                 };
             };
-            // What succeeded is seen, the first failure is told.
+            // What succeeded is seen, the first failure is reported.
             if result.is_ok() {
                 result = one;
             }

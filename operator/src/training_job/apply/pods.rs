@@ -80,8 +80,8 @@ impl Applier {
         let attempt_name = names::attempt_name(&key.name, attempt);
         let resume = {
             let mirrors = self.cluster.mirrors();
-            let kept = mirrors.attempts.get(&key.namespace, &attempt_name);
-            kept.ok_or_else(|| stale("the attempt"))?.resume.clone()
+            let mirrored = mirrors.attempts.get(&key.namespace, &attempt_name);
+            mirrored.ok_or_else(|| stale("the attempt"))?.resume.clone()
         };
         let place = Rank {
             attempt,
@@ -226,8 +226,8 @@ impl Applier {
                 return None;
             };
             let name = names::pod_name(&key.name, attempt, rank);
-            let kept = mirrors.pods.get(&key.namespace, &name);
-            if kept.is_some_and(|kept| kept.pod.job != *key || !kept.is_labelled) {
+            let mirrored = mirrors.pods.get(&key.namespace, &name);
+            if mirrored.is_some_and(|mirrored| mirrored.pod.job != *key || !mirrored.is_labelled) {
                 return None;
             }
             let grace_seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
@@ -256,7 +256,7 @@ impl Applier {
         groups: Vec<Group>,
     ) -> Result<(), Error> {
         let deletions = groups.iter().map(|group| self.delete_group(key, group));
-        // Each is tried to its end; the first failure is told.
+        // Each is tried to its end; the first failure is reported.
         let done = futures::future::join_all(deletions).await;
         done.into_iter().collect()
     }
@@ -287,10 +287,10 @@ impl Applier {
         let mut mirrors = self.cluster.mirrors();
         for rank in ranks {
             let name = names::pod_name(&key.name, *attempt, *rank);
-            mirrors.pods.touched(&key.namespace, &name, |kept| {
-                if kept.pod.delete_by.is_none() {
-                    kept.pod.delete_by = Some(delete_by);
-                    kept.pod.grace = grace;
+            mirrors.pods.touched(&key.namespace, &name, |mirrored| {
+                if mirrored.pod.delete_by.is_none() {
+                    mirrored.pod.delete_by = Some(delete_by);
+                    mirrored.pod.grace = grace;
                 }
             });
         }
@@ -299,7 +299,7 @@ impl Applier {
 
     fn pod_uid(&self, key: &JobKey, name: &str) -> Option<Arc<str>> {
         let mirrors = self.cluster.mirrors();
-        let kept = mirrors.pods.get(&key.namespace, name)?;
-        (kept.pod.job == *key).then(|| Arc::clone(&kept.uid))
+        let mirrored = mirrors.pods.get(&key.namespace, name)?;
+        (mirrored.pod.job == *key).then(|| Arc::clone(&mirrored.uid))
     }
 }

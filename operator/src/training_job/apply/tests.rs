@@ -13,13 +13,13 @@ use scheduler::{JobEvent, JobPhase, JobStatus, NewAttempt, PlacedNode, Timestamp
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fence::Fence;
+use crate::fence::WriteFence;
 use crate::metrics::Metrics;
 use crate::proof::{Masters, Signer};
 use crate::testing::{failure, response};
-use crate::training_job::kept::KeptJob;
-use crate::training_job::translate::{self, Standing};
-use crate::training_job::write::{Lane, TIMEOUT};
+use crate::training_job::mirrored_job::MirroredJob;
+use crate::training_job::translate::{self, AttemptProof};
+use crate::training_job::write::{TIMEOUT, WritePurpose};
 use crate::views::PodView;
 
 /// How the server answers: `METHOD path?query` to status code and body.
@@ -52,12 +52,12 @@ fn world(script: Script) -> World {
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let job: TrainingJob = serde_json::from_value(job_json(5)).unwrap();
     let job = Arc::new(job);
-    let cluster = Arc::new(Cluster::default());
+    let cluster = Arc::new(SharedCluster::default());
     let at = ("team".to_owned(), "digits".to_owned());
     cluster
         .mirrors()
         .jobs
-        .created(at, 5, KeptJob::new(&job), Instant::now());
+        .created(at, 5, MirroredJob::new(&job), Instant::now());
     let settings = Settings {
         sidecar_image: "sidecar:1".to_owned(),
         sidecar_numa: "auto".to_owned(),
@@ -125,7 +125,7 @@ impl World {
         let job = Some(Arc::clone(&self.job));
         let cancelled = CancellationToken::new();
         self.applier
-            .apply(&plan, Lane::Urgent, job, &fabric, &cancelled)
+            .apply(&plan, WritePurpose::Urgent, job, &fabric, &cancelled)
             .await
     }
 
@@ -152,11 +152,11 @@ impl World {
             created: Timestamp::default(),
             seen: Timestamp::default(),
         };
-        let attempt = translate::Attempt {
+        let attempt = translate::MirroredAttempt {
             attempt,
             resume: None,
             terms: None,
-            standing: Standing::Proved(Signer::Current),
+            standing: AttemptProof::Proved(Signer::Current),
             uid: "map-1".into(),
         };
         let at = ("team".to_owned(), "digits-1".to_owned());
@@ -230,7 +230,7 @@ async fn without_a_fresh_lease_nothing_is_written() {
         line => panic!("written: {line}"),
     })
     .with_pods();
-    let fence = Fence::default();
+    let fence = WriteFence::default();
     world.applier.writer = world.applier.writer.fenced(fence.clone());
     // Renewed, but so long ago that a write could outlive it.
     fence.open_until(tokio::time::Instant::now() + TIMEOUT - Duration::from_millis(1));
@@ -352,7 +352,7 @@ async fn whatever_is_created_or_patched_carries_our_field_manager() {
         _ => (201, json!({})),
     })
     .with_attempt();
-    let told = JobEvent {
+    let event = JobEvent {
         warning: false,
         reason: "Assigned",
         message: "3 nodes".to_owned(),
@@ -361,7 +361,7 @@ async fn whatever_is_created_or_patched_carries_our_field_manager() {
         Action::AddFinalizer,
         Action::Record {
             status: Box::default(),
-            event: Some(told),
+            event: Some(event),
         },
         new_attempt(),
         Action::CreateKey { attempt: 1 },
@@ -593,7 +593,7 @@ async fn what_the_api_server_will_never_create_is_reported_and_other_refusals_ar
         matches!(&stopped.wait, Wait::Refused(why) if why.contains("Invalid")),
         "{stopped:?}"
     );
-    // A status that is refused cannot be told in the status.
+    // A status that is refused cannot be reported in the status.
     let stopped = world
         .apply(vec![record(JobPhase::Queued)])
         .await

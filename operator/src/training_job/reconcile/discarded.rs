@@ -3,7 +3,7 @@
 use scheduler::{Action, ConditionKind, JobPlan, PlanViolation, Snapshot, Timestamp};
 
 /// Instead of a discarded plan: says so on the job, once.
-pub(super) fn told(
+pub(super) fn report(
     snapshot: &Snapshot,
     violation: &PlanViolation,
     now: Timestamp,
@@ -82,7 +82,7 @@ mod tests {
             ..Snapshot::default()
         };
 
-        let plan = told(&snapshot(&job), &violation, now).unwrap();
+        let plan = report(&snapshot(&job), &violation, now).unwrap();
         let [
             Action::Record {
                 status,
@@ -99,6 +99,6 @@ mod tests {
             condition.message
         );
         job.status = (**status).clone();
-        assert_eq!(told(&snapshot(&job), &violation, now), None);
+        assert_eq!(report(&snapshot(&job), &violation, now), None);
     }
 }

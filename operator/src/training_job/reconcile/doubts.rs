@@ -1,5 +1,5 @@
 //! Reads from the API server what the mirrors leave in doubt: what a plan misses, and what we created
-//! and the watch never told of. What a read finds goes into the mirrors; what it does not find, the
+//! and the watch never delivered. What a read finds goes into the mirrors; what it does not find, the
 //! next plan may act upon.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use scheduler::Absent;
 use tokio::time::Instant;
 
 use crate::cluster::Mirrors;
-use crate::mirror::Key;
+use crate::mirror::ObjectKey;
 use crate::training_job::apply::Applier;
 
 /// Reads in flight.
@@ -70,7 +70,7 @@ impl Doubts {
         again
     }
 
-    /// Begins to read what we created and the watch never told of.
+    /// Begins to read what we created and the watch never delivered.
     pub(super) fn ask_for_created(&mut self, applier: &Arc<Applier>, mirrors: &mut Mirrors) {
         let now = crate::cluster::now();
         for (namespace, name) in mirrors.pods.overdue(now) {
@@ -80,7 +80,7 @@ impl Doubts {
                 None
             }));
         }
-        let attempts: Vec<Key> = mirrors.attempts.overdue(now);
+        let attempts: Vec<ObjectKey> = mirrors.attempts.overdue(now);
         for (namespace, name) in attempts {
             let applier = Arc::clone(applier);
             self.reading.push(Box::pin(async move {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Observed;
-use crate::training_job::apply::{Answer, Applier};
+use crate::training_job::apply::{Applier, DryRunAnswer};
 
 /// Dry runs that wait for their turn or for the API server.
 const MOST: usize = 256;
@@ -26,7 +26,7 @@ const TRIES: u32 = 3;
 /// What is known, and what is on its way.
 #[derive(Default)]
 pub(super) struct DryRuns {
-    asking: FuturesUnordered<BoxFuture<'static, (JobKey, Option<i64>, Answer)>>,
+    asking: FuturesUnordered<BoxFuture<'static, (JobKey, Option<i64>, DryRunAnswer)>>,
     /// At most one for each job.
     known: BTreeMap<JobKey, Known>,
 }
@@ -126,19 +126,19 @@ impl Known {
         }
     }
 
-    fn answered(&mut self, job: &JobKey, answer: Answer, now: Instant) {
+    fn answered(&mut self, job: &JobKey, answer: DryRunAnswer, now: Instant) {
         self.is_asked = false;
         self.next = now + self.pause;
         let longer = (self.pause * 2).min(LONGEST_PAUSE);
         match answer {
-            Answer::Accepted => self.dry_run = DryRun::Accepted,
-            Answer::Refused(why) => {
+            DryRunAnswer::Accepted => self.dry_run = DryRun::Accepted,
+            DryRunAnswer::Refused(why) => {
                 debug!(%job, why, "the dry run of the first pod was refused");
                 self.dry_run = DryRun::Refused(why);
                 self.failures = 0;
                 self.pause = longer;
             }
-            Answer::Nothing(why) => {
+            DryRunAnswer::Nothing(why) => {
                 warn!(%job, why, "the dry run of the first pod was not answered");
                 self.failures += 1;
                 self.pause = longer;
@@ -146,7 +146,7 @@ impl Known {
                     self.dry_run = DryRun::Accepted;
                 }
             }
-            Answer::NotAsked => {}
+            DryRunAnswer::NotAsked => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use scheduler::{Job, JobPhase, Node, Snapshot, States};
 
 use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 
 const PHASES: [JobPhase; 9] = [
     JobPhase::Queued,
@@ -28,8 +28,8 @@ pub(super) struct Ended {
 /// Counts the jobs that are over and hold nothing.
 pub(super) fn ended(mirrors: &Mirrors) -> Ended {
     let mut ended = Ended::default();
-    for kept in mirrors.jobs.resting() {
-        if let KeptJob::Over(over) = kept {
+    for mirrored in mirrors.jobs.resting() {
+        if let MirroredJob::Over(over) = mirrored {
             let count = match over.succeeded {
                 true => &mut ended.succeeded,
                 false => &mut ended.failed,
@@ -96,7 +96,7 @@ mod tests {
     use scheduler::{Avoided, EndCause, JobKey, Policy, Ready, Timestamp};
 
     use super::*;
-    use crate::training_job::kept::Over;
+    use crate::training_job::mirrored_job::Over;
 
     fn job(namespace: &str) -> Job {
         let over = Over {

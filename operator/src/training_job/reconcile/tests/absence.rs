@@ -14,7 +14,7 @@ async fn a_gang_whose_node_the_watch_does_not_show_trains_until_a_read_has_misse
     .await;
     let running = json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}});
     api.change(|state| pods_are(state, &running));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("it runs", |state| phase(state, "train") == "Running")
         .await;
 

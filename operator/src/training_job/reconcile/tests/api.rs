@@ -16,11 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cluster::{Cluster, key_of, now, version_of};
-use crate::mirror::{Kept, Mirror};
+use crate::cluster::{SharedCluster, key_of, now, version_of};
+use crate::mirror::{Mirror, Mirrored};
 use crate::proof::Masters;
 use crate::testing::{failure, merge, response};
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate;
 use crate::watch as watches;
 
@@ -291,23 +291,23 @@ impl Api {
     }
 
     /// Lists everything whenever that is asked for.
-    pub(super) async fn lists(&self, cluster: &Cluster) {
+    pub(super) async fn lists(&self, cluster: &SharedCluster) {
         let mut asked = cluster.listings();
         asked.mark_changed();
         while asked.changed().await.is_ok() {
-            self.tell(cluster);
+            self.deliver(cluster);
         }
     }
 
     /// Everything as a new operator lists it.
-    pub(super) fn listed(&self) -> Cluster {
-        let cluster = Cluster::default();
-        self.tell(&cluster);
+    pub(super) fn listed(&self) -> SharedCluster {
+        let cluster = SharedCluster::default();
+        self.deliver(&cluster);
         cluster
     }
 
     /// A new listing of everything.
-    pub(super) fn tell(&self, cluster: &Cluster) {
+    pub(super) fn deliver(&self, cluster: &SharedCluster) {
         let state = self.state();
         let request = *cluster.listings().borrow();
         let mut mirrors = cluster.mirrors();
@@ -315,7 +315,7 @@ impl Api {
             translate::node(view, &[])
         });
         list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
-            KeptJob::guarded(job)
+            MirroredJob::guarded(job)
         });
         list(
             &state,
@@ -346,7 +346,7 @@ fn list<K, T>(
     translate: impl Fn(K) -> Option<T>,
 ) where
     K: kube::ResourceExt + DeserializeOwned,
-    T: Kept,
+    T: Mirrored,
 {
     mirror.listing(request, now());
     for object in state.of(plural) {

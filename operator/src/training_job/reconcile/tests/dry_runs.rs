@@ -2,7 +2,7 @@
 //! again with pauses after a refusal.
 
 use super::*;
-use crate::fence::Fence;
+use crate::fence::WriteFence;
 
 fn assigned(state: &State, job: &str) -> (String, String) {
     let conditions = state.objects[&path(job)]["status"]["conditions"].clone();
@@ -25,7 +25,7 @@ fn starts(state: &State) -> bool {
 async fn pass(api: &Api, leader: &Leader, seconds: usize) {
     for _ in 0..seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        api.tell(&leader.cluster);
+        api.deliver(&leader.cluster);
     }
 }
 
@@ -49,7 +49,7 @@ async fn what_would_be_refused_is_reported_before_nodes_are_given() {
         state.refused = Some("/pods/big-");
     });
     let leader = lead(&api);
-    api.until("the refusal is told", |state| is_refused(state, "big"))
+    api.until("the refusal is reported", |state| is_refused(state, "big"))
         .await;
     pass(&api, &leader, 60).await;
     {
@@ -73,7 +73,7 @@ async fn what_would_be_refused_is_reported_before_nodes_are_given() {
         state.admission = None;
         state.refused = None;
     });
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     let asked = Instant::now();
     api.until("the job is asked about again and starts", |state| {
         starts(state) && state.dry_runs.len() == 7
@@ -98,7 +98,7 @@ async fn a_new_generation_of_the_spec_is_tried_at_once() {
         spec["ttlSecondsAfterFinished"] = json!(9);
     });
     api.change(|state| state.admission = None);
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     let edited = Instant::now();
     api.until("the job starts", starts).await;
     assert!(edited.elapsed() < Duration::from_millis(200));
@@ -107,7 +107,7 @@ async fn a_new_generation_of_the_spec_is_tried_at_once() {
     edit(&api, "big", 3, |spec| {
         spec["ttlSecondsAfterFinished"] = json!(8);
     });
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     pass(&api, &leader, 60).await;
     assert_eq!(api.state().dry_runs.len(), tried + 1);
 }
@@ -148,12 +148,12 @@ async fn unknown_fields_are_refused_unless_the_job_has_run_with_them() {
     let mut job: TrainingJob = serde_json::from_value(job).unwrap();
     assert_eq!(
         applier.dry_run(&job, &fabric).await,
-        apply::Answer::Accepted
+        apply::DryRunAnswer::Accepted
     );
     job.status = Some(serde_json::from_value(json!({"attempt": 4})).unwrap());
     assert_eq!(
         applier.dry_run(&job, &fabric).await,
-        apply::Answer::Accepted
+        apply::DryRunAnswer::Accepted
     );
     let query = "dryRun=All&fieldManager=fireflyer-operator";
     assert_eq!(
@@ -172,13 +172,13 @@ async fn without_a_fresh_lease_nothing_is_tried() {
     submit(&api, "one", 1);
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let mut applier = (*applier(&api, &metrics)).clone();
-    applier.writer = applier.writer.fenced(Fence::default());
+    applier.writer = applier.writer.fenced(WriteFence::default());
     let fabric = bootstrap::default_fabric(None).unwrap();
     let job = api.state().objects[&path("one")].clone();
     let job: TrainingJob = serde_json::from_value(job).unwrap();
     assert_eq!(
         applier.dry_run(&job, &fabric).await,
-        apply::Answer::NotAsked
+        apply::DryRunAnswer::NotAsked
     );
     assert_eq!(api.state().dry_runs.len(), 0);
 }
@@ -194,7 +194,7 @@ async fn dry_runs_that_hang_hold_up_no_other_write() {
         submit(&api, &format!("job-{index:03}"), 1);
     }
     edit(&api, "big", 2, |spec| spec["suspend"] = json!(true));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until(
         "dry runs hang and the first job is asked to leave",
         |state| {

@@ -4,7 +4,7 @@ use contract::assignment::Assignment;
 use scheduler::JobPhase;
 
 use super::*;
-use crate::training_job::translate::{self, ASSIGNMENT_FILE, Standing};
+use crate::training_job::translate::{self, ASSIGNMENT_FILE, AttemptProof};
 use crate::views::AttemptView;
 
 const MAPS: &str = "/api/v1/namespaces/team/configmaps";
@@ -48,7 +48,7 @@ async fn a_configmap_written_beforehand_gives_a_job_no_pods() {
     assert_eq!(pods, [""; 0], "the planted ConfigMap decided something");
     let signed = written(&state, "sly", 2).unwrap();
     let read = translate::attempt(&signed, &api::masters()).unwrap();
-    assert!(matches!(read.standing, Standing::Proved(_)), "{read:?}");
+    assert!(matches!(read.standing, AttemptProof::Proved(_)), "{read:?}");
     let file = &signed.binary_data[ASSIGNMENT_FILE].0;
     let assignment = Assignment::from_gz(file, contract::assignment::LIMIT_BYTES).unwrap();
     assert_eq!((assignment.attempt, assignment.nodes.len()), (2, 1));
@@ -80,10 +80,11 @@ async fn a_gang_trains_on_when_its_configmap_is_taken_away_or_replaced() {
     let leader = lead(&api);
     let unproved = |state: &State| {
         let conditions = &state.objects[&path("train")]["status"]["conditions"];
-        let told = |one: &Value| one["type"] == "AssignmentUnproved" && one["status"] == "True";
+        let is_unproved =
+            |one: &Value| one["type"] == "AssignmentUnproved" && one["status"] == "True";
         conditions
             .as_array()
-            .is_some_and(|all| all.iter().any(told))
+            .is_some_and(|all| all.iter().any(is_unproved))
     };
     api.until("it trains and says what is wrong", |state| {
         phase(state, "train") == "Running" && unproved(state)

@@ -1,5 +1,5 @@
 //! Who takes part in an attempt, in the status of its job: written by compare and swap, read by the next leader, and
-//! told to the gang's rendezvous when somebody is known to be gone.
+//! reported to the gang's rendezvous when somebody is known to be gone.
 
 use collective::membership::Commit;
 use collective::recovery::GroupResume;
@@ -203,7 +203,7 @@ async fn running() -> (Api, Leader, Arc<Applier>) {
     assert_eq!(done, Ok(()));
     let running = json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}});
     api.change(|state| pods_are(state, &running));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("it runs", |state| phase(state, "train") == "Running")
         .await;
     (api, leader, other)
@@ -217,7 +217,7 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
             .objects
             .retain(|path, _| !path.ends_with("/pods/train-1-1"));
     });
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     let gone = leader
         .gone
         .wait_for(|gone| !gone.is_empty())
@@ -229,15 +229,15 @@ async fn a_gang_goes_on_without_a_pod_that_vanished_and_ends_only_when_it_says_s
 
     let done = try_commit(&other, &commit(2, &[0, 2]), Some(1)).await;
     assert_eq!(done, Ok(()));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("it says with how many it goes on", |state| {
         state.objects[&path("train")]["status"]["readyNodes"] == 2
     })
     .await;
-    let told = api.state().of("events").iter().any(|event| {
+    let is_reported = api.state().of("events").iter().any(|event| {
         event["reason"] == "NodesLost" && event["note"] == "Goes on with 2 of 3 nodes: lost n001"
     });
-    assert!(told);
+    assert!(is_reported);
     assert_eq!(shown(&api)["membership"]["epoch"], 2);
     leader.gone.wait_for(|gone| gone.is_empty()).await.unwrap();
 
@@ -271,7 +271,7 @@ async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_re
     });
     let done = try_commit(&other, &commit(2, &[1, 2]), Some(1)).await;
     assert_eq!(done, Ok(()));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     let holds = |object: &Value| !object["metadata"]["finalizers"][0].is_null();
     api.until("the lost pod is let go", |state| {
         !holds(&state.objects[&pod(0)])
@@ -279,7 +279,7 @@ async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_re
     .await;
 
     change(&api, |job| job["spec"]["suspend"] = json!(true));
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     let asked = |state: &State, rank| {
         let pod = &state.objects[&pod(rank)];
         !pod["metadata"]["deletionTimestamp"].is_null()
@@ -303,7 +303,7 @@ async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_re
         state.ends(&pod(2), &interrupted);
     });
     // Whatever had vanished by then would never be read.
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("it is suspended", |state| {
         phase(state, "train") == "Suspended"
     })

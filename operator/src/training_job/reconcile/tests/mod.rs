@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::leader::Role;
-use crate::training_job::kept::KeptJob;
+use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::pod::Settings;
 use crate::training_job::write::{IN_FLIGHT, Writer};
 use api::{Api, State};
@@ -66,7 +66,7 @@ fn submit(api: &Api, job: &str, nodes: usize) {
 
 /// An operator that has listed everything and leads.
 struct Leader {
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     leading: tokio::task::JoinHandle<()>,
     reports: watch::Sender<Reports>,
     gone: watch::Receiver<Vec<Gone>>,
@@ -74,7 +74,7 @@ struct Leader {
 
 /// A loop that has listed everything.
 struct Ready {
-    cluster: Arc<Cluster>,
+    cluster: Arc<SharedCluster>,
     reconciler: Reconciler,
     metrics: Metrics,
     reports: watch::Sender<Reports>,
@@ -131,12 +131,12 @@ fn lead(api: &Api) -> Leader {
         reports,
         gone,
     } = ready(api);
-    let (listing, kept) = (api.clone(), Arc::clone(&cluster));
+    let (listing, mirrored) = (api.clone(), Arc::clone(&cluster));
     let leading = tokio::spawn(async move {
         let token = CancellationToken::new();
         tokio::select! {
             () = reconciler.lead(&token) => {}
-            () = listing.lists(&kept) => {}
+            () = listing.lists(&mirrored) => {}
         }
     });
     Leader {
@@ -180,7 +180,7 @@ async fn others_are_decided_and_written_while_a_gang_is_being_created() {
     .await;
     submit(&api, "one", 1);
     submit(&api, "two", 2);
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("the small job has its pod", |state| pods(state, "one") == 1)
         .await;
     api.until("the other one waits", |state| {
@@ -218,15 +218,15 @@ async fn after_a_refused_pod_no_more_are_tried_and_the_job_says_why() {
     .await;
     api.until("its pods are gone", |state| pods(state, "big") == 0)
         .await;
-    api.tell(&leader.cluster);
-    let told = |state: &State| {
+    api.deliver(&leader.cluster);
+    let is_reported = |state: &State| {
         let conditions = &state.objects[&path("big")]["status"]["conditions"];
         let is_told = |one: &Value| one["type"] == "Assigned" && one["reason"] == "Refused";
         conditions
             .as_array()
             .is_some_and(|all| all.iter().any(is_told))
     };
-    api.until("the refusal is told", told).await;
+    api.until("the refusal is reported", is_reported).await;
     let state = api.state();
     let created = state
         .writes
@@ -256,7 +256,7 @@ async fn a_new_leader_plans_nothing_before_it_has_listed_what_the_last_one_wrote
             tokio::task::yield_now().await;
         }
         assert!(api.state().writes.is_empty(), "planned on what is old");
-        api.tell(&stale);
+        api.deliver(&stale);
         api.until("the job starts", |state| phase(state, "one") == "Starting")
             .await;
         token.cancel();
@@ -281,7 +281,7 @@ async fn a_job_that_is_deleted_while_its_gang_is_created_gets_no_more_pods() {
     api.submit(&path("big"), job);
     // A pass that has seen this one has seen the deletion too.
     submit(&api, "one", 1);
-    api.tell(&leader.cluster);
+    api.deliver(&leader.cluster);
     api.until("the next pass has been made", |state| {
         !phase(state, "one").is_empty()
     })
@@ -325,7 +325,7 @@ fn a_backlog_of_jobs_that_are_over_costs_a_pass_nothing() {
     for index in 0..50_000 {
         let mut over = over.clone();
         let name = format!("over-{index:05}");
-        if let KeptJob::Over(over) = &mut over {
+        if let MirroredJob::Over(over) = &mut over {
             over.key.name = name.as_str().into();
         }
         let at = ("team".to_owned(), name);
@@ -338,7 +338,7 @@ fn a_backlog_of_jobs_that_are_over_costs_a_pass_nothing() {
     assert!(with < without * 2, "{with:?} instead of {without:?}");
 }
 
-fn kept_over() -> KeptJob {
+fn kept_over() -> MirroredJob {
     let job = json!({
         "apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
         "metadata": {"name": "over", "namespace": "team", "uid": "u-0", "resourceVersion": "1"},
@@ -346,9 +346,9 @@ fn kept_over() -> KeptJob {
             {"name": "trainer", "image": "i", "command": ["train"]}]}}},
         "status": {"phase": "Succeeded", "attempt": 1, "completionTime": "2026-01-02T03:04:05Z"},
     });
-    let kept = KeptJob::new(&Arc::new(serde_json::from_value(job).unwrap()));
-    assert!(kept.whole().is_none());
-    kept
+    let mirrored = MirroredJob::new(&Arc::new(serde_json::from_value(job).unwrap()));
+    assert!(mirrored.whole().is_none());
+    mirrored
 }
 
 /// Both gangs are whole, once each.

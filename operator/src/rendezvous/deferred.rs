@@ -15,12 +15,12 @@ const OF_GANG: usize = 1024;
 /// Inputs in the order of their connections. Where there are too many, a connection ends that brings one more: its
 /// sidecar dials again and says everything again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DeferredInputs {
     room: usize,
     connections: BTreeMap<Connection, Vec<Input>>,
 }
 
-impl Held {
+impl DeferredInputs {
     /// Of a gang of so many nodes.
     pub(super) fn new(nodes: usize) -> Self {
         Self {

@@ -12,12 +12,12 @@ use scheduler::{DryRun, Job, JobKey, JobStatus, Timestamp};
 use tracing::warn;
 
 use crate::clock;
-use crate::mirror::{Kept, Key};
+use crate::mirror::{Mirrored, ObjectKey};
 use crate::training_job::{observe, status, translate};
 
 /// What is kept of a TrainingJob.
 #[derive(Clone, Debug, PartialEq)]
-pub enum KeptJob {
+pub enum MirroredJob {
     /// Everything but the record of who set which field.
     Whole(Arc<TrainingJob>),
     /// It has ended and holds nothing.
@@ -47,7 +47,7 @@ pub struct Over {
     pub seen: Option<Instant>,
 }
 
-impl KeptJob {
+impl MirroredJob {
     /// What is kept of a job.
     pub fn new(job: &Arc<TrainingJob>) -> Self {
         over(job).map_or_else(|| Self::Whole(Arc::clone(job)), Self::Over)
@@ -129,8 +129,8 @@ impl Over {
     }
 }
 
-impl Kept for KeptJob {
-    fn rests_with(&self) -> Option<Key> {
+impl Mirrored for MirroredJob {
+    fn rests_with(&self) -> Option<ObjectKey> {
         match self {
             Self::Over(Over { key, .. }) => Some(translate::name_of(key)),
             Self::Whole(_) | Self::Unreadable(_) => None,

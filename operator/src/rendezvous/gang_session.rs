@@ -24,7 +24,7 @@ pub(super) struct Outbox {
     pub(super) features: Features,
 }
 
-pub(super) struct Meeting {
+pub(super) struct GangSession {
     pub(super) gang: Arc<Gang>,
     pub(super) membership: Membership,
     pub(super) outboxes: BTreeMap<Connection, Outbox>,
@@ -32,15 +32,15 @@ pub(super) struct Meeting {
     pub(super) stuck: Option<Stuck>,
     /// The newest checkpoint, as published last.
     report: Option<CheckpointReport>,
-    /// Which nodes are heard, as published last.
-    pub(super) heard: Arc<GangLiveness>,
+    /// Which nodes are alive, as published last.
+    pub(super) liveness: Arc<GangLiveness>,
     /// Whether that may have changed since.
     pub(super) is_news: bool,
     /// What was encoded last, while it goes to one sidecar after the other.
     encoded: Option<(Arc<Message>, Frame)>,
 }
 
-impl Meeting {
+impl GangSession {
     pub(super) fn new(gang: Arc<Gang>, last: Option<Commit>, now: Duration) -> Self {
         let nodes = u32::try_from(gang.nodes.len()).unwrap_or(u32::MAX);
         Self {
@@ -49,14 +49,14 @@ impl Meeting {
             gang,
             stuck: None,
             report: None,
-            heard: Arc::default(),
+            liveness: Arc::default(),
             is_news: true,
             encoded: None,
         }
     }
 
-    /// Looks again which nodes are heard. True when that has changed.
-    pub(super) fn look_who_is_heard(&mut self) -> bool {
+    /// Looks again which nodes are alive. True when that has changed.
+    pub(super) fn refresh_liveness(&mut self) -> bool {
         self.is_news = false;
         let node = |rank: u32| self.gang.nodes.get(usize::try_from(rank).ok()?).cloned();
         let membership = &self.membership;
@@ -66,14 +66,14 @@ impl Meeting {
             .suspects()
             .filter(|suspicion| gave_up(suspicion.reason))
             .map(|suspicion| suspicion.rank);
-        let heard = GangLiveness {
+        let liveness = GangLiveness {
             alive: membership.heard().filter_map(node).collect(),
             quiet: membership.quiet().filter_map(node).collect(),
             given_up: given_up.filter_map(node).collect(),
         };
-        let news = heard != *self.heard;
+        let news = liveness != *self.liveness;
         if news {
-            self.heard = Arc::new(heard);
+            self.liveness = Arc::new(liveness);
         }
         news
     }
@@ -130,7 +130,7 @@ impl Meeting {
             }
         };
         for outbox in outboxes {
-            // One that does not read dials again, and is told then.
+            // One that does not read dials again, and gets it then.
             outbox.frames.try_send(Arc::clone(&frame)).ok();
         }
     }
@@ -149,7 +149,7 @@ impl Meeting {
             None => false,
         };
         if ends || !sent {
-            // Without its outbox the session ends: the sidecar was told, or does not read.
+            // Without its outbox the session ends: the sidecar has got the reason, or does not read.
             self.outboxes.remove(&connection);
         }
     }
