@@ -76,7 +76,7 @@ pub struct Hca {
 
 /// The unchecked description of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct HardwareParts {
     /// Numbers of the NUMA nodes.
     pub numa_nodes: Vec<u32>,
     /// What the GPUs are; needed if there are any.
@@ -92,15 +92,15 @@ pub struct Parts {
     pub prefer_near_hca: bool,
 }
 
-/// A node that can exist. Built by [`Node::new`] only.
+/// A node that can exist. Built by [`Hardware::new`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    parts: Parts,
+pub struct Hardware {
+    parts: HardwareParts,
 }
 
-impl Node {
+impl Hardware {
     /// Checks the description.
-    pub fn new(mut parts: Parts) -> Result<Self, Error> {
+    pub fn new(mut parts: HardwareParts) -> Result<Self, Error> {
         check_numa_nodes(&parts)?;
         check_gpus(&parts)?;
         check_nvlinks(&parts)?;
@@ -164,7 +164,7 @@ fn error(at: impl Into<String>, problem: impl Into<String>, remedy: &'static str
     }
 }
 
-fn check_numa_nodes(parts: &Parts) -> Result<(), Error> {
+fn check_numa_nodes(parts: &HardwareParts) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     for (index, id) in parts.numa_nodes.iter().enumerate() {
         if !seen.insert(*id) {
@@ -185,7 +185,7 @@ fn check_numa_nodes(parts: &Parts) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_gpus(parts: &Parts) -> Result<(), Error> {
+fn check_gpus(parts: &HardwareParts) -> Result<(), Error> {
     let gpus = &parts.gpus;
     if gpus.len() > MAX_GPUS {
         return Err(error(
@@ -227,7 +227,7 @@ fn check_gpus(parts: &Parts) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_nvlinks(parts: &Parts) -> Result<(), Error> {
+fn check_nvlinks(parts: &HardwareParts) -> Result<(), Error> {
     let mut bridged = BTreeSet::new();
     for (index, (one, other)) in parts.nvlinks.iter().enumerate() {
         let at = format!("nvlinks[{index}]");
@@ -252,7 +252,7 @@ fn check_nvlinks(parts: &Parts) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_hcas(parts: &Parts) -> Result<(), Error> {
+fn check_hcas(parts: &HardwareParts) -> Result<(), Error> {
     if parts.hcas.len() > MAX_HCAS {
         return Err(error(
             "hcas",
@@ -284,7 +284,7 @@ fn check_hcas(parts: &Parts) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_numa(parts: &Parts, numa: u32, at: String) -> Result<(), Error> {
+fn check_numa(parts: &HardwareParts, numa: u32, at: String) -> Result<(), Error> {
     if parts.numa_nodes.contains(&numa) {
         return Ok(());
     }

@@ -7,7 +7,7 @@ fn address(text: &str) -> PciAddress {
 }
 
 /// The smallest node that has everything: two bridged GPUs and an adapter.
-fn parts() -> Parts {
+fn parts() -> HardwareParts {
     let gpu = |index: u32| Gpu {
         uuid: format!("GPU-{index}"),
         address: address(&format!("0000:0{}:00.0", index + 1)),
@@ -15,7 +15,7 @@ fn parts() -> Parts {
         numa: 0,
         root_port: address(&format!("0000:00:0{}.1", index + 1)),
     };
-    Parts {
+    HardwareParts {
         numa_nodes: vec![0],
         gpu_model: Some(GpuModel {
             product: "NVIDIA-A100-PCIE-40GB".to_owned(),
@@ -38,16 +38,16 @@ fn parts() -> Parts {
 }
 
 #[track_caller]
-fn refused(change: impl FnOnce(&mut Parts), expected: &str) {
+fn refused(change: impl FnOnce(&mut HardwareParts), expected: &str) {
     let mut parts = parts();
     change(&mut parts);
-    let error = Node::new(parts).expect_err("the node is refused");
+    let error = Hardware::new(parts).expect_err("the node is refused");
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
 fn a_bridge_is_the_same_from_either_end() {
-    let node = Node::new(parts()).expect("the node is legal");
+    let node = Hardware::new(parts()).expect("the node is legal");
     assert_eq!(node.nvlinks(), [(0, 1)]);
 }
 
@@ -55,7 +55,7 @@ fn a_bridge_is_the_same_from_either_end() {
 fn gpus_on_one_root_port_are_a_group() {
     let mut parts = parts();
     parts.gpus[1].root_port = parts.gpus[0].root_port;
-    let node = Node::new(parts).expect("the node is legal");
+    let node = Hardware::new(parts).expect("the node is legal");
     assert_eq!(node.shared_root_ports(), [[0, 1]]);
 }
 
@@ -138,7 +138,7 @@ fn a_node_too_large_to_choose_in_is_refused() {
             ..first.clone()
         })
         .collect();
-    let error = Node::new(parts).expect_err("seventeen GPUs are refused");
+    let error = Hardware::new(parts).expect_err("seventeen GPUs are refused");
     assert_eq!(error.at, "gpus");
 }
 

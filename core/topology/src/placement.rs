@@ -9,24 +9,24 @@ use crate::numa::{NumaNode, Numbers};
 
 /// What a process sees of its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct NumaMachine {
     /// Every NUMA node that is online.
     pub nodes: Vec<NumaNode>,
     /// Nodes whose memory the process may use.
     pub memory: Numbers,
     /// Processors that it may run on.
     pub cpus: Numbers,
-    /// The node that the network's adapter is attached to, if that can be told.
+    /// The node that the network's adapter is attached to, if that is known.
     pub adapter: Option<u32>,
-    /// Whether it may tell the kernel where memory has to lie. Containers may not by default.
+    /// Whether it may set the kernel's memory policy. Containers may not by default.
     pub may_set_policy: bool,
 }
 
 /// Where memory is to lie. One node means on it, several mean on them in turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum MemoryPlacement {
     /// Wherever the kernel puts it, which is next to the thread that touches it first.
-    Anywhere(Why),
+    Anywhere(UnplacedReason),
     /// On these nodes, by the kernel's policy.
     Policy(Numbers),
     /// On these nodes, each touched first by a thread that runs on its processors given here.
@@ -35,7 +35,7 @@ pub enum Lie {
 
 /// Why nothing is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum UnplacedReason {
     /// It was turned off.
     Off,
     /// There is nothing to choose from.
@@ -52,22 +52,22 @@ pub enum Why {
 
 /// What goes where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct NumaPlacement {
     /// What local ranks bring.
-    pub inputs: Lie,
+    pub inputs: MemoryPlacement,
     /// Results, and what arrives from peers.
-    pub results: Lie,
+    pub results: MemoryPlacement,
     /// Processors for the thread that reduces, or why it runs on any.
-    pub engine: Result<Numbers, Why>,
+    pub engine: Result<Numbers, UnplacedReason>,
 }
 
-impl Placement {
+impl NumaPlacement {
     /// Nothing is placed.
     #[must_use]
-    pub const fn none(why: Why) -> Self {
+    pub const fn none(why: UnplacedReason) -> Self {
         Self {
-            inputs: Lie::Anywhere(why),
-            results: Lie::Anywhere(why),
+            inputs: MemoryPlacement::Anywhere(why),
+            results: MemoryPlacement::Anywhere(why),
             engine: Err(why),
         }
     }
@@ -75,35 +75,35 @@ impl Placement {
 
 /// Decides for a machine.
 #[must_use]
-pub fn place(machine: &Machine) -> Placement {
+pub fn place(machine: &NumaMachine) -> NumaPlacement {
     if machine.nodes.len() < 2 {
-        return Placement::none(Why::OneNode);
+        return NumaPlacement::none(UnplacedReason::OneNode);
     }
     let everywhere = machine.lie(&machine.memory);
     let Some(adapter) = machine.adapter else {
-        return Placement {
+        return NumaPlacement {
             inputs: everywhere.clone(),
             results: everywhere,
-            engine: Err(Why::AdapterUnknown),
+            engine: Err(UnplacedReason::AdapterUnknown),
         };
     };
     let beside = machine.runs_on(adapter);
-    Placement {
+    NumaPlacement {
         results: if machine.memory.contains(adapter) {
             machine.lie(&Numbers::from_iter([adapter]))
         } else {
-            Lie::Anywhere(Why::NoMemoryThere)
+            MemoryPlacement::Anywhere(UnplacedReason::NoMemoryThere)
         },
         inputs: everywhere,
         engine: if beside.is_empty() {
-            Err(Why::NoProcessorThere)
+            Err(UnplacedReason::NoProcessorThere)
         } else {
             Ok(beside)
         },
     }
 }
 
-impl Machine {
+impl NumaMachine {
     /// Processors of a node that the process may run on.
     #[must_use]
     pub fn runs_on(&self, node: u32) -> Numbers {
@@ -112,9 +112,9 @@ impl Machine {
     }
 
     /// How memory comes to lie on all of these nodes. None of them is left out: half of an even spread is none.
-    fn lie(&self, on: &Numbers) -> Lie {
+    fn lie(&self, on: &Numbers) -> MemoryPlacement {
         if self.may_set_policy {
-            return Lie::Policy(on.clone());
+            return MemoryPlacement::Policy(on.clone());
         }
         let nodes: Vec<NumaNode> = on
             .iter()
@@ -124,13 +124,13 @@ impl Machine {
             })
             .collect();
         if nodes.iter().any(|node| node.cpus.is_empty()) {
-            return Lie::Anywhere(Why::Refused);
+            return MemoryPlacement::Anywhere(UnplacedReason::Refused);
         }
-        Lie::Touch(nodes)
+        MemoryPlacement::Touch(nodes)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnplacedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "turned off",
@@ -143,7 +143,7 @@ impl fmt::Display for Why {
     }
 }
 
-impl fmt::Display for Lie {
+impl fmt::Display for MemoryPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (nodes, by) = match self {
             Self::Anywhere(why) => return write!(f, "anywhere: {why}"),
@@ -163,14 +163,14 @@ impl fmt::Display for Lie {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Gpu, GpuModel, Guid, Hca, Node, Parts, PciAddress};
+    use crate::node::{Gpu, GpuModel, Guid, Hca, Hardware, HardwareParts, PciAddress};
 
     fn numbers(text: &str) -> Numbers {
         text.parse().unwrap()
     }
 
     /// The paper's node: two sockets of 32 processors with four GPUs each, and the adapter at the second one.
-    fn paper() -> Machine {
+    fn paper() -> NumaMachine {
         let address = |text: &str| text.parse::<PciAddress>().unwrap();
         let gpus = (0..8).map(|at| Gpu {
             uuid: format!("GPU-{at}"),
@@ -189,7 +189,7 @@ mod tests {
             relaxed_ordering: true,
             slots: 8,
         };
-        let node = Node::new(Parts {
+        let node = Hardware::new(HardwareParts {
             numa_nodes: vec![0, 1],
             gpu_model: Some(GpuModel {
                 product: "A100".to_owned(),
@@ -197,10 +197,10 @@ mod tests {
             }),
             gpus: gpus.collect(),
             hcas: vec![hca],
-            ..Parts::default()
+            ..HardwareParts::default()
         })
         .unwrap();
-        Machine {
+        NumaMachine {
             nodes: ["0-31", "32-63"]
                 .into_iter()
                 .zip(0..)
@@ -216,8 +216,8 @@ mod tests {
         }
     }
 
-    fn check(machine: &Machine, inputs: &str, results: &str, engine: &str) {
-        let Placement {
+    fn check(machine: &NumaMachine, inputs: &str, results: &str, engine: &str) {
+        let NumaPlacement {
             inputs: one,
             results: other,
             engine: cpus,
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn one_node_leaves_nothing_to_place() {
-        let machine = Machine {
+        let machine = NumaMachine {
             nodes: vec![NumaNode {
                 number: 0,
                 cpus: numbers("0-1"),
@@ -243,7 +243,10 @@ mod tests {
             adapter: Some(0),
             may_set_policy: true,
         };
-        assert_eq!(place(&machine), Placement::none(Why::OneNode));
+        assert_eq!(
+            place(&machine),
+            NumaPlacement::none(UnplacedReason::OneNode)
+        );
     }
 
     #[test]
@@ -253,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_engine_stays_within_its_cpuset() {
-        let machine = Machine {
+        let machine = NumaMachine {
             cpus: numbers("28-35"),
             ..paper()
         };
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_cpuset_without_the_adapters_node_leaves_the_engine_where_it_may_run() {
-        let machine = Machine {
+        let machine = NumaMachine {
             cpus: numbers("0-7"),
             ..paper()
         };
@@ -272,13 +275,13 @@ mod tests {
 
     #[test]
     fn without_the_right_to_a_policy_pinned_threads_touch_memory_first() {
-        let machine = Machine {
+        let machine = NumaMachine {
             may_set_policy: false,
             ..paper()
         };
         let spread = "NUMA nodes 0-1 in turns, by first touch";
         check(&machine, spread, "NUMA node 1, by first touch", "32-63");
-        let Lie::Touch(nodes) = place(&machine).inputs else {
+        let MemoryPlacement::Touch(nodes) = place(&machine).inputs else {
             panic!("not by touch");
         };
         assert_eq!(nodes, machine.nodes);
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn without_the_right_to_either_nothing_is_promised() {
-        let machine = Machine {
+        let machine = NumaMachine {
             may_set_policy: false,
             cpus: numbers("0-7"),
             ..paper()
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn memory_that_may_not_be_used_is_not_asked_for() {
-        let machine = Machine {
+        let machine = NumaMachine {
             memory: numbers("0"),
             ..paper()
         };
@@ -308,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_adapter_of_which_nothing_is_known_makes_everything_even() {
-        let machine = Machine {
+        let machine = NumaMachine {
             adapter: None,
             ..paper()
         };

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::node::{MAX_GPUS, Node};
+use crate::node::{Hardware, MAX_GPUS};
 
 /// A set of GPU indices of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ pub struct Cost {
 /// Chooses `size` GPUs out of `available`, those of `must` among them. `faulty` ones are taken only
 /// when there is no other way.
 pub fn prefer(
-    node: &Node,
+    node: &Hardware,
     available: GpuSet,
     must: GpuSet,
     faulty: GpuSet,
@@ -93,7 +93,7 @@ pub fn prefer(
 }
 
 /// What is wrong with `chosen`, taken out of `available`.
-pub fn cost(node: &Node, available: GpuSet, faulty: GpuSet, chosen: GpuSet) -> Cost {
+pub fn cost(node: &Hardware, available: GpuSet, faulty: GpuSet, chosen: GpuSet) -> Cost {
     let mut broken = 0;
     let mut whole = 0;
     for &(one, other) in node.nvlinks() {

@@ -3,14 +3,14 @@
 use proptest::strategy::Strategy as _;
 
 use super::*;
-use crate::node::{Gpu, GpuModel, Guid, Hca, Parts, PciAddress};
+use crate::node::{Gpu, GpuModel, Guid, Hca, HardwareParts, PciAddress};
 
 fn address(text: &str) -> PciAddress {
     text.parse().expect("an address")
 }
 
 /// The paper's node: eight GPUs, NUMA 0 holds GPU 0-3 and the adapter, GPU 5 and 6 share a port.
-fn node(nvlinks: Vec<(usize, usize)>, prefer_near_hca: bool) -> Node {
+fn node(nvlinks: Vec<(usize, usize)>, prefer_near_hca: bool) -> Hardware {
     let gpu = |index: u32| {
         let port = if index == 6 { 5 } else { index };
         Gpu {
@@ -21,7 +21,7 @@ fn node(nvlinks: Vec<(usize, usize)>, prefer_near_hca: bool) -> Node {
             root_port: address(&format!("0000:{:02x}:01.1", port * 0x10)),
         }
     };
-    Node::new(Parts {
+    Hardware::new(HardwareParts {
         numa_nodes: vec![0, 1],
         gpu_model: Some(GpuModel {
             product: "NVIDIA-A100-PCIE-40GB".to_owned(),
@@ -44,7 +44,7 @@ fn node(nvlinks: Vec<(usize, usize)>, prefer_near_hca: bool) -> Node {
     .expect("the node is legal")
 }
 
-fn paired() -> Node {
+fn paired() -> Hardware {
     node(vec![(0, 1), (2, 3), (4, 5), (6, 7)], false)
 }
 
@@ -53,7 +53,7 @@ fn set(indices: &[usize]) -> GpuSet {
 }
 
 #[track_caller]
-fn check(node: &Node, available: &[usize], must: &[usize], size: usize, expected: &[usize]) {
+fn check(node: &Hardware, available: &[usize], must: &[usize], size: usize, expected: &[usize]) {
     let chosen = prefer(node, set(available), set(must), GpuSet::default(), size);
     assert_eq!(chosen, Ok(set(expected)));
 }
@@ -133,7 +133,7 @@ fn what_cannot_be_answered_is_explained() {
 }
 
 /// The policy once more, as a person would read it aloud: a list of numbers per set, lowest wins.
-fn read_aloud(node: &Node, available: GpuSet, chosen: GpuSet) -> Vec<usize> {
+fn read_aloud(node: &Hardware, available: GpuSet, chosen: GpuSet) -> Vec<usize> {
     let has = |gpu: &usize| chosen.contains(*gpu);
     let intact = |pair: &&(usize, usize)| available.contains(pair.0) && available.contains(pair.1);
     let halves = |pair: &(usize, usize)| usize::from(has(&pair.0)) + usize::from(has(&pair.1));
@@ -176,7 +176,7 @@ fn the_answer_is_the_best_of_all_for_every_question() {
     }
 }
 
-fn best_of_all(node: &Node, available: GpuSet, must: GpuSet, size: usize) {
+fn best_of_all(node: &Hardware, available: GpuSet, must: GpuSet, size: usize) {
     let chosen = prefer(node, available, must, GpuSet::default(), size);
     let best = (0..256)
         .map(GpuSet)

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use topology::node::{self, Gpu, GpuModel, Hca, Node, Parts};
+use topology::node::{self, Gpu, GpuModel, Hardware, HardwareParts, Hca};
 
 use super::Place;
 use crate::labels;
@@ -33,14 +33,14 @@ pub enum Error {
     },
     /// The node it describes cannot exist.
     #[error(transparent)]
-    Node(#[from] node::Error),
+    Hardware(#[from] node::Error),
 }
 
 /// What a fixture says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixture {
     /// The hardware.
-    pub node: Node,
+    pub node: Hardware,
     /// Where the node belongs.
     pub place: Place,
     /// Broken devices and what is wrong with them.
@@ -64,7 +64,7 @@ impl FromStr for Fixture {
             faults,
         } = serde_yaml::from_str(text)?;
 
-        let node = Node::new(Parts {
+        let node = Hardware::new(HardwareParts {
             numa_nodes,
             gpu_model: gpu_model.map(|model| GpuModel {
                 product: model.product,
@@ -170,7 +170,10 @@ fn hca(index: usize, entry: HcaEntry) -> Result<Hca, Error> {
     })
 }
 
-fn known_faults(node: &Node, faults: Vec<FaultEntry>) -> Result<BTreeMap<String, String>, Error> {
+fn known_faults(
+    node: &Hardware,
+    faults: Vec<FaultEntry>,
+) -> Result<BTreeMap<String, String>, Error> {
     let gpus = node.gpus().iter().map(|gpu| gpu.uuid.as_str());
     let hcas = node.hcas().iter().map(|hca| hca.name.as_str());
     let known: BTreeSet<&str> = gpus.chain(hcas).collect();

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use topology::node::{Gpu, Hca, Node};
+use topology::node::{Gpu, Hardware, Hca};
 
 use super::fixture::{self, Fixture};
 use super::{Backend, Error, Inventory, Mount};
@@ -109,7 +109,7 @@ impl Backend for Mock {
     }
 }
 
-fn gpu_text(node: &Node, index: usize, gpu: &Gpu) -> String {
+fn gpu_text(node: &Hardware, index: usize, gpu: &Gpu) -> String {
     let mut text = format!(
         "index: {index}\nuuid: {}\naddress: \"{}\"\nminor: {}\nnuma: {}\nrootPort: \"{}\"\n",
         gpu.uuid, gpu.address, gpu.minor, gpu.numa, gpu.root_port

@@ -7,13 +7,13 @@ pub mod mock;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use topology::node::Node;
+use topology::node::Hardware;
 
 /// What a backend knows of this node at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inventory {
     /// The hardware.
-    pub node: Node,
+    pub node: Hardware,
     /// Where this node belongs, as far as the backend knows.
     pub place: Place,
     /// Broken devices and what is wrong with them, by a GPU's UUID or an adapter's name.

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use topology::numa::Numbers;
-use topology::placement::{Lie, Machine, Placement, Why, place};
+use topology::placement::{MemoryPlacement, NumaMachine, NumaPlacement, UnplacedReason, place};
 use tracing::{info, warn};
 use wire::home::{Home, may_set_policy};
 use wire::segment::{Segment, Writers};
@@ -93,7 +93,7 @@ pub struct Report {
 }
 
 /// The machine, but for its adapter and for what the kernel lets this process say.
-pub fn machine() -> Machine {
+pub fn machine() -> NumaMachine {
     sysfs::seen(Path::new("/"))
 }
 
@@ -102,7 +102,7 @@ pub fn settle(numa: Numa, adapter: &Adapter) -> Places {
     let root = Path::new("/");
     let mut machine = sysfs::seen(root);
     let placement = match numa {
-        Numa::Off => Placement::none(Why::Off),
+        Numa::Off => NumaPlacement::none(UnplacedReason::Off),
         Numa::Auto | Numa::Node(_) => {
             machine.adapter = match numa {
                 Numa::Node(node) => Some(node),
@@ -134,7 +134,9 @@ pub fn settle(numa: Numa, adapter: &Adapter) -> Places {
         memlock_bytes: getrlimit(Resource::Memlock).current,
     };
     places.report.tell();
-    if [&placement.inputs, &placement.results].contains(&&Lie::Anywhere(Why::Refused)) {
+    if [&placement.inputs, &placement.results]
+        .contains(&&MemoryPlacement::Anywhere(UnplacedReason::Refused))
+    {
         warn!(
             "memory may lie on the wrong NUMA node: allow mbind (CAP_SYS_NICE), or give the container processors of every node"
         );
@@ -184,11 +186,13 @@ pub fn cpu_set(cpus: &Numbers) -> CpuSet {
     set
 }
 
-fn home(lie: &Lie) -> Home {
+fn home(lie: &MemoryPlacement) -> Home {
     match lie {
-        Lie::Anywhere(_) => Home::Anywhere,
-        Lie::Policy(nodes) => Home::Policy(nodes.iter().collect()),
-        Lie::Touch(nodes) => Home::Touch(nodes.iter().map(|node| cpu_set(&node.cpus)).collect()),
+        MemoryPlacement::Anywhere(_) => Home::Anywhere,
+        MemoryPlacement::Policy(nodes) => Home::Policy(nodes.iter().collect()),
+        MemoryPlacement::Touch(nodes) => {
+            Home::Touch(nodes.iter().map(|node| cpu_set(&node.cpus)).collect())
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use topology::numa::{NumaNode, Numbers};
-use topology::placement::Machine;
+use topology::placement::NumaMachine;
 
 use super::Adapter;
 
@@ -29,7 +29,7 @@ pub fn free_bytes() -> Option<u64> {
 }
 
 /// The machine, but for its adapter and for what the kernel lets this process say.
-pub(super) fn seen(root: &Path) -> Machine {
+pub(super) fn seen(root: &Path) -> NumaMachine {
     let sys = root.join("sys/devices/system/node");
     let nodes = list(&sys.join("online")).unwrap_or_default();
     let nodes = nodes.iter().filter_map(|number| {
@@ -44,7 +44,7 @@ pub(super) fn seen(root: &Path) -> Machine {
     };
     let memory = allowed("Mems_allowed_list:");
     let has_memory = list(&sys.join("has_memory"));
-    Machine {
+    NumaMachine {
         nodes: nodes.collect(),
         memory: has_memory.map_or(memory.clone(), |there| memory.and(&there)),
         cpus: allowed("Cpus_allowed_list:"),
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_a_machine_without_numa() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(seen(root.path()), Machine::default());
+        assert_eq!(seen(root.path()), NumaMachine::default());
         assert_eq!(at(root.path(), "10.0.1.7", None, true), None);
     }
 
