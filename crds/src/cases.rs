@@ -59,7 +59,7 @@ pub enum CaseError {
 
 /// What the API server has to say about a case's object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Expected {
     /// It is stored.
     Accepted,
     /// It is refused, and the answer contains this text.
@@ -76,7 +76,7 @@ pub struct Case {
     /// The object to send.
     pub object: Value,
     /// What must become of it.
-    pub verdict: Verdict,
+    pub verdict: Expected,
     /// Who sends it; an administrator if absent.
     pub user: Option<String>,
     /// Whether the object before is to be deleted, and not replaced.
@@ -127,8 +127,8 @@ pub fn cases() -> Result<Vec<Case>, CaseError> {
         let file: File = serde_yaml::from_str(text).map_err(parse)?;
         for entry in file.cases {
             let (name, verdict) = match (entry.breaks, entry.accepts, entry.message) {
-                (Some(name), None, Some(message)) => (name, Verdict::Refused(message)),
-                (None, Some(name), None) => (name, Verdict::Accepted),
+                (Some(name), None, Some(message)) => (name, Expected::Refused(message)),
+                (None, Some(name), None) => (name, Expected::Accepted),
                 (breaks, accepts, _) => {
                     let name = breaks.or(accepts).unwrap_or_default();
                     return Err(parse(serde::de::Error::custom(format!(
@@ -292,9 +292,9 @@ fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
     let covers = |case: &Case, constraint: &Constraint| {
         case.name == constraint.name
             && match (&case.verdict, &constraint.message) {
-                (Verdict::Refused(text), Some(message)) => text == message,
-                (Verdict::Refused(_), None) => true,
-                (Verdict::Accepted, _) => false,
+                (Expected::Refused(text), Some(message)) => text == message,
+                (Expected::Refused(_), None) => true,
+                (Expected::Accepted, _) => false,
             }
     };
     let mut gaps = Vec::new();
@@ -320,7 +320,7 @@ fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
     }
     for case in cases
         .iter()
-        .filter(|case| case.verdict != Verdict::Accepted)
+        .filter(|case| case.verdict != Expected::Accepted)
     {
         // A field that is not there, one of another type, and the chart's policies are no bounds.
         let left_out = [".unknown", ".type"]
@@ -343,7 +343,7 @@ fn between(cases: &[Case], constraints: &BTreeSet<Constraint>) -> Vec<String> {
 
 /// What one run of `kubectl` printed, and whether it ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct KubectlAnswer {
     /// Whether it exited with 0.
     pub accepted: bool,
     /// Standard output and error.
@@ -354,7 +354,7 @@ pub struct Answer {
 /// standard input. The objects that a transition needs are removed again. `Err` says what differed.
 pub fn run<E: std::fmt::Display>(
     case: &Case,
-    mut kubectl: impl FnMut(&[&str], &str) -> Result<Answer, E>,
+    mut kubectl: impl FnMut(&[&str], &str) -> Result<KubectlAnswer, E>,
 ) -> Result<(), String> {
     let mut ask = |arguments: &[&str], object: &Value| {
         kubectl(arguments, &object.to_string()).map_err(|error| format!("{}: {error}", case.name))
@@ -384,16 +384,16 @@ pub fn run<E: std::fmt::Display>(
     // An object that exists passed validation first: the store is asked last.
     let accepted = answer.accepted || answer.text.contains("AlreadyExists");
     match &case.verdict {
-        Verdict::Accepted if accepted => Ok(()),
-        Verdict::Accepted => Err(format!(
+        Expected::Accepted if accepted => Ok(()),
+        Expected::Accepted => Err(format!(
             "{}: must be accepted, but: {}",
             case.name, answer.text
         )),
-        Verdict::Refused(_) if accepted => {
+        Expected::Refused(_) if accepted => {
             Err(format!("{}: must be refused, was accepted", case.name))
         }
-        Verdict::Refused(expected) if answer.text.contains(expected) => Ok(()),
-        Verdict::Refused(expected) => Err(format!(
+        Expected::Refused(expected) if answer.text.contains(expected) => Ok(()),
+        Expected::Refused(expected) => Err(format!(
             "{}: must say `{expected}`, but says: {}",
             case.name, answer.text
         )),
@@ -456,7 +456,7 @@ mod tests {
             delete: false,
             before: None,
             object: json!({}),
-            verdict: Verdict::Refused("failed rule: self > 0".to_owned()),
+            verdict: Expected::Refused("failed rule: self > 0".to_owned()),
         };
         let gaps = between(&[case], &found);
         assert_eq!(gaps, ["a Kind.rule has no message: say what to do instead"]);
@@ -466,7 +466,7 @@ mod tests {
     fn a_rule_whose_message_changed_needs_its_case_changed_too() {
         let mut all = cases().expect("the cases parse");
         for case in all.iter_mut().filter(|case| case.name == "Fabric.rule") {
-            case.verdict = Verdict::Refused("something else".to_owned());
+            case.verdict = Expected::Refused("something else".to_owned());
         }
         let gaps = between(&all, &constraints().expect("the schemas render"));
         assert_eq!(
@@ -502,18 +502,18 @@ mod tests {
         let answer = |accepted, text: &str| {
             let text = text.to_owned();
             move |_: &[&str], _: &str| {
-                Ok::<_, std::fmt::Error>(Answer {
+                Ok::<_, std::fmt::Error>(KubectlAnswer {
                     accepted,
                     text: text.clone(),
                 })
             }
         };
-        let refused = || case(Verdict::Refused("too long".to_owned()));
+        let refused = || case(Expected::Refused("too long".to_owned()));
         assert!(run(&refused(), answer(false, "spec is too long")).is_ok());
         assert!(run(&refused(), answer(false, "connection refused")).is_err());
         assert!(run(&refused(), answer(true, "created")).is_err());
-        assert!(run(&case(Verdict::Accepted), answer(true, "created")).is_ok());
-        assert!(run(&case(Verdict::Accepted), answer(false, "AlreadyExists")).is_ok());
-        assert!(run(&case(Verdict::Accepted), answer(false, "spec is too long")).is_err());
+        assert!(run(&case(Expected::Accepted), answer(true, "created")).is_ok());
+        assert!(run(&case(Expected::Accepted), answer(false, "AlreadyExists")).is_ok());
+        assert!(run(&case(Expected::Accepted), answer(false, "spec is too long")).is_err());
     }
 }

@@ -96,7 +96,7 @@ impl Default for TrafficClasses {
 pub struct Rdma {
     /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed ordering), which is faster on
     /// many platforms; true by default. Headers and counters are written in order in any case, and after the payload
-    /// that they tell of. Switch it off where a platform is known to handle such writes badly, or to rule that out
+    /// that they announce. Switch it off where a platform is known to handle such writes badly, or to rule that out
     /// when sums are damaged. An attempt keeps what it started with.
     #[serde(default = "default_relaxed_ordering")]
     pub relaxed_ordering: bool,

@@ -32,18 +32,18 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where to serve metrics: as told, else on every address at `port`.
+    /// Where to serve metrics: as given, else on every address at `port`.
     pub fn metrics_address(&self, port: u16) -> SocketAddr {
         listen_address(self.metrics_listen, port)
     }
 }
 
-/// Where to listen: as told, else on every address at `port`.
-pub fn listen_address(told: Option<SocketAddr>, port: u16) -> SocketAddr {
-    told.unwrap_or_else(|| SocketAddr::new(every_address(), port))
+/// Where to listen: as given, else on every address at `port`.
+pub fn listen_address(given: Option<SocketAddr>, port: u16) -> SocketAddr {
+    given.unwrap_or_else(|| SocketAddr::new(every_address(), port))
 }
 
-/// The address that stands for all, of both kinds where one socket can serve both. Else of IPv4 alone.
+/// The address that means all, of both kinds where one socket can serve both. Else of IPv4 alone.
 fn every_address() -> IpAddr {
     let every = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let serves_both = fs::read_to_string(ONLY_IPV6).is_ok_and(|only| only.trim() == "0");

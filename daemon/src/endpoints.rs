@@ -1,4 +1,4 @@
-//! Serves /live, /ready and /metrics, and what else a process has to tell. Probes, scrapes and questions are all that
+//! Serves /live, /ready and /metrics, and what else a process has to report. Probes, scrapes and questions are all that
 //! comes in here: nothing can be changed over it. Whoever reaches the port may connect, so connections are few, say what
 //! they want soon, and make room for each other.
 
@@ -85,7 +85,7 @@ impl Endpoints {
         })
     }
 
-    /// /live fails while the loop that is watched stands still.
+    /// /live fails while the watched loop hangs.
     #[must_use]
     pub fn with_watchdog(self, watchdog: Watchdog) -> Self {
         Self {
@@ -212,9 +212,9 @@ async fn converse(stream: TcpStream, router: Router, shutdown: CancellationToken
 async fn live(State(watchdog): State<Option<Watchdog>>) -> (StatusCode, String) {
     match watchdog.and_then(|watchdog| watchdog.stalled()) {
         None => (StatusCode::OK, "alive\n".to_owned()),
-        Some(stood) => (
+        Some(stalled) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("its loop stands still for {} s\n", stood.as_secs()),
+            format!("its loop has hung for {} s\n", stalled.as_secs()),
         ),
     }
 }
@@ -339,7 +339,7 @@ mod tests {
         watchdog.touch();
         let answer = get(address, "/live").await;
         assert!(
-            answer.starts_with("HTTP/1.1 503") && answer.contains("stands still"),
+            answer.starts_with("HTTP/1.1 503") && answer.contains("has hung"),
             "{answer}"
         );
         watchdog.rest();

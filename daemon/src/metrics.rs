@@ -39,7 +39,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry that already tells the version and the memory of this process.
+    /// A registry that already has the version and the memory of this process.
     pub fn new(version: &str) -> Result<Self, Error> {
         let inner = prometheus::Registry::new();
         let resident = IntGauge::new(

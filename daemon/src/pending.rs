@@ -6,14 +6,14 @@ use std::net::IpAddr;
 
 /// Names a connection while it is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct PendingTicket(u64);
 
 /// What became of a pool with a new connection.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the connection that made room has to be closed"]
 pub struct Admission<T> {
     /// The new connection.
-    pub ticket: Ticket,
+    pub ticket: PendingTicket,
     /// The one that made room for it, if the pool was full. Nobody settles it any more.
     pub evicted: Option<T>,
 }
@@ -25,7 +25,7 @@ pub struct Pending<T> {
     capacity: usize,
     next: u64,
     /// By age: tickets ascend. At most `capacity` after each call.
-    sources: BTreeMap<IpAddr, BTreeMap<Ticket, T>>,
+    sources: BTreeMap<IpAddr, BTreeMap<PendingTicket, T>>,
     length: usize,
 }
 
@@ -43,7 +43,7 @@ impl<T> Pending<T> {
 
     /// Takes a new connection in. It is never the one that makes room.
     pub fn admit(&mut self, source: IpAddr, connection: T) -> Admission<T> {
-        let ticket = Ticket(self.next);
+        let ticket = PendingTicket(self.next);
         self.next += 1;
         let of_source = self.sources.entry(source.to_canonical()).or_default();
         of_source.insert(ticket, connection);
@@ -56,7 +56,7 @@ impl<T> Pending<T> {
     }
 
     /// A connection has proved what it had to, or has ended. None if it had made room for another before.
-    pub fn settle(&mut self, source: IpAddr, ticket: Ticket) -> Option<T> {
+    pub fn settle(&mut self, source: IpAddr, ticket: PendingTicket) -> Option<T> {
         let source = source.to_canonical();
         let of_source = self.sources.get_mut(&source)?;
         let connection = of_source.remove(&ticket)?;
@@ -81,7 +81,7 @@ impl<T> Pending<T> {
 
     /// Removes the oldest of the largest source; of the one whose oldest has waited longest, where several are largest.
     fn evict(&mut self) -> Option<T> {
-        let oldest = |of_source: &BTreeMap<Ticket, T>| of_source.keys().next().copied();
+        let oldest = |of_source: &BTreeMap<PendingTicket, T>| of_source.keys().next().copied();
         let sizes = self.sources.iter().filter_map(|(source, of_source)| {
             let ticket = oldest(of_source)?;
             Some((of_source.len(), std::cmp::Reverse(ticket), *source))

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::pending::{Pending, Ticket};
+use crate::pending::{Pending, PendingTicket};
 
 /// So many slots. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Slots(Arc<Mutex<Pending<CancellationToken>>>);
 pub struct Slot {
     slots: Slots,
     source: IpAddr,
-    ticket: Ticket,
+    ticket: PendingTicket,
     evicted: CancellationToken,
 }
 

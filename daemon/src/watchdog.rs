@@ -1,5 +1,5 @@
 //! Whether a loop that has to go round still does. Who runs it touches the watchdog each time; who asks learns for how
-//! long it has stood still.
+//! long it has hung.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// A watchdog of a loop that does not run yet, and stands still when a round takes longer than `limit`.
+    /// A watchdog of a loop that does not run yet, and hangs when a round takes longer than `limit`.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Watchdog {
         let touched = *self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched
             .map(|at| at.elapsed())
-            .filter(|&stood| stood > self.limit)
+            .filter(|&stalled| stalled > self.limit)
     }
 
     fn set(&self, touched: Option<Instant>) {

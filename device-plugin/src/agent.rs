@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
 
-use crate::backend::{self, Backend, Inventory, Place};
+use crate::backend::{self, HardwareBackend, Inventory, NodeLocation};
 use crate::labels::Labels;
 use crate::metrics::Metrics;
 use crate::plugin::{self, Plugin, chain};
@@ -24,7 +24,7 @@ const DISCOVER_AGAIN: Duration = Duration::from_secs(5);
 pub enum Error {
     /// The hardware could not be read.
     #[error(transparent)]
-    Backend(#[from] backend::Error),
+    HardwareBackend(#[from] backend::Error),
     /// A plugin cannot go on.
     #[error("failed to serve {resource}")]
     Plugin {
@@ -43,8 +43,8 @@ pub enum Error {
 pub struct Agent<B> {
     /// Where facts come from.
     pub backend: B,
-    /// Where this node belongs, as told; what is left open the backend says.
-    pub place: Place,
+    /// Where this node belongs, as the flags say; the backend says what they leave open.
+    pub place: NodeLocation,
     /// The kubelet's plugin folder.
     pub plugin_dir: PathBuf,
     /// Who keeps the labels, if anybody.
@@ -57,7 +57,7 @@ pub struct Agent<B> {
     pub shutdown: CancellationToken,
 }
 
-impl<B: Backend> Agent<B> {
+impl<B: HardwareBackend> Agent<B> {
     /// Runs until shutdown. Hardware that cannot be read at the start is an error; later, what was
     /// read last stays true until it can be read again.
     pub async fn run(self) -> Result<(), Error> {
@@ -119,9 +119,9 @@ impl<B: Backend> Agent<B> {
     }
 }
 
-fn discover<B: Backend>(
+fn discover<B: HardwareBackend>(
     backend: &mut B,
-    place: &Place,
+    place: &NodeLocation,
     metrics: &Metrics,
 ) -> Result<Arc<Inventory>, backend::Error> {
     let found = backend.discover();
@@ -135,9 +135,9 @@ fn discover<B: Backend>(
 }
 
 /// Reads the hardware whenever it may have changed.
-async fn follow<B: Backend>(
+async fn follow<B: HardwareBackend>(
     mut backend: B,
-    place: Place,
+    place: NodeLocation,
     sender: watch::Sender<Arc<Inventory>>,
     metrics: Metrics,
     shutdown: CancellationToken,

@@ -8,7 +8,7 @@ use topology::preference::{self, GpuSet};
 
 use crate::backend::Inventory;
 use crate::pb::v1beta1::{ContainerAllocateResponse, ContainerPreferredAllocationRequest, Mount};
-use crate::resource::{Device, Resource, slot_id};
+use crate::resource::{PluginDevice, Resource, slot_id};
 
 /// UUIDs of the container's GPUs, in the order of their PCI addresses.
 pub const ENV_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -23,7 +23,7 @@ pub const ENV_NCCL_RELAXED_ORDERING: &str = "NCCL_IB_PCI_RELAXED_ORDERING";
 
 /// Why a call of the kubelet's is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AllocationError {
     /// A container with no device.
     #[error("a container asks for no device of {resource}; ask for at least one")]
     Empty {
@@ -77,17 +77,17 @@ pub enum Refusal {
     Impossible(#[from] preference::Error),
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<AllocationError> for Status {
+    fn from(refusal: AllocationError) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::Empty { .. }
-            | Refusal::Twice { .. }
-            | Refusal::Size { .. }
-            | Refusal::Impossible(_) => Self::invalid_argument(message),
-            Refusal::Unknown { .. } => Self::not_found(message),
-            Refusal::Broken { .. } => Self::failed_precondition(message),
-            Refusal::NoPreference { .. } => Self::unimplemented(message),
+            AllocationError::Empty { .. }
+            | AllocationError::Twice { .. }
+            | AllocationError::Size { .. }
+            | AllocationError::Impossible(_) => Self::invalid_argument(message),
+            AllocationError::Unknown { .. } => Self::not_found(message),
+            AllocationError::Broken { .. } => Self::failed_precondition(message),
+            AllocationError::NoPreference { .. } => Self::unimplemented(message),
         }
     }
 }
@@ -97,17 +97,17 @@ pub fn allocate(
     resource: Resource,
     inventory: &Inventory,
     ids: &[String],
-) -> Result<ContainerAllocateResponse, Refusal> {
+) -> Result<ContainerAllocateResponse, AllocationError> {
     let devices = resource.devices(inventory);
     let chosen = positions(resource, &devices, ids)?;
     if chosen.is_empty() {
-        return Err(Refusal::Empty {
+        return Err(AllocationError::Empty {
             resource: resource.name(),
         });
     }
     for position in &chosen {
         if let Some(reason) = &devices[*position].fault {
-            return Err(Refusal::Broken {
+            return Err(AllocationError::Broken {
                 resource: resource.name(),
                 id: devices[*position].id.clone(),
                 reason: reason.clone(),
@@ -126,15 +126,15 @@ pub fn prefer(
     resource: Resource,
     inventory: &Inventory,
     request: &ContainerPreferredAllocationRequest,
-) -> Result<Vec<String>, Refusal> {
+) -> Result<Vec<String>, AllocationError> {
     if !resource.has_preference() {
-        return Err(Refusal::NoPreference {
+        return Err(AllocationError::NoPreference {
             resource: resource.name(),
         });
     }
     let size = match usize::try_from(request.allocation_size) {
         Ok(0) | Err(_) => {
-            return Err(Refusal::Size {
+            return Err(AllocationError::Size {
                 resource: resource.name(),
                 size: request.allocation_size,
             });
@@ -142,10 +142,11 @@ pub fn prefer(
         Ok(size) => size,
     };
     let devices = resource.devices(inventory);
-    let set = |ids| -> Result<GpuSet, Refusal> {
+    let set = |ids| -> Result<GpuSet, AllocationError> {
         Ok(positions(resource, &devices, ids)?.into_iter().collect())
     };
-    let broken = |(position, device): (usize, &Device)| device.fault.as_ref().map(|_| position);
+    let broken =
+        |(position, device): (usize, &PluginDevice)| device.fault.as_ref().map(|_| position);
     let chosen = preference::prefer(
         &inventory.node,
         set(&request.available)?,
@@ -159,12 +160,12 @@ pub fn prefer(
         .collect())
 }
 
-/// Where the named devices stand in the list, each once, lowest first.
+/// Where the named devices are in the list, each once, lowest first.
 fn positions(
     resource: Resource,
-    devices: &[Device],
+    devices: &[PluginDevice],
     ids: &[String],
-) -> Result<BTreeSet<usize>, Refusal> {
+) -> Result<BTreeSet<usize>, AllocationError> {
     let known: BTreeMap<&str, usize> = devices
         .iter()
         .enumerate()
@@ -173,14 +174,14 @@ fn positions(
     let mut chosen = BTreeSet::new();
     for id in ids {
         let Some(position) = known.get(id.as_str()) else {
-            return Err(Refusal::Unknown {
+            return Err(AllocationError::Unknown {
                 resource: resource.name(),
                 id: id.escape_default().to_string(),
                 known: devices.len(),
             });
         };
         if !chosen.insert(*position) {
-            return Err(Refusal::Twice {
+            return Err(AllocationError::Twice {
                 resource: resource.name(),
                 id: id.clone(),
             });

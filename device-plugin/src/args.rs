@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::backend::Place;
+use crate::backend::NodeLocation;
 use crate::labels;
 
 /// Where the facts about this node's hardware come from.
@@ -12,7 +12,7 @@ pub enum BackendKind {
     Mock,
 }
 
-/// Agent of one node: tells the kubelet which GPUs and adapters there are, and labels the node.
+/// Agent of one node: reports its GPUs and adapters to the kubelet, and labels the node.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(version)]
 #[group(skip)]
@@ -27,7 +27,7 @@ pub struct Args {
         required_if_eq("backend", "mock")
     )]
     pub fixture: Option<PathBuf>,
-    /// Folder of the host for the files that stand for devices of the mock backend. The agent and
+    /// Folder of the host for the files that represent devices of the mock backend. The agent and
     /// the host must see it at the same path, because containers mount from it.
     #[arg(
         long,
@@ -61,8 +61,8 @@ pub struct Args {
 
 impl Args {
     /// Where this node belongs, as far as the flags say.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn place(&self) -> NodeLocation {
+        NodeLocation {
             node_class: self.node_class.clone(),
             zone: self.zone.clone(),
             leaf: self.leaf.clone(),

@@ -17,7 +17,7 @@ use kube::core::PartialObjectMetaExt as _;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::backend::{Inventory, Place};
+use crate::backend::{Inventory, NodeLocation};
 use crate::metrics::Metrics;
 use crate::plugin::chain;
 
@@ -80,7 +80,7 @@ pub fn value(text: &str) -> Result<String, ValueError> {
 /// The labels that the facts call for.
 pub fn wanted(inventory: &Inventory) -> BTreeMap<String, String> {
     let Inventory { node, place, .. } = inventory;
-    let Place {
+    let NodeLocation {
         node_class,
         zone,
         leaf,
@@ -106,7 +106,7 @@ pub fn wanted(inventory: &Inventory) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// The labels that a Node carries, and which of them we applied.
+/// The labels that a Node has, and which of them we applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     labels: BTreeMap<String, String>,
@@ -139,16 +139,16 @@ impl From<ObjectMeta> for Carried {
 
 /// What to do about a Node's labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LabelChange {
     /// The whole set to apply, if anything is to be written: what we applied before and is not in
     /// it goes away.
     pub apply: Option<BTreeMap<String, String>>,
-    /// Labels that somebody else set to another value than our facts: theirs stands.
+    /// Labels that somebody else set to another value than our facts: we leave theirs alone.
     pub overruled: BTreeSet<String>,
 }
 
-/// Compares what a Node carries with what the facts call for.
-pub fn plan(carried: &Carried, mut wanted: BTreeMap<String, String>) -> Plan {
+/// Compares what a Node has with what the facts call for.
+pub fn plan(carried: &Carried, mut wanted: BTreeMap<String, String>) -> LabelChange {
     let overruled: BTreeSet<String> = wanted
         .iter()
         .filter(|(key, value)| {
@@ -162,7 +162,7 @@ pub fn plan(carried: &Carried, mut wanted: BTreeMap<String, String>) -> Plan {
         .iter()
         .all(|(key, value)| carried.labels.get(key) == Some(value));
     let left_over = carried.ours.iter().any(|key| !wanted.contains_key(key));
-    Plan {
+    LabelChange {
         apply: (!there || left_over).then_some(wanted),
         overruled,
     }
@@ -220,13 +220,13 @@ impl Labels {
     /// Looks at the Node once and writes if need be.
     pub async fn reconcile(&mut self, wanted: BTreeMap<String, String>) -> kube::Result<()> {
         let carried = Carried::from(self.nodes.get_metadata(&self.node).await?.metadata);
-        let Plan { apply, overruled } = plan(&carried, wanted);
+        let LabelChange { apply, overruled } = plan(&carried, wanted);
         if overruled != self.overruled {
             let labels = &overruled;
             warn!(
                 node = self.node,
                 ?labels,
-                "labels say other than our facts; they stand"
+                "labels differ from our facts; somebody else set them, so they stay"
             );
             self.overruled = overruled;
         }

@@ -44,7 +44,7 @@ fn what_is_missing_is_written_and_what_is_there_is_not() {
     let fresh = plan(&carried(&[("count", "8")], &["count"]), facts.clone());
     assert_eq!(fresh.apply, Some(facts.clone()));
     let settled = carried(&[("zone", "a"), ("count", "8")], &["count", "zone"]);
-    assert_eq!(plan(&settled, facts), Plan::default());
+    assert_eq!(plan(&settled, facts), LabelChange::default());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The agent of one node: tells the kubelet which GPUs, adapter slots and node there are, gives
+//! The agent of one node: reports GPUs, adapter slots and the node to the kubelet, gives
 //! containers what they need to use them, and labels its own Node. Which jobs run where is the
 //! operator's business.
 

@@ -1,4 +1,4 @@
-//! Entry of the agent's process: parse, run, tell why it ended.
+//! Entry of the agent's process: parse, run, report why it ended.
 
 use clap::Parser;
 use device_plugin::args::Args;

@@ -4,7 +4,7 @@ use daemon::Registry;
 use daemon::metrics::Error;
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 
-use crate::resource::{Device, Resource};
+use crate::resource::{PluginDevice, Resource};
 
 /// Upper bounds of an Allocate call's duration: it should end within 5 ms.
 const ALLOCATE_SECONDS: [f64; 5] = [0.001, 0.005, 0.025, 0.1, 1.0];
@@ -88,7 +88,7 @@ impl Metrics {
     }
 
     /// These are the devices now.
-    pub fn devices(&self, resource: Resource, devices: &[Device]) {
+    pub fn devices(&self, resource: Resource, devices: &[PluginDevice]) {
         let broken = devices.iter().filter(|device| device.fault.is_some());
         let broken = i64::try_from(broken.count()).unwrap_or(i64::MAX);
         let all = i64::try_from(devices.len()).unwrap_or(i64::MAX);

@@ -14,10 +14,10 @@ use tracing::{debug, info, warn};
 use crate::backend::Inventory;
 use crate::folder::{self, Folder};
 use crate::metrics::Metrics;
-use crate::registration::{Held, Identity, Seen, Step};
+use crate::registration::{FileIdentity, FolderContents, RegistrationState, RegistrationStep};
 use crate::resource::Resource;
 use crate::service::Service;
-use crate::session::{self, Event, KUBELET_SOCKET, Session};
+use crate::session::{self, KUBELET_SOCKET, KubeletSession, SocketEvent};
 
 /// Why a plugin cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -72,36 +72,36 @@ impl Plugin {
             }
         }
         let mut folder = Folder::watch(&self.folder)?;
-        let mut session: Option<Session> = None;
-        let mut held = Held::default();
+        let mut session: Option<KubeletSession> = None;
+        let mut held = RegistrationState::default();
         let result = loop {
-            let path = session.as_ref().map(Session::path);
+            let path = session.as_ref().map(KubeletSession::path);
             let seen = match look(&self.folder, path) {
                 Ok(seen) => seen,
                 Err(error) => break Err(error),
             };
             match held.next(&seen, Instant::now()) {
-                Step::Open => session = self.open(&seen, &mut held),
-                Step::Close => {
+                RegistrationStep::Open => session = self.open(&seen, &mut held),
+                RegistrationStep::Close => {
                     info!(
                         resource = resource.name(),
                         "our socket was removed; starting over"
                     );
                     self.close(session.take(), &mut held).await;
                 }
-                Step::Register(kubelet) => {
+                RegistrationStep::Register(kubelet) => {
                     if let Some(session) = &session {
                         self.register(session, kubelet, &mut held).await;
                     }
                 }
-                Step::Wait(until) => {
+                RegistrationStep::Wait(until) => {
                     match self.wait(&mut folder, &mut session, &mut held, until).await {
                         Ok(Next::Look) => {}
                         Ok(Next::End) => break Ok(()),
                         Err(error) => break Err(error),
                     }
                 }
-                Step::Leave => {
+                RegistrationStep::Leave => {
                     break Err(Error::Deleted {
                         path: self.folder.clone(),
                     });
@@ -112,14 +112,15 @@ impl Plugin {
         result
     }
 
-    fn open(&self, seen: &Seen, held: &mut Held) -> Option<Session> {
-        let opened = Session::open(&self.folder, self.resource, |streams, closing| Service {
-            resource: self.resource,
-            inventory: self.inventory.clone(),
-            streams,
-            closing,
-            metrics: self.metrics.clone(),
-        });
+    fn open(&self, seen: &FolderContents, held: &mut RegistrationState) -> Option<KubeletSession> {
+        let opened =
+            KubeletSession::open(&self.folder, self.resource, |streams, closing| Service {
+                resource: self.resource,
+                inventory: self.inventory.clone(),
+                streams,
+                closing,
+                metrics: self.metrics.clone(),
+            });
         match opened {
             Ok(session) => {
                 debug!(path = %session.path().display(), "opened a socket");
@@ -134,7 +135,12 @@ impl Plugin {
         }
     }
 
-    async fn register(&self, session: &Session, kubelet: Identity, held: &mut Held) {
+    async fn register(
+        &self,
+        session: &KubeletSession,
+        kubelet: FileIdentity,
+        held: &mut RegistrationState,
+    ) {
         let resource = self.resource;
         let answer = tokio::select! {
             () = self.shutdown.cancelled() => return,
@@ -166,8 +172,8 @@ impl Plugin {
     async fn wait(
         &self,
         folder: &mut Folder,
-        session: &mut Option<Session>,
-        held: &mut Held,
+        session: &mut Option<KubeletSession>,
+        held: &mut RegistrationState,
         until: Option<Instant>,
     ) -> Result<Next, Error> {
         let deadline = async {
@@ -180,12 +186,12 @@ impl Plugin {
             () = self.shutdown.cancelled() => return Ok(Next::End),
             changed = folder.changed() => changed?,
             event = event(session) => match event {
-                Event::Followed(streams) => {
+                SocketEvent::Followed(streams) => {
                     debug!(resource = self.resource.name(), streams, "followed");
                     if streams > 0 { self.gate.open() } else { self.gate.close() }
                     held.followed(streams, Instant::now());
                 }
-                Event::Broke(reason) => {
+                SocketEvent::Broke(reason) => {
                     warn!(resource = self.resource.name(), reason, "the plugin's server broke");
                     self.close(session.take(), held).await;
                 }
@@ -195,7 +201,7 @@ impl Plugin {
         Ok(Next::Look)
     }
 
-    async fn close(&self, session: Option<Session>, held: &mut Held) {
+    async fn close(&self, session: Option<KubeletSession>, held: &mut RegistrationState) {
         if let Some(session) = session {
             self.gate.close();
             session.close().await;
@@ -209,7 +215,7 @@ enum Next {
     End,
 }
 
-async fn event(session: &mut Option<Session>) -> Event {
+async fn event(session: &mut Option<KubeletSession>) -> SocketEvent {
     match session {
         Some(session) => session.event().await,
         None => std::future::pending().await,
@@ -217,7 +223,7 @@ async fn event(session: &mut Option<Session>) -> Event {
 }
 
 /// What is in the folder now.
-fn look(folder: &Path, socket: Option<&Path>) -> Result<Seen, Error> {
+fn look(folder: &Path, socket: Option<&Path>) -> Result<FolderContents, Error> {
     let find = |path: &Path| match std::fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -226,8 +232,8 @@ fn look(folder: &Path, socket: Option<&Path>) -> Result<Seen, Error> {
             source,
         }),
     };
-    let identity = |path: &Path| Ok::<_, Error>(find(path)?.as_ref().map(Identity::from));
-    Ok(Seen {
+    let identity = |path: &Path| Ok::<_, Error>(find(path)?.as_ref().map(FileIdentity::from));
+    Ok(FolderContents {
         folder_deleted: find(folder)?.is_some_and(|metadata| metadata.nlink() == 0),
         kubelet: identity(&folder.join(KUBELET_SOCKET))?,
         socket: socket.map(identity).transpose()?.flatten(),

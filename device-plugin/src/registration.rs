@@ -22,13 +22,13 @@ pub const SETTLED_AFTER: Duration = Duration::from_secs(10);
 /// Which file a path led to. A file that was removed and made anew has another identity even if
 /// the file system gives it the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct FileIdentity {
     device: u64,
     inode: u64,
     changed: (i64, i64),
 }
 
-impl From<&Metadata> for Identity {
+impl From<&Metadata> for FileIdentity {
     fn from(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
@@ -40,19 +40,19 @@ impl From<&Metadata> for Identity {
 
 /// What is in the plugin folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct FolderContents {
     /// The folder was deleted while we have it mounted: no kubelet will ever show up in it.
     pub folder_deleted: bool,
     /// The kubelet's socket.
-    pub kubelet: Option<Identity>,
+    pub kubelet: Option<FileIdentity>,
     /// What lies at the path of our socket.
-    pub socket: Option<Identity>,
+    pub socket: Option<FileIdentity>,
 }
 
 /// What we hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    socket: Option<Identity>,
+pub struct RegistrationState {
+    socket: Option<FileIdentity>,
     streams: usize,
     last: Option<Attempt>,
     in_a_row: u32,
@@ -63,57 +63,57 @@ pub struct Held {
 /// The last registration that was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Attempt {
-    kubelet: Identity,
+    kubelet: FileIdentity,
     at: Instant,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RegistrationStep {
     /// Open a socket and serve on it.
     Open,
     /// Stop serving: our socket is gone from the folder.
     Close,
     /// Register with this kubelet.
-    Register(Identity),
+    Register(FileIdentity),
     /// Look again when something changes, at the latest then.
     Wait(Option<Instant>),
     /// Give up, so that whoever runs us mounts the folder that is there now.
     Leave,
 }
 
-impl Held {
+impl RegistrationState {
     /// What to do next.
-    pub fn next(&self, seen: &Seen, now: Instant) -> Step {
+    pub fn next(&self, seen: &FolderContents, now: Instant) -> RegistrationStep {
         if seen.folder_deleted {
-            return Step::Leave;
+            return RegistrationStep::Leave;
         }
         if self.socket.is_some() && self.socket != seen.socket {
-            return Step::Close;
+            return RegistrationStep::Close;
         }
         let Some(kubelet) = seen.kubelet else {
-            return Step::Wait(None);
+            return RegistrationStep::Wait(None);
         };
         let known = self.last.is_some_and(|last| last.kubelet == kubelet);
         if known && self.socket.is_some() && self.streams > 0 {
-            return Step::Wait(None);
+            return RegistrationStep::Wait(None);
         }
         match self.not_before {
-            Some(at) if known && now < at => Step::Wait(Some(at)),
-            Some(_) | None if self.socket.is_none() => Step::Open,
-            Some(_) | None => Step::Register(kubelet),
+            Some(at) if known && now < at => RegistrationStep::Wait(Some(at)),
+            Some(_) | None if self.socket.is_none() => RegistrationStep::Open,
+            Some(_) | None => RegistrationStep::Register(kubelet),
         }
     }
 
     /// We serve on a new socket.
-    pub fn opened(&mut self, socket: Identity) {
+    pub fn opened(&mut self, socket: FileIdentity) {
         self.socket = Some(socket);
         self.streams = 0;
         self.not_before = None;
     }
 
     /// No socket could be opened while this kubelet was there.
-    pub fn open_failed(&mut self, kubelet: Option<Identity>, now: Instant) {
+    pub fn open_failed(&mut self, kubelet: Option<FileIdentity>, now: Instant) {
         if let Some(kubelet) = kubelet {
             self.attempted(kubelet, now);
             self.not_before = Some(now + self.delay());
@@ -132,14 +132,14 @@ impl Held {
     }
 
     /// The kubelet answered our registration.
-    pub fn registered(&mut self, kubelet: Identity, now: Instant) {
+    pub fn registered(&mut self, kubelet: FileIdentity, now: Instant) {
         self.attempted(kubelet, now);
         self.failing = false;
         self.not_before = Some(now + CONFIRM_WITHIN);
     }
 
     /// The kubelet did not answer, or refused.
-    pub fn refused(&mut self, kubelet: Identity, now: Instant) {
+    pub fn refused(&mut self, kubelet: FileIdentity, now: Instant) {
         self.attempted(kubelet, now);
         self.failing = true;
         self.not_before = Some(now + self.delay());
@@ -160,7 +160,7 @@ impl Held {
         }
     }
 
-    fn attempted(&mut self, kubelet: Identity, now: Instant) {
+    fn attempted(&mut self, kubelet: FileIdentity, now: Instant) {
         if self.last.is_none_or(|last| last.kubelet != kubelet) {
             self.in_a_row = 0;
         }

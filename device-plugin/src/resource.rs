@@ -18,7 +18,7 @@ pub enum Resource {
 
 /// One device as the kubelet sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct PluginDevice {
     /// At most 63 characters, unique within the resource.
     pub id: String,
     /// What is wrong with it, if anything.
@@ -52,7 +52,7 @@ impl Resource {
         }
     }
 
-    /// The part of the socket's name that tells the plugins apart.
+    /// The part of the socket's name that differs between the plugins.
     pub fn stem(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -67,12 +67,12 @@ impl Resource {
     }
 
     /// The devices of this resource, in a fixed order.
-    pub fn devices(self, inventory: &Inventory) -> Vec<Device> {
+    pub fn devices(self, inventory: &Inventory) -> Vec<PluginDevice> {
         let fault = |name: &str| inventory.faults.get(name).cloned();
         match self {
             Self::Gpu => {
                 let gpus = inventory.node.gpus().iter();
-                gpus.map(|gpu| Device {
+                gpus.map(|gpu| PluginDevice {
                     id: gpu.uuid.clone(),
                     fault: fault(&gpu.uuid),
                     numa: Some(gpu.numa),
@@ -84,7 +84,7 @@ impl Resource {
             Self::Rdma => {
                 let hcas = inventory.node.hcas().iter();
                 hcas.flat_map(|hca| {
-                    (0..hca.slots).map(|slot| Device {
+                    (0..hca.slots).map(|slot| PluginDevice {
                         id: slot_id(&hca.name, hca.port, slot),
                         fault: fault(&hca.name),
                         numa: None,
@@ -92,7 +92,7 @@ impl Resource {
                 })
                 .collect()
             }
-            Self::Node => vec![Device {
+            Self::Node => vec![PluginDevice {
                 id: NODE_ID.to_owned(),
                 fault: None,
                 numa: None,

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 /// Port of /metrics, /live and /ready.
 const METRICS_PORT: u16 = 9401;
 
-/// Runs the agent until the process is told to stop.
+/// Runs the agent until the process is asked to stop.
 ///
 /// Not async, so that the library instantiates the futures and `main` does not compile them again.
 pub fn run(args: Args) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use crate::allocation::{self, Refusal};
+use crate::allocation::{self, AllocationError};
 use crate::backend::Inventory;
 use crate::metrics::Metrics;
 use crate::pb::v1beta1::device_plugin_server::DevicePlugin;
@@ -22,7 +22,7 @@ use crate::pb::v1beta1::{
     TopologyInfo,
 };
 use crate::pb::{HEALTHY, UNHEALTHY};
-use crate::resource::{Device, Resource};
+use crate::resource::{PluginDevice, Resource};
 
 /// The calls of one plugin on one socket.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Service {
         self.inventory.borrow().clone()
     }
 
-    fn refused(&self, call: &'static str, refusal: Refusal) -> Status {
+    fn refused(&self, call: &'static str, refusal: AllocationError) -> Status {
         self.metrics.refused(self.resource, call);
         warn!(resource = self.resource.name(), call, reason = %refusal, "refused a call");
         refusal.into()
@@ -94,7 +94,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let inventory = self.now();
         let requests = request.into_inner().container_requests;
-        let answers: Result<Vec<_>, Refusal> = requests
+        let answers: Result<Vec<_>, AllocationError> = requests
             .iter()
             .map(|request| {
                 let device_ids = allocation::prefer(self.resource, &inventory, request)?;
@@ -115,7 +115,7 @@ impl DevicePlugin for Service {
         let began = Instant::now();
         let inventory = self.now();
         let requests = request.into_inner().container_requests;
-        let answers: Result<Vec<_>, Refusal> = requests
+        let answers: Result<Vec<_>, AllocationError> = requests
             .iter()
             .map(|request| allocation::allocate(self.resource, &inventory, &request.device_ids))
             .collect();
@@ -142,7 +142,7 @@ impl DevicePlugin for Service {
 struct Follower {
     resource: Resource,
     inventory: watch::Receiver<Arc<Inventory>>,
-    sent: Option<Vec<Device>>,
+    sent: Option<Vec<PluginDevice>>,
     closing: CancellationToken,
     _open: OpenStream,
 }
@@ -168,7 +168,7 @@ impl Follower {
     }
 }
 
-fn message(device: &Device) -> PbDevice {
+fn message(device: &PluginDevice) -> PbDevice {
     let health = match device.fault {
         Some(_) => UNHEALTHY,
         None => HEALTHY,

@@ -18,7 +18,7 @@ use crate::pb::VERSION;
 use crate::pb::v1beta1::RegisterRequest;
 use crate::pb::v1beta1::device_plugin_server::DevicePluginServer;
 use crate::pb::v1beta1::registration_client::RegistrationClient;
-use crate::registration::Identity;
+use crate::registration::FileIdentity;
 use crate::resource::Resource;
 use crate::service::Service;
 
@@ -47,24 +47,24 @@ pub enum RegisterError {
 
 /// What can happen to an open socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SocketEvent {
     /// So many streams of ListAndWatch are open now.
     Followed(usize),
-    /// The server ended without being told to; the reason. Nothing but closing works afterwards.
+    /// The server ended by itself; the reason. Nothing but closing works afterwards.
     Broke(String),
 }
 
 /// An open socket with its server.
 #[derive(Debug)]
-pub struct Session {
+pub struct KubeletSession {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
     streams: watch::Receiver<usize>,
     closing: CancellationToken,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
 
-impl Session {
+impl KubeletSession {
     /// Opens a socket of a new name in the folder and serves on it.
     pub fn open(
         folder: &Path,
@@ -74,7 +74,7 @@ impl Session {
         sweep(folder, resource);
         let path = folder.join(socket_name(resource));
         let listener = UnixListener::bind(&path)?;
-        let identity = Identity::from(&std::fs::symlink_metadata(&path)?);
+        let identity = FileIdentity::from(&std::fs::symlink_metadata(&path)?);
         let (streams, followed) = watch::channel(0);
         let closing = CancellationToken::new();
         let service = DevicePluginServer::new(service(streams, closing.clone()));
@@ -99,15 +99,15 @@ impl Session {
     }
 
     /// Which file the socket is.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
     /// Waits for something to happen to the socket. Dropping the wait loses nothing.
-    pub async fn event(&mut self) -> Event {
+    pub async fn event(&mut self) -> SocketEvent {
         tokio::select! {
-            Ok(()) = self.streams.changed() => Event::Followed(*self.streams.borrow_and_update()),
-            ended = &mut self.server => Event::Broke(match ended {
+            Ok(()) = self.streams.changed() => SocketEvent::Followed(*self.streams.borrow_and_update()),
+            ended = &mut self.server => SocketEvent::Broke(match ended {
                 Ok(Ok(())) => "the server ended".to_owned(),
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
@@ -126,7 +126,7 @@ impl Session {
             self.server.abort();
         }
         let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| Identity::from(&metadata) == self.identity);
+            .is_ok_and(|metadata| FileIdentity::from(&metadata) == self.identity);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             warn!(path = %self.path.display(), %error, "failed to remove our socket");
         }
@@ -162,7 +162,7 @@ pub async fn register(
 }
 
 /// A name that no other socket has: not one of ours, nor one of an agent that is being replaced.
-/// In a container every agent has the same process id, so the clock tells them apart.
+/// In a container every agent has the same process id, so the clock makes them differ.
 fn socket_name(resource: Resource) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_nanos());

@@ -159,7 +159,10 @@ async fn a_fault_reaches_the_kubelet_and_goes_again() {
         text.contains("fireflyer_device_plugin_discoveries_total{outcome=\"failed\"}")
     })
     .await;
-    assert!(gpus.allocate(&[gpu]).await.is_err(), "the last facts stand");
+    assert!(
+        gpus.allocate(&[gpu]).await.is_err(),
+        "the last facts remain"
+    );
 
     let fault = "faults: [{device: mlx5_0, reason: link down}]";
     node.write(&PAPER.replace("faults: []", fault));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use daemon::pending::{Admission, Pending, Ticket};
+use daemon::pending::{Admission, Pending, PendingTicket};
 use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
@@ -73,7 +73,7 @@ struct Pool(Arc<Mutex<Unproved>>);
 struct Admitted {
     source: IpAddr,
     is_member: bool,
-    ticket: Ticket,
+    ticket: PendingTicket,
 }
 
 impl Pool {

@@ -23,14 +23,14 @@ pub(crate) enum Error {
 
 /// This node's place in the gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct GangPlace {
     pub(crate) attempt: u32,
     pub(crate) node_rank: u32,
     pub(crate) nodes: u32,
     pub(crate) procs_per_node: u32,
 }
 
-impl Place {
+impl GangPlace {
     /// Reads the place from the variables that the operator sets.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let number = |name: &'static str| -> Result<u32, Error> {
@@ -138,8 +138,8 @@ mod tests {
         }
     }
 
-    fn place(procs: &str) -> Result<Place, Error> {
-        Place::read(|name| {
+    fn place(procs: &str) -> Result<GangPlace, Error> {
+        GangPlace::read(|name| {
             let value = match name {
                 "FIREFLYER_ATTEMPT" => "2",
                 "FIREFLYER_NODE_RANK" => "1",

@@ -60,7 +60,7 @@ pub(crate) enum Input {
     Stop,
     /// Nothing of this pod may run on.
     Void,
-    /// A rank's first process ended; `left_behind` tells whether its process group lives on.
+    /// A rank's first process ended; `left_behind` says whether its process group lives on.
     Ended {
         rank: usize,
         ending: Ending,
@@ -75,7 +75,7 @@ pub(crate) enum Input {
 /// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Create the file that tells the ranks of the stop.
+    /// Create the file that announces the stop to the ranks.
     AnnounceStop,
     /// SIGTERM to a rank's first process. Its children get none: data loader workers that die of
     /// it would break the save.
@@ -95,14 +95,14 @@ pub(crate) struct Failure {
 
 /// How it all ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum GangOutcome {
     Succeeded,
     /// A stop was requested; a rank may still have failed on the way out.
     Interrupted(Option<Failure>),
     Failed(Failure),
 }
 
-impl Verdict {
+impl GangOutcome {
     /// The launcher's own exit code.
     pub(crate) fn exit_code(self) -> i32 {
         match self {
@@ -179,14 +179,14 @@ impl Gang {
     }
 
     /// How it ended, once every rank is over.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
+    pub(crate) fn verdict(&self) -> Option<GangOutcome> {
         if self.ranks.iter().any(|&rank| rank != Rank::Over) {
             return None;
         }
         Some(match (self.stopping, self.failure) {
-            (true, failure) => Verdict::Interrupted(failure),
-            (false, Some(failure)) => Verdict::Failed(failure),
-            (false, None) => Verdict::Succeeded,
+            (true, failure) => GangOutcome::Interrupted(failure),
+            (false, Some(failure)) => GangOutcome::Failed(failure),
+            (false, None) => GangOutcome::Succeeded,
         })
     }
 
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(gang.step(NOW, ended(1, Ending::Code(0))), []);
         assert_eq!(gang.verdict(), None);
         gang.step(NOW, ended(0, Ending::Code(0)));
-        assert_eq!(gang.verdict(), Some(Verdict::Succeeded));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Succeeded));
     }
 
     #[test]
@@ -302,8 +302,8 @@ mod tests {
             rank: 2,
             ending: Ending::Signal(11),
         };
-        assert_eq!(gang.verdict(), Some(Verdict::Failed(failure)));
-        assert_eq!(Verdict::Failed(failure).exit_code(), 139);
+        assert_eq!(gang.verdict(), Some(GangOutcome::Failed(failure)));
+        assert_eq!(GangOutcome::Failed(failure).exit_code(), 139);
     }
 
     #[test]
@@ -335,7 +335,10 @@ mod tests {
             rank: 0,
             ending: Ending::Code(1),
         };
-        assert_eq!(gang.verdict(), Some(Verdict::Interrupted(Some(failure))));
+        assert_eq!(
+            gang.verdict(),
+            Some(GangOutcome::Interrupted(Some(failure)))
+        );
     }
 
     #[test]
@@ -350,7 +353,7 @@ mod tests {
             [Effect::KillGroup { rank: 1 }]
         );
         gang.step(NOW + MERCY, ended(1, Ending::Signal(9)));
-        assert!(matches!(gang.verdict(), Some(Verdict::Interrupted(_))));
+        assert!(matches!(gang.verdict(), Some(GangOutcome::Interrupted(_))));
     }
 
     #[test]
@@ -369,7 +372,7 @@ mod tests {
         assert_eq!(gang.verdict(), None);
         assert_eq!(gang.leaving().collect::<Vec<_>>(), [0]);
         gang.step(NOW, Input::GroupGone { rank: 0 });
-        assert_eq!(gang.verdict(), Some(Verdict::Interrupted(None)));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Interrupted(None)));
     }
 
     #[test]
@@ -388,7 +391,7 @@ mod tests {
         assert_eq!(gang.step(NOW + 100 * MERCY, Input::Tick), []);
         assert_eq!(gang.verdict(), None);
         gang.step(NOW, Input::GroupGone { rank: 0 });
-        assert_eq!(gang.verdict(), Some(Verdict::Interrupted(None)));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Interrupted(None)));
     }
 
     #[test]
@@ -414,7 +417,7 @@ mod tests {
             rank: 0,
             ending: Ending::Code(3),
         };
-        assert_eq!(gang.verdict(), Some(Verdict::Failed(failure)));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Failed(failure)));
     }
 
     #[test]
@@ -428,7 +431,7 @@ mod tests {
                 left_behind: true,
             },
         );
-        assert_eq!(gang.verdict(), Some(Verdict::Succeeded));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Succeeded));
     }
 
     #[test]
@@ -441,6 +444,6 @@ mod tests {
             rank: 0,
             ending: Ending::Code(3),
         };
-        assert_eq!(gang.verdict(), Some(Verdict::Failed(failure)));
+        assert_eq!(gang.verdict(), Some(GangOutcome::Failed(failure)));
     }
 }

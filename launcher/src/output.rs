@@ -101,7 +101,7 @@ fn copy<R: Read + AsFd, W: Write>(mut from: R, mut to: W, tail: &Tail) {
 
 fn readable_soon(from: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(from, PollFlags::IN)];
-    // An error counts as readable: the read that follows tells what it is.
+    // An error counts as readable: the read that follows says what it is.
     !matches!(poll(&mut fds, Some(&PATIENCE)), Ok(0))
 }
 

@@ -8,7 +8,7 @@ use crate::processes;
 use crate::report;
 use crate::signals::{self, Notice};
 
-/// Waits until it is told to stop.
+/// Waits until it is asked to stop.
 pub(crate) fn pause() -> ExitCode {
     let (sender, notices) = sync_channel(1);
     if let Err(error) = signals::listen(sender) {

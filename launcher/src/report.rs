@@ -10,22 +10,22 @@ use contract::CheckpointRef;
 use contract::run_dir::Cause;
 use contract::termination::{Outcome, TerminationMessage};
 
-use crate::environment::Place;
-use crate::gang::{Ending, Failure, Verdict};
+use crate::environment::GangPlace;
+use crate::gang::{Ending, Failure, GangOutcome};
 use crate::output::Tail;
 
 /// The message for how the ranks ended. `cause`: what a rank has written about it; it explains a failure only.
 pub(crate) fn message(
-    verdict: Verdict,
-    place: &Place,
+    verdict: GangOutcome,
+    place: &GangPlace,
     tails: &[Tail],
     ack: Option<CheckpointRef>,
     cause: Option<Cause>,
 ) -> TerminationMessage {
     let (outcome, failure) = match verdict {
-        Verdict::Succeeded => (Outcome::Succeeded, None),
-        Verdict::Interrupted(failure) => (Outcome::Interrupted, failure),
-        Verdict::Failed(failure) => (Outcome::Failed, Some(failure)),
+        GangOutcome::Succeeded => (Outcome::Succeeded, None),
+        GangOutcome::Interrupted(failure) => (Outcome::Interrupted, failure),
+        GangOutcome::Failed(failure) => (Outcome::Failed, Some(failure)),
     };
     let mut message = TerminationMessage {
         ack,

@@ -14,8 +14,8 @@ use contract::run_dir::{self, Cause, Roster};
 use rustix::process::{Pid, Signal};
 
 use crate::args::Args;
-use crate::environment::{self, Place};
-use crate::gang::{Effect, Ending, Gang, Input, Verdict};
+use crate::environment::{self, GangPlace};
+use crate::gang::{Effect, Ending, Gang, GangOutcome, Input};
 use crate::output::{self, Tail};
 use crate::processes;
 use crate::report;
@@ -48,7 +48,7 @@ enum Error {
     Orphans(#[source] io::Error),
 }
 
-/// Runs the ranks to their end; the exit code tells how they ended.
+/// Runs the ranks to their end; the exit code says how they ended.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let code = match supervise(args) {
         Ok(code) => code,
@@ -66,11 +66,11 @@ fn supervise(args: &Args) -> Result<i32, Error> {
     let (sender, notices) = sync_channel(NOTICES);
     signals::listen(sender).map_err(Error::Signals)?;
     processes::adopt_orphans().map_err(Error::Orphans)?;
-    let place = Place::read(|name| std::env::var(name).ok())?;
+    let place = GangPlace::read(|name| std::env::var(name).ok())?;
     let Some(roster) = roster(args, &notices)? else {
-        let message = report::message(Verdict::Interrupted(None), &place, &[], None, None);
+        let message = report::message(GangOutcome::Interrupted(None), &place, &[], None, None);
         report::write(&message, &args.termination_log);
-        return Ok(Verdict::Interrupted(None).exit_code());
+        return Ok(GangOutcome::Interrupted(None).exit_code());
     };
     let mut ranks = Ranks::start(args, place, &roster)?;
     let verdict = ranks.wait(&notices);
@@ -99,7 +99,7 @@ fn roster(args: &Args, notices: &Receiver<Notice>) -> Result<Option<Roster>, Err
 /// The ranks of this node and all that is known of them.
 struct Ranks<'a> {
     args: &'a Args,
-    place: Place,
+    place: GangPlace,
     started: Instant,
     gang: Gang,
     /// The first process of each rank; none where it could not be started.
@@ -113,7 +113,7 @@ struct Ranks<'a> {
 }
 
 impl<'a> Ranks<'a> {
-    fn start(args: &'a Args, place: Place, roster: &Roster) -> Result<Self, Error> {
+    fn start(args: &'a Args, place: GangPlace, roster: &Roster) -> Result<Self, Error> {
         let count = place.procs_per_node as usize;
         let mut ranks = Self {
             args,
@@ -185,7 +185,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    fn wait(&mut self, notices: &Receiver<Notice>) -> Verdict {
+    fn wait(&mut self, notices: &Receiver<Notice>) -> GangOutcome {
         loop {
             self.reap();
             self.end_if_void();
@@ -269,7 +269,7 @@ impl<'a> Ranks<'a> {
         if self.gang.is_stopping() && self.ack.is_none() {
             self.ack = run_dir::read_ack(&self.args.run_dir).ok().flatten();
             if self.ack.is_some() {
-                self.write(Verdict::Interrupted(None));
+                self.write(GangOutcome::Interrupted(None));
             }
         }
     }
@@ -309,7 +309,7 @@ impl<'a> Ranks<'a> {
             .filter_map(|(pid, _)| *pid)
     }
 
-    fn write(&self, verdict: Verdict) {
+    fn write(&self, verdict: GangOutcome) {
         // Unreadable, it says no more than none at all.
         let cause = Cause::read(&self.args.run_dir).ok().flatten();
         let message = report::message(verdict, &self.place, &self.tails, self.ack.clone(), cause);
@@ -317,7 +317,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Collects the last output, ends what the ranks left behind, and reports.
-    fn leave(mut self, verdict: Verdict) {
+    fn leave(mut self, verdict: GangOutcome) {
         let deadline = Instant::now() + output::DRAIN;
         while self.copies.iter().any(|copy| !copy.is_finished()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -329,7 +329,7 @@ impl<'a> Ranks<'a> {
             self.ack = run_dir::read_ack(&self.args.run_dir).ok().flatten();
         }
         self.write(verdict);
-        if let Verdict::Failed(failure) = verdict {
+        if let GangOutcome::Failed(failure) = verdict {
             let rank = self.place.rank(failure.rank);
             report::say(&format!("launcher: rank {rank} failed: {}", failure.ending));
         }

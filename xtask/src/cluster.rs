@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{Cluster, ENGINE, Engine, Name, Options, list, prerequisites};
+use ::cluster::{Cluster, ClusterOptions, ENGINE, Name, NodeEngine, list, prerequisites};
 
 use crate::args::{Args, Usage};
 use crate::{EXIT_USAGE, Verb, packages, report};
@@ -54,7 +54,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         Some("tools") => {
             args.finish()?;
             packages::install(&prerequisites::missing_for_cluster())?;
-            Tools::build(&tools::of_tests(Engine::here()), &report::step)?;
+            Tools::build(&tools::of_tests(NodeEngine::here()), &report::step)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),
@@ -76,7 +76,7 @@ fn up(mut args: Args) -> anyhow::Result<ExitCode> {
 
     let start = Instant::now();
     let zones: Vec<_> = zones.split(',').collect();
-    let options = Options::new(name)
+    let options = ClusterOptions::new(name)
         .nodes(nodes)
         .zones(&zones)
         .fake_nodes(fake_nodes);
@@ -161,7 +161,7 @@ fn name(args: &mut Args) -> anyhow::Result<Name> {
 /// Says who will run the nodes of a new cluster here: before the first step, because it decides what all
 /// of them do.
 pub(crate) fn announce_engine() {
-    println!("the cluster will be {}", made_of(Engine::here()));
+    println!("the cluster will be {}", made_of(NodeEngine::here()));
     if prerequisites::lacks_only_kind() {
         println!(
             "(Docker answers, but kind is not installed: with both, it would be one of kind's.)"
@@ -169,9 +169,9 @@ pub(crate) fn announce_engine() {
     }
 }
 
-fn made_of(engine: Engine) -> &'static str {
+fn made_of(engine: NodeEngine) -> &'static str {
     match engine {
-        Engine::Native => "made of processes of this machine",
-        Engine::Kind => "made by kind",
+        NodeEngine::Native => "made of processes of this machine",
+        NodeEngine::Kind => "made by kind",
     }
 }

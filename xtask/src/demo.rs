@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use ::cluster::{Cluster, Engine, Name, Options, chart, prerequisites, tools};
+use ::cluster::{Cluster, ClusterOptions, Name, NodeEngine, chart, prerequisites, tools};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
@@ -75,7 +75,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     cluster::announce_engine();
     packages::install(&prerequisites::missing_for_cluster())?;
     println!("\nPrograms of the cluster");
-    tools::Tools::build(&tools::of_demo(Engine::here()), &report::step)?;
+    tools::Tools::build(&tools::of_demo(NodeEngine::here()), &report::step)?;
     println!("\nImages");
     images::build(&images::all())?;
 
@@ -90,7 +90,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         zones.len(),
         zones.join(", ")
     );
-    let options = Options::new(name).nodes(zones.len()).zones(zones);
+    let options = ClusterOptions::new(name).nodes(zones.len()).zones(zones);
     let cluster = Cluster::up(&options, &report::step)?;
     chart::install(&cluster, &report::step)?;
 

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Instant;
 
 use ::cluster::image::{self, release_folder};
-use ::cluster::{Cluster, Name, Outcome, prerequisites};
+use ::cluster::{Cluster, Name, StepOutcome, prerequisites};
 use anyhow::{Context, bail};
 
 use crate::args::{Args, Usage};
@@ -180,7 +180,7 @@ pub(crate) fn sidecar() -> anyhow::Result<PathBuf> {
 /// Makes an archive and prints what became of it, how long it took and what it weighs.
 fn pack(
     name: &str,
-    make: impl FnOnce() -> anyhow::Result<(PathBuf, Outcome)>,
+    make: impl FnOnce() -> anyhow::Result<(PathBuf, StepOutcome)>,
 ) -> anyhow::Result<Archive> {
     let start = Instant::now();
     let step = format!("image {name}");

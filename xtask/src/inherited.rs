@@ -4,7 +4,7 @@ use std::env;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
-use cluster::{ENGINE, Engine, NODE_IMAGE};
+use cluster::{ENGINE, NODE_IMAGE, NodeEngine};
 
 use crate::args::{Args, Usage};
 use crate::cargo::VERBOSE;
@@ -58,10 +58,10 @@ pub(crate) fn run(verb: &str, args: &mut Args) -> Result<Option<ExitCode>> {
 }
 
 fn check(engine: Option<&str>, image: Option<&str>) -> Result<(), Usage> {
-    let named = engine.map(|name| (name, Engine::named(name)));
+    let named = engine.map(|name| (name, NodeEngine::named(name)));
     match (named, image) {
         (Some((name, None)), _) => Err(Usage(format!("--engine {name}: take kind or native"))),
-        (Some((_, Some(Engine::Native))), Some(_)) => Err(Usage(
+        (Some((_, Some(NodeEngine::Native))), Some(_)) => Err(Usage(
             "--node-image is of kind's nodes: without --engine native".to_owned(),
         )),
         _ => Ok(()),

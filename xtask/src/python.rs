@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use std::{env, fs, io, thread};
 
-use ::cluster::{Outcome, command, paths, prerequisites};
+use ::cluster::{StepOutcome, command, paths, prerequisites};
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::Args;
@@ -286,7 +286,7 @@ fn drivers() -> Result<PathBuf> {
         .args(["build", "--package", "wire", "--example", "fake_cuda"])
         .current_dir(paths::repository());
     cargo::run("stand-in driver", &mut build)?;
-    report::line("stand-in driver", Outcome::Built, started.elapsed());
+    report::line("stand-in driver", StepOutcome::Built, started.elapsed());
     // target/debug/xtask and target/debug/examples.
     let own = env::current_exe().context("failed to find this program's own path")?;
     Ok(own.with_file_name("examples"))
@@ -341,7 +341,7 @@ pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
     let root = base.with_extension("root");
     let partial = base.with_extension("partial");
     if root.exists() {
-        report::line("trainer root", Outcome::Cached, started.elapsed());
+        report::line("trainer root", StepOutcome::Cached, started.elapsed());
         return Ok(root);
     }
     match fs::remove_dir_all(&partial) {
@@ -359,7 +359,7 @@ pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
             .arg(&partial),
     )?;
     fs::rename(&partial, &root).context("failed to keep the trainer's root")?;
-    report::line("trainer root", Outcome::Built, started.elapsed());
+    report::line("trainer root", StepOutcome::Built, started.elapsed());
     Ok(root)
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::Outcome;
+use cluster::StepOutcome;
 
 /// How often steps that are under way say so.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
@@ -16,17 +16,17 @@ struct Step {
     name: String,
     since: Instant,
     /// How far it is, as it said last.
-    at: Option<Outcome>,
+    at: Option<StepOutcome>,
 }
 
 static UNDER_WAY: Mutex<Vec<Step>> = Mutex::new(Vec::new());
 
 /// Prints a step of the crate `cluster`.
-pub(crate) fn step(name: &str, outcome: Outcome, elapsed: Duration) {
+pub(crate) fn step(name: &str, outcome: StepOutcome, elapsed: Duration) {
     match outcome {
-        Outcome::Begun => begin(name),
-        Outcome::At(done, all) => at(name, done, all),
-        Outcome::Built | Outcome::Cached | Outcome::Done | Outcome::Failed => {
+        StepOutcome::Begun => begin(name),
+        StepOutcome::At(done, all) => at(name, done, all),
+        StepOutcome::Built | StepOutcome::Cached | StepOutcome::Done | StepOutcome::Failed => {
             line(name, outcome, elapsed);
         }
     }
@@ -35,7 +35,7 @@ pub(crate) fn step(name: &str, outcome: Outcome, elapsed: Duration) {
 /// A step is so far: its next sign of life says so.
 pub(crate) fn at(name: &str, done: usize, all: usize) {
     if let Some(step) = under_way().iter_mut().find(|step| step.name == name) {
-        step.at = Some(Outcome::At(done, all));
+        step.at = Some(StepOutcome::At(done, all));
     }
 }
 

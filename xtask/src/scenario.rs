@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{Engine, prerequisites};
+use ::cluster::{NodeEngine, prerequisites};
 use anyhow::Result;
 
 use crate::args::{Args, Usage};
@@ -50,7 +50,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     missing.extend(prerequisites::missing_for_images());
     missing.extend(prerequisites::missing_for_trainer());
     packages::install(&missing)?;
-    Tools::build(&tools::of_tests(Engine::here()), &report::step)?;
+    Tools::build(&tools::of_tests(NodeEngine::here()), &report::step)?;
     images::build(&images::all())?;
     let mut words = vec!["run", "--filter", &name];
     words.extend(keep.then_some("--keep"));

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{Engine, prerequisites};
+use ::cluster::{NodeEngine, prerequisites};
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
@@ -180,7 +180,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
                 "The tests install packages and make file systems and namespaces, which only root may.",
             ));
         }
-        Tools::can_build(&tools::of_tests(Engine::here()))?;
+        Tools::can_build(&tools::of_tests(NodeEngine::here()))?;
     }
     println!("{}", plan()?.describe());
     let started = Instant::now();

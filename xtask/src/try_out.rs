@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use ::cluster::{Outcome, paths};
+use ::cluster::{StepOutcome, paths};
 use anyhow::{Context as _, Result};
 
 use crate::args::Args;
@@ -39,7 +39,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let mut build = child::command(env!("CARGO"));
     build.args(["build", "--package", "hfreduce-sidecar"]);
     cargo::run("hfreduce-sidecar", build.current_dir(&root))?;
-    report::line("hfreduce-sidecar", Outcome::Built, started.elapsed());
+    report::line("hfreduce-sidecar", StepOutcome::Built, started.elapsed());
 
     println!("\nAll-reduce over {nodes} sidecars");
     let status = child::command(&program)

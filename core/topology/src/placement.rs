@@ -163,7 +163,7 @@ impl fmt::Display for MemoryPlacement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Gpu, GpuModel, Guid, Hca, Hardware, HardwareParts, PciAddress};
+    use crate::node::{Gpu, GpuModel, Guid, Hardware, HardwareParts, Hca, PciAddress};
 
     fn numbers(text: &str) -> Numbers {
         text.parse().unwrap()

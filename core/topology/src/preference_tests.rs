@@ -3,7 +3,7 @@
 use proptest::strategy::Strategy as _;
 
 use super::*;
-use crate::node::{Gpu, GpuModel, Guid, Hca, HardwareParts, PciAddress};
+use crate::node::{Gpu, GpuModel, Guid, HardwareParts, Hca, PciAddress};
 
 fn address(text: &str) -> PciAddress {
     text.parse().expect("an address")

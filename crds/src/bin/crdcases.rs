@@ -6,7 +6,7 @@
     reason = "a command-line program"
 )]
 
-use crds::cases::{self, Answer};
+use crds::cases::{self, KubectlAnswer};
 use std::io::Write;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn kubectl(words: &[String], arguments: &[&str], object: &str) -> std::io::Result<Answer> {
+fn kubectl(words: &[String], arguments: &[&str], object: &str) -> std::io::Result<KubectlAnswer> {
     let mut words = words.iter();
     let mut child = Command::new(words.next().map_or("kubectl", String::as_str))
         .args(words)
@@ -54,7 +54,7 @@ fn kubectl(words: &[String], arguments: &[&str], object: &str) -> std::io::Resul
     let output = child.wait_with_output()?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
-    Ok(Answer {
+    Ok(KubectlAnswer {
         accepted: output.status.success(),
         text,
     })

@@ -1,4 +1,4 @@
-//! The declarative description of a node that stands in for hardware: its YAML, checked once and
+//! The declarative description of a node that replaces hardware: its YAML, checked once and
 //! turned into an inventory. What containers get to see of it is `mock`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use topology::node::{self, Gpu, GpuModel, Hardware, HardwareParts, Hca};
 
-use super::Place;
+use super::NodeLocation;
 use crate::labels;
 
 /// Largest fixture that is read: sixteen GPUs and adapters with comments take some 8 KiB.
@@ -42,7 +42,7 @@ pub struct Fixture {
     /// The hardware.
     pub node: Hardware,
     /// Where the node belongs.
-    pub place: Place,
+    pub place: NodeLocation,
     /// Broken devices and what is wrong with them.
     pub faults: BTreeMap<String, String>,
 }
@@ -79,7 +79,7 @@ impl FromStr for Fixture {
             label("gpuModel.product", Some(model.product.clone()))?;
         }
         Ok(Self {
-            place: Place {
+            place: NodeLocation {
                 node_class: label("nodeClass", node_class)?,
                 zone: label("zone", zone)?,
                 leaf: label("leaf", leaf)?,

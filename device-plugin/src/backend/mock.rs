@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use topology::node::{Gpu, Hardware, Hca};
 
 use super::fixture::{self, Fixture};
-use super::{Backend, Error, Inventory, Mount};
+use super::{Error, HardwareBackend, Inventory, Mount};
 use crate::folder::Folder;
 
 /// Where containers see the devices they were given.
@@ -75,7 +75,7 @@ impl Mock {
     }
 }
 
-impl Backend for Mock {
+impl HardwareBackend for Mock {
     fn discover(&mut self) -> Result<Inventory, Error> {
         let Fixture {
             node,

@@ -1,5 +1,5 @@
 //! Where facts about this node's hardware come from. A backend finds devices and notices changes;
-//! what the kubelet and the API server are told about them is decided elsewhere.
+//! what the kubelet and the API server learn of them is decided elsewhere.
 
 pub mod fixture;
 pub mod mock;
@@ -15,7 +15,7 @@ pub struct Inventory {
     /// The hardware.
     pub node: Hardware,
     /// Where this node belongs, as far as the backend knows.
-    pub place: Place,
+    pub place: NodeLocation,
     /// Broken devices and what is wrong with them, by a GPU's UUID or an adapter's name.
     pub faults: BTreeMap<String, String>,
     /// What a container needs to reach a device, by a GPU's UUID or an adapter's name.
@@ -24,7 +24,7 @@ pub struct Inventory {
 
 /// Where a node belongs. Every value is a legal label value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct NodeLocation {
     /// Kind of node, for example `a100`.
     pub node_class: Option<String>,
     /// Fat tree.
@@ -33,7 +33,7 @@ pub struct Place {
     pub leaf: Option<String>,
 }
 
-impl Place {
+impl NodeLocation {
     /// This place, with what it leaves open taken from the other.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -87,7 +87,7 @@ pub enum Error {
 }
 
 /// A source of facts about this node's hardware.
-pub trait Backend: Send + 'static {
+pub trait HardwareBackend: Send + 'static {
     /// Reads the hardware as it is now, and makes what containers will mount.
     fn discover(&mut self) -> Result<Inventory, Error>;
 

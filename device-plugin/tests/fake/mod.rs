@@ -1,4 +1,4 @@
-//! A kubelet as far as a plugin can tell: it clears the plugin folder, serves Registration, dials
+//! A kubelet as a plugin sees it: it clears the plugin folder, serves Registration, dials
 //! back, follows ListAndWatch, and asks for devices. And a node's folder with an agent on it.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use daemon::{CancellationToken, Readiness, Registry};
 use device_plugin::agent::{Agent, Error};
-use device_plugin::backend::Place;
+use device_plugin::backend::NodeLocation;
 use device_plugin::backend::mock::Mock;
 use device_plugin::metrics::Metrics;
 use device_plugin::pb::v1beta1::device_plugin_client::DevicePluginClient;
@@ -91,7 +91,7 @@ impl Node {
         let shutdown = CancellationToken::new();
         let agent = Agent {
             backend: Mock::new(self.fixture(), self.root().join("devices")).unwrap(),
-            place: Place::default(),
+            place: NodeLocation::default(),
             plugin_dir: self.plugins.clone(),
             labels: None,
             metrics: Metrics::new(&registry).unwrap(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// A folder stays busy until the last process in it is reaped.

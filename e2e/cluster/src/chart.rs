@@ -7,10 +7,10 @@ use std::process::Command;
 
 use crate::cluster::Cluster;
 use crate::command;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::image;
 use crate::paths;
-use crate::progress::{Outcome, Progress, step};
+use crate::progress::{ProgressFn, StepOutcome, step};
 use crate::tools::Tools;
 
 /// The release, as the chart's documentation calls it.
@@ -30,11 +30,11 @@ const IMAGES: [&str; 5] = [
 ];
 
 /// Gives the nodes our images, installs the chart or upgrades it, and waits until it is at work.
-pub fn install(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
+pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
     cluster.import(&archives()?, progress)?;
     step(progress, "chart", || {
         upgrade(cluster, &[])?;
-        Ok(((), Outcome::Done))
+        Ok(((), StepOutcome::Done))
     })
 }
 

@@ -11,15 +11,15 @@ use std::time::Duration;
 use crate::command;
 use crate::control;
 use crate::error::{Error, Result};
-use crate::handle::Node;
+use crate::handle::NodeHandle;
 use crate::layout::{Layout, Name};
 use crate::network;
 use crate::node::{NativeNode, Site};
-use crate::options::Options;
+use crate::options::ClusterOptions;
 use crate::paths;
 use crate::pki::Pki;
-use crate::progress::{Outcome, Progress, step};
-use crate::state::{Engine, NodeState, State};
+use crate::progress::{ProgressFn, StepOutcome, step};
+use crate::state::{NodeEngine, NodeState, State};
 use crate::tools::{self, Tools};
 use crate::wait::until;
 use crate::{down, fake, up};
@@ -29,7 +29,7 @@ use crate::{down, fake, up};
 pub struct Cluster {
     pub(crate) layout: Layout,
     pub(crate) folder: PathBuf,
-    pub(crate) engine: Engine,
+    pub(crate) engine: NodeEngine,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) tools: Tools,
     pub(crate) pki: Pki,
@@ -39,7 +39,7 @@ pub struct Cluster {
 impl Cluster {
     /// Brings a cluster up. What a crashed run of the same name left is removed first; a running
     /// one is replaced.
-    pub fn up(options: &Options, progress: Progress<'_>) -> Result<Self> {
+    pub fn up(options: &ClusterOptions, progress: ProgressFn<'_>) -> Result<Self> {
         up::up(options, progress)
     }
 
@@ -70,12 +70,12 @@ impl Cluster {
         &self,
         count: usize,
         zones: &[impl AsRef<str>],
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<()> {
         fake::check(self.engine)?;
         Tools::build(&[tools::KWOK], progress)?;
         step(progress, "fake nodes", || {
-            Ok((fake::add(self, count, zones)?, Outcome::Done))
+            Ok((fake::add(self, count, zones)?, StepOutcome::Done))
         })
     }
 
@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     /// Who runs the nodes.
-    pub fn engine(&self) -> Engine {
+    pub fn engine(&self) -> NodeEngine {
         self.engine
     }
 
@@ -158,29 +158,29 @@ impl Cluster {
     /// place.
     pub fn in_control_plane(&self, program: impl AsRef<OsStr>) -> Result<Command> {
         match self.engine {
-            Engine::Native => {
+            NodeEngine::Native => {
                 let mut command = network::inside(&self.layout.control_namespace());
                 command.arg(program);
                 Ok(command)
             }
-            Engine::Kind => Err(Error::new(
+            NodeEngine::Kind => Err(Error::new(
                 "a cluster of kind has no network namespace of its own",
             )),
         }
     }
 
     /// All real nodes, dead ones too.
-    pub fn nodes(&self) -> impl Iterator<Item = Node<'_>> {
-        (0..self.nodes.len()).map(|index| Node {
+    pub fn nodes(&self) -> impl Iterator<Item = NodeHandle<'_>> {
+        (0..self.nodes.len()).map(|index| NodeHandle {
             cluster: self,
             index,
         })
     }
 
     /// A real node by its Kubernetes name.
-    pub fn node(&self, name: &str) -> Result<Node<'_>> {
+    pub fn node(&self, name: &str) -> Result<NodeHandle<'_>> {
         match self.nodes.iter().position(|node| node.name == name) {
-            Some(index) => Ok(Node {
+            Some(index) => Ok(NodeHandle {
                 cluster: self,
                 index,
             }),
@@ -216,7 +216,7 @@ impl Cluster {
 
     /// Gives images to all nodes that run, at once. A node that has an archive already is left
     /// alone.
-    pub fn import(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<()> {
+    pub fn import(&self, archives: &[PathBuf], progress: ProgressFn<'_>) -> Result<()> {
         thread::scope(|scope| {
             let workers: Vec<_> = self
                 .nodes()

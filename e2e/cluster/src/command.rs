@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 
 /// Runs a program to its end and returns what it wrote to stdout; its stderr becomes part of the
 /// error.

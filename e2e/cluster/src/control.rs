@@ -160,7 +160,7 @@ pub(crate) fn start_controllers(site: Site<'_>) -> Result<()> {
     run(site, "kube-scheduler", &scheduler)
 }
 
-/// Starts kwok, which plays the kubelets of nodes that carry its annotation.
+/// Starts kwok, which plays the kubelets of nodes that have its annotation.
 pub(crate) fn start_kwok(site: Site<'_>) -> Result<()> {
     let stages = site.folder.join("stages.yaml");
     template::write(&stages, template::STAGES)?;

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cgroup;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::kind;
 use crate::layout::Name;
 use crate::network;
 use crate::paths;
 use crate::process::{self, Process};
-use crate::state::{Engine, State, lock, lock_all};
+use crate::state::{NodeEngine, State, lock, lock_all};
 
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -96,7 +96,7 @@ pub(crate) fn read(folder: &Path) -> Result<Option<State>> {
 /// Kills and removes all that belongs to the cluster.
 pub(crate) fn remove(name: &Name, folder: &Path, state: Option<&State>) -> Result<()> {
     // Without a state nobody knows who ran the nodes; to delete what is not there is no error.
-    if state.map_or_else(kind::available, |state| state.engine == Engine::Kind) {
+    if state.map_or_else(kind::available, |state| state.engine == NodeEngine::Kind) {
         kind::delete(name, folder)?;
     }
     let namespaces = network::namespaces(name);
@@ -151,11 +151,11 @@ fn remove_all(folder: &Path) -> Result<()> {
 mod tests {
     use std::process::{Command, Stdio, id};
 
-    use super::{Engine, Name, Process, State, refuse_while_owned};
+    use super::{Name, NodeEngine, Process, State, refuse_while_owned};
 
     /// What is said of a cluster that `owner` brings up.
     fn refusal(owner: Option<Process>) -> Option<String> {
-        let mut state = State::new(0, Engine::Native);
+        let mut state = State::new(0, NodeEngine::Native);
         state.owner = owner;
         let name = Name::new("dev").unwrap();
         let refused = refuse_while_owned(&name, Some(&state));

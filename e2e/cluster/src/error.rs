@@ -39,12 +39,12 @@ impl StdError for Error {
 }
 
 /// Says what was being done when something failed.
-pub trait Context<T> {
+pub trait ErrorContext<T> {
     /// The message is built only when there is an error.
     fn context(self, doing: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T, E: StdError + Send + Sync + 'static> Context<T> for std::result::Result<T, E> {
+impl<T, E: StdError + Send + Sync + 'static> ErrorContext<T> for std::result::Result<T, E> {
     fn context(self, doing: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|source| Error {
             doing: doing(),

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::command;
 use crate::control;
 use crate::error::{Error, Result};
-use crate::state::Engine;
+use crate::state::NodeEngine;
 use crate::template::{FAKE_NODE, KWOK, render};
 use crate::wait::until;
 
@@ -16,10 +16,10 @@ const NODES_PER_LEAF: usize = 40;
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Simulated nodes need a process of ours beside the control plane.
-pub(crate) fn check(engine: Engine) -> Result<()> {
+pub(crate) fn check(engine: NodeEngine) -> Result<()> {
     match engine {
-        Engine::Native => Ok(()),
-        Engine::Kind => Err(Error::new(
+        NodeEngine::Native => Ok(()),
+        NodeEngine::Kind => Err(Error::new(
             "simulated nodes need a cluster of this machine's own processes: kind has no place for them",
         )),
     }

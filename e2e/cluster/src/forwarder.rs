@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::control::{API_PORT, record};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::network;
 use crate::node::Site;
 
@@ -96,17 +96,17 @@ mod tests {
             }
         }
 
-        /// Both ends of a connection through it, which have heard each other.
+        /// Both ends of a connection through it, which have exchanged a byte.
         fn connection(&self) -> (TcpStream, TcpStream) {
             let mut client = TcpStream::connect(self.front).unwrap();
             client.set_read_timeout(Some(LIMIT)).unwrap();
             client.write_all(b"?").unwrap();
             let (mut server, _) = self.behind.accept().unwrap();
             server.set_read_timeout(Some(LIMIT)).unwrap();
-            let mut heard = [0];
-            server.read_exact(&mut heard).unwrap();
+            let mut byte = [0];
+            server.read_exact(&mut byte).unwrap();
             server.write_all(b"!").unwrap();
-            client.read_exact(&mut heard).unwrap();
+            client.read_exact(&mut byte).unwrap();
             (client, server)
         }
     }

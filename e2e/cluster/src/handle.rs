@@ -8,17 +8,17 @@ use crate::error::Result;
 use crate::kind;
 use crate::network;
 use crate::node::NativeNode;
-use crate::progress::{Outcome, Progress, step};
-use crate::state::Engine;
+use crate::progress::{ProgressFn, StepOutcome, step};
+use crate::state::NodeEngine;
 
 /// A node by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Node<'a> {
+pub struct NodeHandle<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) index: usize,
 }
 
-impl<'a> Node<'a> {
+impl<'a> NodeHandle<'a> {
     /// Its Kubernetes name.
     pub fn name(&self) -> &'a str {
         self.cluster
@@ -27,19 +27,19 @@ impl<'a> Node<'a> {
             .map_or("", |node| node.name.as_str())
     }
 
-    /// False between [`Node::kill`] and [`Node::restart`].
+    /// False between [`NodeHandle::kill`] and [`NodeHandle::restart`].
     pub fn alive(&self) -> Result<bool> {
         match self.cluster.engine {
-            Engine::Native => self.native().alive(),
-            Engine::Kind => kind::alive(self.name()),
+            NodeEngine::Native => self.native().alive(),
+            NodeEngine::Kind => kind::alive(self.name()),
         }
     }
 
-    /// Ends it as a power cut would: everything on it dies at once, nobody is told.
+    /// Ends it as a power cut would: everything on it dies at once, without a word.
     pub fn kill(&self) -> Result<()> {
         match self.cluster.engine {
-            Engine::Native => self.native().kill(),
-            Engine::Kind => kind::kill(self.name()),
+            NodeEngine::Native => self.native().kill(),
+            NodeEngine::Kind => kind::kill(self.name()),
         }
     }
 
@@ -48,32 +48,32 @@ impl<'a> Node<'a> {
     pub fn restart(&self) -> Result<()> {
         self.kill()?;
         match self.cluster.engine {
-            Engine::Native => self.native().start(),
-            Engine::Kind => kind::start(self.name()),
+            NodeEngine::Native => self.native().start(),
+            NodeEngine::Kind => kind::start(self.name()),
         }
     }
 
     /// Pulls its network cable: what runs on it runs on, unseen.
     pub fn partition(&self) -> Result<()> {
         match self.cluster.engine {
-            Engine::Native => network::connect(&self.cluster.layout, self.index + 1, false),
-            Engine::Kind => kind::connect(self.name(), false),
+            NodeEngine::Native => network::connect(&self.cluster.layout, self.index + 1, false),
+            NodeEngine::Kind => kind::connect(self.name(), false),
         }
     }
 
     /// Plugs the cable in again.
     pub fn heal(&self) -> Result<()> {
         match self.cluster.engine {
-            Engine::Native => network::connect(&self.cluster.layout, self.index + 1, true),
-            Engine::Kind => kind::connect(self.name(), true),
+            NodeEngine::Native => network::connect(&self.cluster.layout, self.index + 1, true),
+            NodeEngine::Kind => kind::connect(self.name(), true),
         }
     }
 
     /// Kills the kubelet; it is started again within a second or two.
     pub fn restart_kubelet(&self) -> Result<()> {
         match self.cluster.engine {
-            Engine::Native => self.native().signal("kubelet", "KILL"),
-            Engine::Kind => {
+            NodeEngine::Native => self.native().signal("kubelet", "KILL"),
+            NodeEngine::Kind => {
                 kind::inside(self.name(), &["systemctl", "restart", "kubelet"]).map(|_| ())
             }
         }
@@ -82,8 +82,8 @@ impl<'a> Node<'a> {
     /// Restarts containerd as an upgrade of it does; containers run on.
     pub fn restart_runtime(&self) -> Result<()> {
         match self.cluster.engine {
-            Engine::Native => self.native().signal("containerd", "TERM"),
-            Engine::Kind => {
+            NodeEngine::Native => self.native().signal("containerd", "TERM"),
+            NodeEngine::Kind => {
                 kind::inside(self.name(), &["systemctl", "restart", "containerd"]).map(|_| ())
             }
         }
@@ -93,12 +93,12 @@ impl<'a> Node<'a> {
     /// prints.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         match self.cluster.engine {
-            Engine::Native => command::run(self.native().inside()?.args(arguments)),
-            Engine::Kind => kind::inside(self.name(), arguments),
+            NodeEngine::Native => command::run(self.native().inside()?.args(arguments)),
+            NodeEngine::Kind => kind::inside(self.name(), arguments),
         }
     }
 
-    pub(crate) fn import(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<()> {
+    pub(crate) fn import(&self, archives: &[PathBuf], progress: ProgressFn<'_>) -> Result<()> {
         if !self.alive()? {
             return Ok(());
         }
@@ -106,10 +106,17 @@ impl<'a> Node<'a> {
             let name = format!("import {} {}", self.name(), archive_name(archive));
             step(progress, &name, || {
                 let new = match self.cluster.engine {
-                    Engine::Native => self.native().import(archive)?,
-                    Engine::Kind => kind::import(self.cluster.name(), self.name(), archive)?,
+                    NodeEngine::Native => self.native().import(archive)?,
+                    NodeEngine::Kind => kind::import(self.cluster.name(), self.name(), archive)?,
                 };
-                Ok(((), if new { Outcome::Done } else { Outcome::Cached }))
+                Ok((
+                    (),
+                    if new {
+                        StepOutcome::Done
+                    } else {
+                        StepOutcome::Cached
+                    },
+                ))
             })?;
         }
         Ok(())

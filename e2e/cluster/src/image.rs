@@ -12,13 +12,13 @@ use std::process::Command;
 
 use crate::command;
 use crate::digest;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::paths;
-use crate::progress::Outcome;
+use crate::progress::StepOutcome;
 
 pub use archive::write as write_archive;
 
-/// The version that the images of this clone carry.
+/// The version of this clone's images.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Something that an image holds. Paths are absolute, as the container sees them.
@@ -58,7 +58,7 @@ pub enum Entry {
 
 /// How a container of the image starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct ImageConfig {
     /// The full name: `localhost/fireflyer/operator:0.1.0`.
     pub reference: String,
     /// The program and its first arguments.
@@ -73,7 +73,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// How a container of it starts.
-    pub config: Config,
+    pub config: ImageConfig,
     /// What it holds.
     pub entries: Vec<Entry>,
 }
@@ -85,18 +85,18 @@ impl Image {
     }
 
     /// Writes the archive into the cache, unless an archive of the same content is there.
-    pub fn build(&self) -> Result<(PathBuf, Outcome)> {
+    pub fn build(&self) -> Result<(PathBuf, StepOutcome)> {
         let folder = images_folder()?;
         let archive = folder.join(format!("{}-{}.tar", self.name(), self.key()?));
         if archive.exists() {
-            return Ok((archive, Outcome::Cached));
+            return Ok((archive, StepOutcome::Cached));
         }
         let layer = folder.join(format!("{}.{}.layer", self.name(), std::process::id()));
         tar::write_layer(&layer, &self.entries)?;
         archive::write(&archive, &self.config, std::slice::from_ref(&layer))?;
         fs::remove_file(&layer).context(|| format!("failed to remove {}", layer.display()))?;
         forget_others(&archive, self.name())?;
-        Ok((archive, Outcome::Built))
+        Ok((archive, StepOutcome::Built))
     }
 
     /// What the archive depends on, in few characters.
@@ -116,7 +116,7 @@ impl Image {
     }
 }
 
-/// Sixteen digits of a digest: enough to tell the versions of one image apart.
+/// Sixteen digits of a digest: enough to separate the versions of one image.
 pub fn short_key(content: &[u8]) -> Result<String> {
     let mut digest = digest::bytes(content)?;
     digest.truncate(16);
@@ -183,7 +183,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     )))
 }
 
-/// The target that rustc builds for when it is not told.
+/// The target that rustc builds for by default.
 pub fn host() -> Result<String> {
     let text = command::run(Command::new("rustc").arg("-vV"))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
@@ -217,7 +217,7 @@ pub fn busybox() -> Result<Image> {
         path: format!("/bin/{name}"),
         target: "busybox".into(),
     }));
-    let config = Config {
+    let config = ImageConfig {
         reference: reference("busybox"),
         entrypoint: vec!["/bin/sh".into()],
         environment: vec!["PATH=/bin".into()],
@@ -229,7 +229,7 @@ pub fn busybox() -> Result<Image> {
 /// The image that holds a pod's namespaces open: a program that sleeps.
 pub fn pause() -> Result<Image> {
     let source = busybox_program()?;
-    let config = Config {
+    let config = ImageConfig {
         reference: reference("pause"),
         entrypoint: vec!["/busybox".into(), "sleep".into(), "infinity".into()],
         environment: Vec::new(),

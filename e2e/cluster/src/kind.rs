@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
 use crate::control::audit_log;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::layout::Name;
 use crate::node::LEASE_SECONDS;
 use crate::paths;
 use crate::prerequisites::found;
-use crate::progress::{Outcome, Progress, step};
+use crate::progress::{ProgressFn, StepOutcome, step};
 use crate::template::{self, AUDIT, render};
 
 /// Names the image of kind's nodes, by tag or digest. Unset: the one that this version of kind is made for.
@@ -46,7 +46,7 @@ pub(crate) fn node_name(name: &Name, number: usize) -> String {
 }
 
 /// Creates the cluster from `e2e/kind.yaml`.
-pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
+pub(crate) fn create(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
     let folder = &cluster.folder;
     let template_path = paths::repository().join("e2e/kind.yaml");
     let template = fs::read_to_string(&template_path)
@@ -81,7 +81,7 @@ pub(crate) fn create(cluster: &Cluster, progress: Progress<'_>) -> Result<()> {
             .arg(&path)
             .arg("--kubeconfig")
             .arg(kubeconfig(folder));
-        Ok((command::run(&mut kind).map(|_| ())?, Outcome::Done))
+        Ok((command::run(&mut kind).map(|_| ())?, StepOutcome::Done))
     })
 }
 

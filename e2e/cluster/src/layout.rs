@@ -91,7 +91,7 @@ impl Layout {
         self.name.prefix() + "control"
     }
 
-    /// The network namespace of node `number` (from 1); its cgroups carry the same name.
+    /// The network namespace of node `number` (from 1); its cgroups have the same name.
     pub(crate) fn node_namespace(&self, number: usize) -> String {
         format!("{}{number}", self.name.prefix())
     }

@@ -47,12 +47,12 @@ mod up;
 mod wait;
 
 pub use cluster::Cluster;
-pub use error::{Context, Error, Result};
-pub use handle::Node;
+pub use error::{Error, ErrorContext, Result};
+pub use handle::NodeHandle;
 pub use kind::NODE_IMAGE;
 pub use layout::Name;
-pub use options::Options;
-pub use progress::{Outcome, Progress, step};
-pub use state::{ENGINE, Engine};
-pub use status::{Status, list};
+pub use options::ClusterOptions;
+pub use progress::{ProgressFn, StepOutcome, step};
+pub use state::{ENGINE, NodeEngine};
+pub use status::{ClusterStatus, list};
 pub use wait::until;

@@ -80,7 +80,7 @@ pub(crate) fn remove(namespace: &str) -> Result<()> {
     ip(&["netns", "del", namespace])
 }
 
-/// The file that stands for a namespace.
+/// The file that represents a namespace.
 pub(crate) fn path(namespace: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(namespace)
 }

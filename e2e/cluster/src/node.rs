@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cgroup;
 use crate::command;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::image;
 use crate::layout::Layout;
 use crate::network;
@@ -215,7 +215,7 @@ impl NativeNode<'_> {
         Ok(command)
     }
 
-    /// Gives it an image, unless it had this very archive already: their names tell their content.
+    /// Gives it an image, unless it had this very archive already: their names depend on their content.
     pub(crate) fn import(&self, archive: &Path) -> Result<bool> {
         let file = archive.file_name().unwrap_or(archive.as_os_str());
         let mark = self.folder().join("images").join(file);

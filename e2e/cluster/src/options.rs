@@ -4,14 +4,14 @@ use crate::layout::Name;
 
 /// What to bring up.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ClusterOptions {
     pub(crate) name: Name,
     pub(crate) nodes: usize,
     pub(crate) zones: Vec<String>,
     pub(crate) fake_nodes: usize,
 }
 
-impl Options {
+impl ClusterOptions {
     /// Two nodes in one zone, no fake ones.
     pub fn new(name: Name) -> Self {
         Self {

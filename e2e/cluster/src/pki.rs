@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 
 /// Long enough that a cluster outlives anybody's patience, short enough to be no standing key.
 const VALID_DAYS: &str = "365";

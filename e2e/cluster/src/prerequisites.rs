@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::forwarder;
 use crate::kind;
-use crate::state::Engine;
+use crate::state::NodeEngine;
 
 /// A program and the Debian package that brings it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const FORWARDER: Requirement = requirement("systemd-socket-proxyd", "systemd");
 
 /// The packages that a cluster needs here and that are missing.
 pub fn missing_for_cluster() -> Vec<Requirement> {
-    if Engine::here() == Engine::Kind {
+    if NodeEngine::here() == NodeEngine::Kind {
         return Vec::new();
     }
     let mut missing: Vec<_> = NATIVE
@@ -115,7 +115,7 @@ fn makes_environments() -> bool {
 
 /// True when bringing a cluster up needs root and we are not.
 pub fn needs_root() -> bool {
-    Engine::here() == Engine::Native && !is_root()
+    NodeEngine::here() == NodeEngine::Native && !is_root()
 }
 
 /// True when Docker answers and only kind is missing for a cluster of kind's.

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::command;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 
 /// How often we look again while we wait for a process to go.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A process, told apart from later owners of its pid by the time it started (field 22 of
+/// A process; later owners of its pid differ by the time it started (field 22 of
 /// `/proc/PID/stat`, in clock ticks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {

@@ -1,4 +1,4 @@
-//! How the caller hears of each long step. The crate itself prints nothing.
+//! How each long step is reported to the caller. The crate itself prints nothing.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// What became of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// It begins; what became of it follows.
     Begun,
     /// So much of it is made, of so much in all.
@@ -22,7 +22,7 @@ pub enum Outcome {
     Failed,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for StepOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Begun => "begun",
@@ -36,23 +36,23 @@ impl fmt::Display for Outcome {
 }
 
 /// Called at both ends of every step and while it goes on: its name, what became of it, how long it took so far.
-pub type Progress<'a> = &'a (dyn Fn(&str, Outcome, Duration) + Sync);
+pub type ProgressFn<'a> = &'a (dyn Fn(&str, StepOutcome, Duration) + Sync);
 
 /// Runs a step and reports it.
 pub fn step<T>(
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
     name: &str,
-    work: impl FnOnce() -> Result<(T, Outcome)>,
+    work: impl FnOnce() -> Result<(T, StepOutcome)>,
 ) -> Result<T> {
     let start = Instant::now();
-    progress(name, Outcome::Begun, Duration::ZERO);
+    progress(name, StepOutcome::Begun, Duration::ZERO);
     match work() {
         Ok((value, outcome)) => {
             progress(name, outcome, start.elapsed());
             Ok(value)
         }
         Err(error) => {
-            progress(name, Outcome::Failed, start.elapsed());
+            progress(name, StepOutcome::Failed, start.elapsed());
             Err(error)
         }
     }

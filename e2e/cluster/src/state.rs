@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::kind;
 use crate::process::Process;
 
@@ -18,7 +18,7 @@ const FILE: &str = "state";
 
 /// Who runs the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub enum NodeEngine {
     /// This crate: processes in namespaces.
     Native,
     /// kind, in containers of Docker.
@@ -28,7 +28,7 @@ pub enum Engine {
 /// Names who runs the nodes of new clusters, `kind` or `native`. Unset: kind where it is installed and Docker answers.
 pub const ENGINE: &str = "FIREFLYER_ENGINE";
 
-impl Engine {
+impl NodeEngine {
     /// Who runs the nodes of a new cluster here.
     pub fn here() -> Self {
         let asked = env::var(ENGINE).ok();
@@ -60,7 +60,7 @@ pub(crate) struct NodeState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) index: u8,
-    pub(crate) engine: Engine,
+    pub(crate) engine: NodeEngine,
     /// Whoever is bringing it up right now.
     pub(crate) owner: Option<Process>,
     /// The loopback port of the API server.
@@ -73,7 +73,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(index: u8, engine: Engine) -> Self {
+    pub(crate) fn new(index: u8, engine: NodeEngine) -> Self {
         Self {
             index,
             engine,
@@ -121,8 +121,8 @@ impl State {
     fn to_text(&self) -> String {
         let mut lines = vec![HEADER.to_owned(), format!("index {}", self.index)];
         lines.push(match self.engine {
-            Engine::Native => "engine native".to_owned(),
-            Engine::Kind => "engine kind".to_owned(),
+            NodeEngine::Native => "engine native".to_owned(),
+            NodeEngine::Kind => "engine kind".to_owned(),
         });
         if let Some(owner) = self.owner {
             lines.push(format!("owner {} {}", owner.pid, owner.start));
@@ -176,7 +176,7 @@ fn parse(text: &str) -> Result<State> {
     if lines.next() != Some(HEADER) {
         return Err(Error::new(format!("the first line is not {HEADER:?}")));
     }
-    let mut state = State::new(u8::MAX, Engine::Native);
+    let mut state = State::new(u8::MAX, NodeEngine::Native);
     for line in lines {
         if parse_line(&mut state, line).is_none() {
             return Err(Error::new(format!("the line {line:?} makes no sense")));
@@ -198,7 +198,7 @@ fn parse_line(state: &mut State, line: &str) -> Option<()> {
     };
     match *words.as_slice() {
         ["index", index] => state.index = index.parse().ok()?,
-        ["engine", name] => state.engine = Engine::named(name)?,
+        ["engine", name] => state.engine = NodeEngine::named(name)?,
         ["owner", pid, start] => state.owner = Some(process(pid, start)?),
         ["port", port] => state.port = Some(port.parse().ok()?),
         ["ready"] => state.ready = true,
@@ -220,10 +220,10 @@ fn parse_line(state: &mut State, line: &str) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Engine, HEADER, NodeState, Process, State, parse};
+    use super::{HEADER, NodeEngine, NodeState, Process, State, parse};
 
     fn full() -> State {
-        let mut state = State::new(3, Engine::Native);
+        let mut state = State::new(3, NodeEngine::Native);
         state.owner = Some(Process { pid: 7, start: 70 });
         state.port = Some(40_123);
         state.ready = true;
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_written_is_what_is_read() {
         assert_eq!(parse(&full().to_text()).unwrap(), full());
-        let empty = State::new(0, Engine::Kind);
+        let empty = State::new(0, NodeEngine::Kind);
         assert_eq!(parse(&empty.to_text()).unwrap(), empty);
     }
 

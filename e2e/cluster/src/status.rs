@@ -7,15 +7,15 @@ use crate::cluster::kubeconfig;
 use crate::error::Result;
 use crate::layout::Name;
 use crate::paths;
-use crate::state::{Engine, State};
+use crate::state::{NodeEngine, State};
 
-/// What `status` tells of a cluster.
+/// What `status` shows of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct ClusterStatus {
     /// Its name.
     pub name: String,
     /// Who runs the nodes.
-    pub engine: Engine,
+    pub engine: NodeEngine,
     /// It came up whole once, and was not taken down since.
     pub ready: bool,
     /// What belongs to it and has died.
@@ -25,7 +25,7 @@ pub struct Status {
 }
 
 /// The clusters of this user on this machine.
-pub fn list() -> Result<Vec<Status>> {
+pub fn list() -> Result<Vec<ClusterStatus>> {
     let entries = fs::read_dir(paths::clusters()?)
         .into_iter()
         .flatten()
@@ -34,15 +34,15 @@ pub fn list() -> Result<Vec<Status>> {
     let mut found = Vec::new();
     for name in names {
         let folder = paths::clusters()?.join(name.as_str());
-        // A state that cannot be read is told of, not fatal: `down` and `up` can do without.
+        // A state that cannot be read is reported, not fatal: `down` and `up` can do without.
         let state = match State::read(&folder) {
             Ok(Some(state)) => state,
             Ok(None) => continue,
-            Err(_) => State::new(0, Engine::Native),
+            Err(_) => State::new(0, NodeEngine::Native),
         };
         let processes = state.processes.iter();
         let dead = processes.filter(|(_, process)| !process.alive());
-        found.push(Status {
+        found.push(ClusterStatus {
             name: name.to_string(),
             engine: state.engine,
             ready: state.ready,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 
 pub(crate) const INIT: &str = include_str!("templates/init.sh");
 pub(crate) const KUBELET: &str = include_str!("templates/kubelet.yaml");
@@ -16,7 +16,7 @@ pub(crate) const KWOK: &str = include_str!("templates/kwok.yaml");
 pub(crate) const STAGES: &str = include_str!("templates/stages.yaml");
 pub(crate) const FAKE_NODE: &str = include_str!("templates/fake-node.yaml");
 
-/// Puts each value where its name stands.
+/// Replaces each name by its value.
 pub(crate) fn render(template: &str, values: &[(&str, &str)]) -> String {
     let mut text = template.to_owned();
     for (name, value) in values {

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use crate::command;
 use crate::digest;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::paths;
-use crate::progress::{Outcome, Progress, step};
+use crate::progress::{ProgressFn, StepOutcome, step};
 use crate::state::lock;
 
 pub use program::{HELM, KWOK, Program, of_cluster, of_demo, of_tests};
@@ -30,14 +30,14 @@ pub struct Tools {
 
 impl Tools {
     /// Builds those of the programs that are not in the cache yet.
-    pub fn build(programs: &[Program], progress: Progress<'_>) -> Result<Self> {
+    pub fn build(programs: &[Program], progress: ProgressFn<'_>) -> Result<Self> {
         step(progress, "tools", || {
             let recipe = Recipe::read()?;
             let tools = Self {
                 folder: recipe.folder()?,
             };
             let start = Instant::now();
-            let at = |done, all| progress("tools", Outcome::At(done, all), start.elapsed());
+            let at = |done, all| progress("tools", StepOutcome::At(done, all), start.elapsed());
             let outcome = recipe.build(programs, &tools.folder, &at)?;
             Ok((tools, outcome))
         })
@@ -136,9 +136,9 @@ impl Recipe {
         programs: &[Program],
         folder: &Path,
         at: &dyn Fn(usize, usize),
-    ) -> Result<Outcome> {
+    ) -> Result<StepOutcome> {
         if missing(programs, folder).is_empty() {
-            return Ok(Outcome::Cached);
+            return Ok(StepOutcome::Cached);
         }
         go::check(&self.go)?;
         fs::create_dir_all(folder).context(|| format!("failed to make {}", folder.display()))?;
@@ -146,7 +146,7 @@ impl Recipe {
         let _alone = lock(folder)?;
         let missing = missing(programs, folder);
         if missing.is_empty() {
-            return Ok(Outcome::Cached);
+            return Ok(StepOutcome::Cached);
         }
         // Built aside and moved when whole. What a builder that was ended left there is built over.
         let fresh = folder.join("new");
@@ -169,7 +169,7 @@ impl Recipe {
                 .context(|| format!("failed to move {} to its place", program.name))?;
         }
         fs::remove_dir(&fresh).context(|| format!("failed to remove {}", fresh.display()))?;
-        Ok(Outcome::Built)
+        Ok(StepOutcome::Built)
     }
 }
 
@@ -179,7 +179,7 @@ fn missing<'a>(programs: &'a [Program], folder: &Path) -> Vec<&'a Program> {
     programs.iter().filter(absent).collect()
 }
 
-/// The linker's flags that tell Kubernetes programs their version.
+/// The linker's flags that set the version of Kubernetes programs.
 fn kubernetes_version(go_mod: &str) -> Result<String> {
     let version = required_version(go_mod, "k8s.io/kubernetes")?;
     let mut numbers = version.trim_start_matches('v').split('.');

@@ -11,19 +11,19 @@ use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
 use crate::control;
 use crate::down;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::fake;
 use crate::forwarder;
 use crate::kind;
 use crate::layout::{Layout, MAX_CLUSTERS, MAX_NODES, Name, free_index};
 use crate::network;
-use crate::options::Options;
+use crate::options::ClusterOptions;
 use crate::paths;
 use crate::pki::Pki;
 use crate::prerequisites::is_root;
 use crate::process::Process;
-use crate::progress::{Outcome, Progress, step};
-use crate::state::{Engine, NodeState, State, lock_all};
+use crate::progress::{ProgressFn, StepOutcome, step};
+use crate::state::{NodeEngine, NodeState, State, lock_all};
 use crate::template::{STORAGE, VOLUME, render};
 use crate::tools::{self, Tools};
 use crate::wait::until;
@@ -35,8 +35,8 @@ const VOLUMES: usize = 32;
 const API_LIMIT: Duration = Duration::from_secs(90);
 const NODES_LIMIT: Duration = Duration::from_secs(120);
 
-pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
-    let engine = Engine::here();
+pub(crate) fn up(options: &ClusterOptions, progress: ProgressFn<'_>) -> Result<Cluster> {
+    let engine = NodeEngine::here();
     check(engine, options)?;
     let tools = Tools::build(&tools::of_cluster(engine), progress)?;
     let mut cluster = reserve(options, engine, tools, progress)?;
@@ -52,18 +52,18 @@ pub(crate) fn up(options: &Options, progress: Progress<'_>) -> Result<Cluster> {
 }
 
 /// Starts what belongs to a reserved cluster, until it can be used.
-fn fill(cluster: &mut Cluster, options: &Options, progress: Progress<'_>) -> Result<()> {
+fn fill(cluster: &mut Cluster, options: &ClusterOptions, progress: ProgressFn<'_>) -> Result<()> {
     match cluster.engine {
-        Engine::Kind => {
+        NodeEngine::Kind => {
             kind::create(cluster, progress)?;
             step(progress, "nodes Ready", || {
-                Ok((cluster.wait_ready(NODES_LIMIT)?, Outcome::Done))
+                Ok((cluster.wait_ready(NODES_LIMIT)?, StepOutcome::Done))
             })?;
         }
-        Engine::Native => start(cluster, progress)?,
+        NodeEngine::Native => start(cluster, progress)?,
     }
     step(progress, "storage", || {
-        Ok((make_storage(cluster)?, Outcome::Done))
+        Ok((make_storage(cluster)?, StepOutcome::Done))
     })?;
     if options.fake_nodes > 0 {
         cluster.add_fake_nodes(options.fake_nodes, &options.zones, progress)?;
@@ -74,11 +74,11 @@ fn fill(cluster: &mut Cluster, options: &Options, progress: Progress<'_>) -> Res
     })
 }
 
-fn check(engine: Engine, options: &Options) -> Result<()> {
-    if engine == Engine::Native && !is_root() {
+fn check(engine: NodeEngine, options: &ClusterOptions) -> Result<()> {
+    if engine == NodeEngine::Native && !is_root() {
         return Err(Error::new("only root may make namespaces and mounts"));
     }
-    if engine == Engine::Kind && !kind::available() {
+    if engine == NodeEngine::Kind && !kind::available() {
         return Err(Error::new(
             "kind cannot run here: install it, and start Docker so that `docker info` succeeds",
         ));
@@ -106,10 +106,10 @@ fn check(engine: Engine, options: &Options) -> Result<()> {
 
 /// Removes what an earlier cluster of the name left and takes the name and the lowest free index.
 fn reserve(
-    options: &Options,
-    engine: Engine,
+    options: &ClusterOptions,
+    engine: NodeEngine,
     tools: Tools,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<Cluster> {
     let clusters = paths::clusters()?;
     refuse_hidden(&clusters)?;
@@ -122,7 +122,7 @@ fn reserve(
         step(progress, "remove the old cluster", || {
             Ok((
                 down::remove(&options.name, &folder, old.as_ref())?,
-                Outcome::Done,
+                StepOutcome::Done,
             ))
         })?;
     }
@@ -142,8 +142,8 @@ fn reserve(
             .cloned()
             .unwrap_or_default();
         let name = match engine {
-            Engine::Native => layout.node_name(number),
-            Engine::Kind => kind::node_name(&options.name, number),
+            NodeEngine::Native => layout.node_name(number),
+            NodeEngine::Kind => kind::node_name(&options.name, number),
         };
         state.nodes.push(NodeState { name, zone });
     }
@@ -186,7 +186,7 @@ fn refuse_hidden(clusters: &Path) -> Result<()> {
     Ok(())
 }
 
-fn start(cluster: &mut Cluster, progress: Progress<'_>) -> Result<()> {
+fn start(cluster: &mut Cluster, progress: ProgressFn<'_>) -> Result<()> {
     step(progress, "certificates and network", || {
         let pki = cluster.folder.join("pki");
         let layout = &cluster.layout;
@@ -197,10 +197,10 @@ fn start(cluster: &mut Cluster, progress: Progress<'_>) -> Result<()> {
                 .join()
                 .unwrap_or_else(|_| Err(Error::new("the network thread panicked")))
         })?;
-        Ok(((), Outcome::Done))
+        Ok(((), StepOutcome::Done))
     })?;
     let port = step(progress, "API server", || {
-        Ok((start_api_and_nodes(cluster)?, Outcome::Done))
+        Ok((start_api_and_nodes(cluster)?, StepOutcome::Done))
     })?;
     cluster.port = Some(port);
     step(progress, "nodes Ready", || {
@@ -218,7 +218,7 @@ fn start(cluster: &mut Cluster, progress: Progress<'_>) -> Result<()> {
         until("the default service account", NODES_LIMIT, || {
             command::run(&mut cluster.kubectl(["get", "serviceaccount", "default"])?).map(Some)
         })?;
-        Ok(((), Outcome::Done))
+        Ok(((), StepOutcome::Done))
     })
 }
 

@@ -15,7 +15,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster::tools::{self, Tools};
-use cluster::{Cluster, Engine, Name, Options, Outcome, command, image, list, paths, until};
+use cluster::{
+    Cluster, ClusterOptions, Name, NodeEngine, StepOutcome, command, image, list, paths, until,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// With its programs built, a cluster of two nodes is up within 20 s; ten times that is the limit.
@@ -26,7 +28,7 @@ const UP_LIMIT: Duration = Duration::from_secs(200);
 const TEST: &str = "a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace";
 const ONLY_UP: &str = "LIFECYCLE_ONLY_UP";
 
-fn quiet(_: &str, _: Outcome, _: Duration) {}
+fn quiet(_: &str, _: StepOutcome, _: Duration) {}
 
 fn ready(cluster: &Cluster, node: &str) -> bool {
     let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
@@ -231,12 +233,18 @@ fn traces(name: &str) -> Vec<String> {
 #[ignore = "needs root and most of a minute"]
 fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     if let Ok(name) = env::var(ONLY_UP) {
-        Cluster::up(&Options::new(Name::new(&name).unwrap()).nodes(1), &quiet).unwrap();
+        Cluster::up(
+            &ClusterOptions::new(Name::new(&name).unwrap()).nodes(1),
+            &quiet,
+        )
+        .unwrap();
         return;
     }
     let name = Name::new("lifecycle").unwrap();
-    let options = Options::new(name.clone()).nodes(2).zones(&["a", "b"]);
-    Tools::build(&tools::of_cluster(Engine::here()), &quiet).unwrap();
+    let options = ClusterOptions::new(name.clone())
+        .nodes(2)
+        .zones(&["a", "b"]);
+    Tools::build(&tools::of_cluster(NodeEngine::here()), &quiet).unwrap();
     let started = Instant::now();
     let cluster = Cluster::up(&options, &quiet).unwrap();
     let took = started.elapsed();
@@ -246,7 +254,7 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     );
     assert!(took < UP_LIMIT, "{took:?}");
     assert!(cluster.nodes().all(|node| ready(&cluster, node.name())));
-    if cluster.engine() == Engine::Kind {
+    if cluster.engine() == NodeEngine::Kind {
         Cluster::down(&name).unwrap();
         return;
     }
@@ -322,10 +330,10 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
 
     // Another cluster comes up beside it, called like one of its nodes. What a run left that crashed on
     // the way is cleaned up by the next; of one that crashed before it wrote anything down the name is
-    // enough, whether the next run brings it up or takes it down. Its neighbour does not notice.
+    // enough, whether the next run brings it up or takes it down. The other cluster does not notice.
     let second = Name::new(lost).unwrap();
     let beside = || {
-        let beside = Cluster::up(&Options::new(second.clone()).nodes(1), &quiet).unwrap();
+        let beside = Cluster::up(&ClusterOptions::new(second.clone()).nodes(1), &quiet).unwrap();
         assert!(ready(&beside, "lifecycle-2-1"));
         assert!(!traces(lost).is_empty());
         fs::remove_file(beside.logs().with_file_name("state")).unwrap();

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// One request that changed something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct AuditedWrite {
     /// Service account without its prefix, for example `fireflyer-operator`.
     pub account: String,
     /// `create`, `update`, `patch` or `delete`.
@@ -57,7 +57,7 @@ pub fn mark(log: &Path) -> Result<u64> {
 }
 
 /// Writes by the service accounts of our namespace since `mark`, without Leases and dry runs.
-pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
+pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<AuditedWrite>> {
     let bytes = std::fs::read(log).context("failed to read the audit log")?;
     let start = usize::try_from(mark)?.min(bytes.len());
     let prefix = format!("system:serviceaccount:{}:", crds::names::SYSTEM_NAMESPACE);
@@ -84,7 +84,7 @@ pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
             "" => object.resource,
             subresource => format!("{}/{subresource}", object.resource),
         };
-        writes.push(Write {
+        writes.push(AuditedWrite {
             account: account.to_owned(),
             verb: line.verb,
             resource,
@@ -96,7 +96,10 @@ pub fn writes_since(log: &Path, mark: u64) -> Result<Vec<Write>> {
 }
 
 /// Those of the writes that are on pods of one namespace.
-pub fn on_pods<'a>(writes: &'a [Write], namespace: &str) -> impl Iterator<Item = &'a Write> {
+pub fn on_pods<'a>(
+    writes: &'a [AuditedWrite],
+    namespace: &str,
+) -> impl Iterator<Item = &'a AuditedWrite> {
     writes
         .iter()
         .filter(move |write| write.resource.starts_with("pods") && write.namespace == namespace)

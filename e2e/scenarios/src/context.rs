@@ -19,7 +19,7 @@ use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, Po
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::jobs::Job;
+use crate::jobs::TestJob;
 use crate::scenario::START;
 
 /// How often a condition is looked at while waiting for it.
@@ -77,7 +77,7 @@ impl Context {
     }
 
     /// Creates a job.
-    pub async fn submit(&self, job: &Job) -> Result<()> {
+    pub async fn submit(&self, job: &TestJob) -> Result<()> {
         let object: TrainingJob = serde_json::from_value(job.object())?;
         self.jobs()
             .create(&PostParams::default(), &object)
@@ -87,7 +87,7 @@ impl Context {
     }
 
     /// Creates a job and waits until it trains.
-    pub async fn start(&self, job: &Job) -> Result<()> {
+    pub async fn start(&self, job: &TestJob) -> Result<()> {
         self.submit(job).await?;
         self.reaches(job.name(), Phase::Running, START).await?;
         Ok(())
@@ -244,22 +244,25 @@ impl Context {
     /// Reasons of the job's Events, oldest first.
     pub async fn events(&self, job: &str) -> Result<Vec<String>> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut told = events.list(&ListParams::default()).await?.items;
-        told.retain(|event| {
+        let mut events = events.list(&ListParams::default()).await?.items;
+        events.retain(|event| {
             let about = event.regarding.as_ref();
             about.is_some_and(|object| {
                 object.kind.as_deref() == Some("TrainingJob") && object.name.as_deref() == Some(job)
             })
         });
-        told.sort_by_key(|event| event.event_time.clone());
-        Ok(told.into_iter().filter_map(|event| event.reason).collect())
+        events.sort_by_key(|event| event.event_time.clone());
+        Ok(events
+            .into_iter()
+            .filter_map(|event| event.reason)
+            .collect())
     }
 
     /// How often kubelets began to pull an image for a pod of this namespace.
     pub async fn pulls(&self) -> Result<i32> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let told = events.list(&ListParams::default()).await?.items;
-        let pulling = told
+        let events = events.list(&ListParams::default()).await?.items;
+        let pulling = events
             .iter()
             .filter(|event| event.reason.as_deref() == Some("Pulling"));
         Ok(pulling
@@ -343,7 +346,7 @@ impl Context {
         Ok(())
     }
 
-    /// Uids of the job's pods, to tell the same pods from pods of the same name.
+    /// Uids of the job's pods, to separate the same pods from pods of the same name.
     pub async fn pod_uids(&self, job: &str) -> Result<Vec<String>> {
         let mut uids: Vec<_> = self
             .pods(job)

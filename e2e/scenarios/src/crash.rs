@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that carries out everything, slowly enough for two writes to meet, and counts.
+    /// An API server that carries out everything, slowly enough for two writes to overlap, and counts.
     async fn obedient(carried_out: Arc<AtomicUsize>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -253,7 +253,7 @@ mod tests {
                 let mut answer = Vec::new();
                 // That the connection was reset is as good as that it was closed.
                 let _ = connection.read_to_end(&mut answer).await;
-                assert_eq!(answer, b"", "nobody hears of a write");
+                assert_eq!(answer, b"", "nobody learns of a write");
             }
             let writes = u64::try_from(carried_out.load(Ordering::SeqCst)).unwrap();
             assert_eq!(writes, life + 1, "one write for each life");

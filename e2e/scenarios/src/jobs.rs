@@ -30,14 +30,14 @@ if [ "$RANK" = 0 ]; then
 fi
 while [ ! -e /run/fireflyer/stop ]; do sleep 0.2; done"#;
 
-/// A trainer in shell that tells which devices it sees.
+/// A trainer in shell that prints which devices it sees.
 pub const TELLS_ITS_DEVICES: &str = r#"cd /dev/fireflyer && echo files: * && cat gpu5
 echo "visible: $NVIDIA_VISIBLE_DEVICES"
 echo "pairs: $FIREFLYER_GPU_PAIRS"
 echo "shared: $FIREFLYER_ROOT_PORT_SHARED""#;
 
 /// A trainer in shell that saves nothing and never leaves by itself; a later attempt ends well at once. Each rank
-/// tells its process id.
+/// prints its process id.
 pub const NEVER_LEAVES: &str = r#"trap '' TERM
 [ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
 sh -c 'echo $PPID' > "/dev/shm/rank-$LOCAL_RANK"
@@ -54,12 +54,12 @@ fi"#;
 
 /// Builds one TrainingJob, starting from the smallest legal one.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TestJob {
     spec: Value,
     name: String,
 }
 
-impl Job {
+impl TestJob {
     /// A job of `nodes` nodes whose trainer is a shell script in the busybox image.
     pub fn shell(name: &str, nodes: u32, script: &str) -> Self {
         let spec = json!({

@@ -185,7 +185,7 @@ fn started(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         })
 }
 
-/// Copies a container's log to its end. That it cannot be read is told in its place.
+/// Copies a container's log to its end. If it cannot be read, the file says so.
 async fn copy(pods: Api<Pod>, pod: String, container: String, file: PathBuf) -> Result<()> {
     let mut file = File::options().create(true).append(true).open(file)?;
     let params = LogParams {
@@ -252,8 +252,8 @@ mod tests {
         let (logs, cluster, root) = logs("silent");
         let silent = |_: &str| Err(anyhow::anyhow!("no API server"));
         let folder = logs.keep(silent, &cluster).await.unwrap();
-        let told = fs::read_to_string(folder.join("events.txt")).unwrap();
-        assert_eq!(told, "no API server");
+        let text = fs::read_to_string(folder.join("events.txt")).unwrap();
+        assert_eq!(text, "no API server");
         assert!(folder.join("cluster/node-1/kubelet.log").exists());
         fs::remove_dir_all(root).unwrap();
     }

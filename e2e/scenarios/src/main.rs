@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use cluster::{Cluster, Engine, Name, Options};
+use cluster::{Cluster, ClusterOptions, Name, NodeEngine};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use scenarios::runner::{self, Outcome};
+use scenarios::runner::{self, ScenarioOutcome};
 use scenarios::{crash, logs, member, scenario};
 
 const USAGE: &str = "
@@ -133,7 +133,7 @@ async fn run(words: &[&str]) -> Result<bool> {
         started.elapsed().as_secs_f64()
     );
 
-    let mut outcome = Outcome::default();
+    let mut outcome = ScenarioOutcome::default();
     let ended = all(&cluster, &client, &filter, &mut outcome).await;
     if !keep && outcome.failed == 0 && ended.is_ok() {
         Cluster::down(&name).context("failed to take the cluster down")?;
@@ -152,11 +152,11 @@ async fn all(
     cluster: &Arc<Cluster>,
     client: &Client,
     filter: &str,
-    outcome: &mut Outcome,
+    outcome: &mut ScenarioOutcome,
 ) -> Result<()> {
     let real = runner::run(client.clone(), Arc::clone(cluster), scenario::REAL, filter).await?;
     outcome.add(real);
-    if Engine::here() == Engine::Native {
+    if NodeEngine::here() == NodeEngine::Native {
         println!("the same on a cluster of kind's:");
         outcome.add(runner::skip(
             scenario::REAL,
@@ -189,14 +189,19 @@ async fn all(
 }
 
 fn bring_up(name: &Name) -> Result<Cluster> {
-    let options = Options::new(name.clone()).nodes(ZONES.len()).zones(&ZONES);
+    let options = ClusterOptions::new(name.clone())
+        .nodes(ZONES.len())
+        .zones(&ZONES);
     let cluster = Cluster::up(&options, &progress).context("failed to bring the cluster up")?;
     cluster::chart::install(&cluster, &progress).context("failed to install the chart")?;
     Ok(cluster)
 }
 
-fn progress(name: &str, outcome: cluster::Outcome, elapsed: Duration) {
-    if !matches!(outcome, cluster::Outcome::Begun | cluster::Outcome::At(..)) {
+fn progress(name: &str, outcome: cluster::StepOutcome, elapsed: Duration) {
+    if !matches!(
+        outcome,
+        cluster::StepOutcome::Begun | cluster::StepOutcome::At(..)
+    ) {
         println!("  {name:<40} {outcome:<8} {:>7.1} s", elapsed.as_secs_f64());
     }
 }

@@ -201,7 +201,7 @@ impl Member {
                             ToSidecar::Redirect { address } => {
                                 return Ok(Ended::Redirected(address));
                             }
-                            ToSidecar::Retry { reason } => bail!("told to dial again: {reason}"),
+                            ToSidecar::Retry { reason } => bail!("has to dial again: {reason}"),
                             ToSidecar::Refused { reason, .. } => return Ok(Ended::Refused(reason)),
                             ToSidecar::Roster { epoch, .. } => {
                                 stream.write_all(&encode(&ToOperator::Joined { epoch })?).await?;

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Cluster;
-use crds::cases::{self, Answer};
+use crds::cases::{self, KubectlAnswer};
 
 /// Runs every case; fails with all that differed.
 pub fn check_all(cluster: &Cluster) -> Result<()> {
@@ -18,7 +18,7 @@ pub fn check_all(cluster: &Cluster) -> Result<()> {
         let ended = cases::run(case, |arguments, object| {
             let output = run(cluster, arguments, object)?;
             let text = [output.stdout, output.stderr].concat();
-            Ok::<_, anyhow::Error>(Answer {
+            Ok::<_, anyhow::Error>(KubectlAnswer {
                 accepted: output.status.success(),
                 text: String::from_utf8_lossy(&text).into_owned(),
             })

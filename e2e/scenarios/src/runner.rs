@@ -51,7 +51,7 @@ pub enum Needs {
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ScenarioOutcome {
     /// Scenarios that held.
     pub passed: usize,
     /// Scenarios that did not.
@@ -60,7 +60,7 @@ pub struct Outcome {
     pub skipped: usize,
 }
 
-impl Outcome {
+impl ScenarioOutcome {
     /// Adds what came of another run.
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -93,8 +93,8 @@ fn picks(filter: &str, scenario: &Scenario) -> bool {
 }
 
 /// Counts all scenarios that `filter` picks as not run, and says why.
-pub fn skip(scenarios: &[Scenario], filter: &str, why: &str) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn skip(scenarios: &[Scenario], filter: &str, why: &str) -> ScenarioOutcome {
+    let mut outcome = ScenarioOutcome::default();
     for scenario in scenarios.iter().filter(|scenario| picks(filter, scenario)) {
         println!("test {} ... not run: {why}", scenario.short_name());
         outcome.skipped += 1;
@@ -108,11 +108,11 @@ pub async fn run(
     cluster: Arc<Cluster>,
     scenarios: &[Scenario],
     filter: &str,
-) -> Result<Outcome> {
+) -> Result<ScenarioOutcome> {
     let total = u32::try_from(cluster.nodes().count()).context("too many nodes")?;
     let free = Arc::new(Semaphore::new(total as usize));
     let mut running = JoinSet::new();
-    let mut outcome = Outcome::default();
+    let mut outcome = ScenarioOutcome::default();
     let mut chosen: Vec<Scenario> = scenarios
         .iter()
         .filter(|scenario| picks(filter, scenario))

@@ -60,18 +60,18 @@ fn a_rank_that_dies_of_a_signal_is_reported_as_such() {
 #[test]
 fn why_a_rank_could_not_go_on_is_reported_for_a_failure_only() {
     let write = r#"echo '{"kind":"NoUsableCheckpoint","message":"none loads"}' > $DIR/cause.json"#;
-    let told = |script: &str| {
+    let reported = |script: &str| {
         let node = Node::new(1);
         node.start(&format!("{write}; {script}")).end();
         node.message().cause
     };
-    let cause = told("exit 1").unwrap();
+    let cause = reported("exit 1").unwrap();
     assert_eq!(
         (cause.kind, &*cause.message),
         (CauseKind::NoUsableCheckpoint, "none loads")
     );
-    assert_eq!(told("exit 0"), None);
-    assert_eq!(told("echo nonsense > $DIR/cause.json; exit 1"), None);
+    assert_eq!(reported("exit 0"), None);
+    assert_eq!(reported("echo nonsense > $DIR/cause.json; exit 1"), None);
 }
 
 #[test]

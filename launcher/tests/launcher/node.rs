@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A folder that stands for `/run/fireflyer`, and the launcher that uses it.
+/// A folder in place of `/run/fireflyer`, and the launcher that uses it.
 pub(crate) struct Node {
     pub(crate) dir: TempDir,
     procs: u32,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use ::cluster::Outcome;
+use ::cluster::StepOutcome;
 use ::cluster::prerequisites::{self, Requirement, found, is_root};
 use anyhow::{Context as _, Result, bail};
 
@@ -58,7 +58,7 @@ fn build() -> Result<PathBuf> {
     let mut build = child::command(env!("CARGO"));
     build.args(["build", "--package", "bench"]);
     cargo::run("bench", build.current_dir(root()))?;
-    report::line("bench", Outcome::Built, started.elapsed());
+    report::line("bench", StepOutcome::Built, started.elapsed());
     // Both are built into the same folder, wherever that is.
     Ok(std::env::current_exe()?.with_file_name("bench"))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
-use cluster::Outcome;
+use cluster::StepOutcome;
 use cluster::image::{host, release_folder};
 
 use super::table::{IMAGES, Linking};
@@ -48,9 +48,9 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
         take_over(&host_folder.join(package), &folder.join(package))?;
     }
     let outcome = if stamps() == before {
-        Outcome::Cached
+        StepOutcome::Cached
     } else {
-        Outcome::Built
+        StepOutcome::Built
     };
     report::line(STEP, outcome, start.elapsed());
     Ok(folder)

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use cluster::image::{Entry, short_key};
 use cluster::prerequisites::found;
-use cluster::{Outcome, command, paths};
+use cluster::{StepOutcome, command, paths};
 
 use super::table::VERBS_PACKAGES;
 use crate::{packages, report};
@@ -75,7 +75,7 @@ fn verbs() -> anyhow::Result<PathBuf> {
         .context("failed to lock the cache of RDMA libraries")?;
     let root = base.join(short_key(format!("{VERBS_PACKAGES:?}").as_bytes())?);
     let outcome = if root.exists() {
-        Outcome::Cached
+        StepOutcome::Cached
     } else {
         let (archives, fresh) = (base.join("archives"), base.join("new"));
         for folder in [&archives, &fresh] {
@@ -87,7 +87,7 @@ fn verbs() -> anyhow::Result<PathBuf> {
         packages::unpack(&VERBS_PACKAGES, &archives, &fresh)?;
         fs::remove_dir_all(&archives).context("failed to remove the packages")?;
         fs::rename(&fresh, &root).context("failed to keep the RDMA libraries")?;
-        Outcome::Built
+        StepOutcome::Built
     };
     report::line("RDMA libraries", outcome, start.elapsed());
     Ok(root)

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cluster::image::{Config, Entry, Image, reference};
+use cluster::image::{Entry, Image, ImageConfig, reference};
 
 /// A user that owns nothing, as in common base images.
 pub(crate) const NOBODY: u32 = 65_532;
@@ -100,7 +100,7 @@ impl Recipe {
             source: folder.join(binary.package),
             mode: 0o755,
         });
-        let config = Config {
+        let config = ImageConfig {
             reference: reference(self.name),
             entrypoint: self.entrypoint(),
             environment: vec!["PATH=/usr/bin".to_owned()],

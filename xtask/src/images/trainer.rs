@@ -7,8 +7,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use cluster::image::{Config, forget_others, images_folder, reference, short_key, write_archive};
-use cluster::{Outcome, command, digest, paths};
+use cluster::image::{
+    ImageConfig, forget_others, images_folder, reference, short_key, write_archive,
+};
+use cluster::{StepOutcome, command, digest, paths};
 
 use super::table::{
     MATURIN, NOBODY, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES, TRAINER_PACKAGES, TRAINER_SITE,
@@ -21,7 +23,7 @@ use crate::{cargo, child, report};
 const APT_SOURCES: [&str; 2] = ["/etc/apt/sources.list.d", "/etc/apt"];
 
 /// The image's archive, made of its base and our wheel.
-pub(crate) fn build(base: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
+pub(crate) fn build(base: &Path) -> anyhow::Result<(PathBuf, StepOutcome)> {
     let wheel = wheel()?;
     let layer = images_folder()?.join(format!("trainer.{}.layer", std::process::id()));
     let built = with_layer(base, &wheel, &layer);
@@ -31,9 +33,9 @@ pub(crate) fn build(base: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
 }
 
 /// Packs the upper layer into `layer`, and both into the archive.
-fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBuf, Outcome)> {
+fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBuf, StepOutcome)> {
     pack_layer(wheel, layer)?;
-    let config = Config {
+    let config = ImageConfig {
         reference: reference("trainer"),
         entrypoint: vec!["/usr/bin/python3".to_owned()],
         environment: TRAINER_ENVIRONMENT.map(str::to_owned).to_vec(),
@@ -44,7 +46,7 @@ fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBu
     let key = short_key(content.as_bytes())?;
     let archive = images_folder()?.join(format!("trainer-{key}.tar"));
     if archive.exists() {
-        return Ok((archive, Outcome::Cached));
+        return Ok((archive, StepOutcome::Cached));
     }
     write_archive(
         &archive,
@@ -52,7 +54,7 @@ fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBu
         &[base.to_path_buf(), layer.to_path_buf()],
     )?;
     forget_others(&archive, "trainer")?;
-    Ok((archive, Outcome::Built))
+    Ok((archive, StepOutcome::Built))
 }
 
 /// The Debian root as a layer, made by mmdebstrap from the mirror that this machine itself uses, if
@@ -66,7 +68,7 @@ pub(crate) fn base() -> anyhow::Result<PathBuf> {
     let key = short_key(recipe.as_bytes())?;
     let layer = folder.join(format!("base-{key}.tar"));
     let outcome = if layer.exists() {
-        Outcome::Cached
+        StepOutcome::Cached
     } else {
         let whole = folder.join(format!("whole-{key}.tar"));
         if !whole.exists() {
@@ -83,7 +85,7 @@ pub(crate) fn base() -> anyhow::Result<PathBuf> {
         }
         trim(&whole, &layer)?;
         forget_other_bases(&folder, &layer);
-        Outcome::Built
+        StepOutcome::Built
     };
     report::line("trainer base", outcome, start.elapsed());
     Ok(layer)
@@ -222,7 +224,7 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
     digest.truncate(16);
     let site = folder.join(format!("site-{digest}"));
     let outcome = if site.exists() {
-        Outcome::Cached
+        StepOutcome::Cached
     } else {
         let fresh = folder.join("site.new");
         let mut unpack = Command::new("python3");
@@ -232,7 +234,7 @@ pub(crate) fn wheel() -> anyhow::Result<PathBuf> {
             .arg(&fresh);
         command::run(&mut unpack)?;
         fs::rename(&fresh, &site).context("failed to keep the unpacked wheel")?;
-        Outcome::Built
+        StepOutcome::Built
     };
     report::line("python wheel", outcome, start.elapsed());
     Ok(site)
@@ -261,7 +263,7 @@ fn maturin() -> anyhow::Result<PathBuf> {
         )?;
         let mut install = Command::new(environment.join("bin/pip"));
         command::run(install.args(["install", "--quiet", MATURIN]))?;
-        report::line("maturin", Outcome::Built, start.elapsed());
+        report::line("maturin", StepOutcome::Built, start.elapsed());
     }
     Ok(program)
 }

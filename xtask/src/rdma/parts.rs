@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ::cluster::image::short_key;
-use ::cluster::{Outcome, paths};
+use ::cluster::{StepOutcome, paths};
 use anyhow::{Context as _, Result};
 
 use crate::images::VERBS_PACKAGES;
@@ -58,7 +58,7 @@ pub(super) fn make() -> Result<Parts> {
     let recipe = format!("{KERNEL} {VERBS_PACKAGES:?} {MODULES:?} {FILES:?}");
     let folder = base.join(short_key(recipe.as_bytes())?);
     let outcome = if folder.exists() {
-        Outcome::Cached
+        StepOutcome::Cached
     } else {
         // Made aside and moved when whole.
         let fresh = base.join("new");
@@ -68,7 +68,7 @@ pub(super) fn make() -> Result<Parts> {
         fs::create_dir_all(&fresh).context("failed to make a folder for the download")?;
         fill(&fresh)?;
         fs::rename(&fresh, &folder).context("failed to keep the guest's parts")?;
-        Outcome::Built
+        StepOutcome::Built
     };
     report::line("guest's parts", outcome, started.elapsed());
     Ok(Parts {

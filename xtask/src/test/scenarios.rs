@@ -6,7 +6,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::cluster::Outcome;
+use ::cluster::StepOutcome;
 use anyhow::{Context as _, Result, bail};
 
 use super::plan::Plan;
@@ -54,7 +54,7 @@ pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
     let started = Instant::now();
     report::begin("scenarios");
     cargo::run("scenarios", build.current_dir(root()))?;
-    report::line("scenarios", Outcome::Built, started.elapsed());
+    report::line("scenarios", StepOutcome::Built, started.elapsed());
     // Both are built into the same folder, wherever that is.
     let program = env::current_exe()?.with_file_name("scenarios");
     let status = child::command(program)

@@ -6,14 +6,14 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use super::Config;
+use super::ImageConfig;
 use super::tar::Tar;
 use crate::digest;
-use crate::error::{Context, Result};
+use crate::error::{ErrorContext, Result};
 
 /// Writes an archive of an image with these layers, lowest first. It appears under its name only
 /// when it is whole.
-pub fn write(target: &Path, config: &Config, layers: &[PathBuf]) -> Result<()> {
+pub fn write(target: &Path, config: &ImageConfig, layers: &[PathBuf]) -> Result<()> {
     let digests = layers
         .iter()
         .map(|layer| digest::file(layer))
@@ -41,7 +41,7 @@ pub fn write(target: &Path, config: &Config, layers: &[PathBuf]) -> Result<()> {
     fs::rename(&fresh, target).context(|| format!("failed to make {}", target.display()))
 }
 
-fn config_json(config: &Config, digests: &[String]) -> String {
+fn config_json(config: &ImageConfig, digests: &[String]) -> String {
     let architecture = match ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -66,7 +66,7 @@ fn config_json(config: &Config, digests: &[String]) -> String {
     )
 }
 
-fn manifest_json(config: &Config, config_name: &str, layers: &[String]) -> String {
+fn manifest_json(config: &ImageConfig, config_name: &str, layers: &[String]) -> String {
     format!(
         "[{{\"Config\":{},\"RepoTags\":[{}],\"Layers\":{}}}]",
         string(config_name),
@@ -95,11 +95,11 @@ fn string(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
+    use super::super::ImageConfig;
     use super::{config_json, manifest_json, string};
 
-    fn config() -> Config {
-        Config {
+    fn config() -> ImageConfig {
+        ImageConfig {
             reference: "localhost/fireflyer/x:1".into(),
             entrypoint: vec!["/x".into(), "a \"b\"".into()],
             environment: vec!["A=b".into()],

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use super::Entry;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 
 const BLOCK: usize = 512;
 const MAX_NAME: usize = 100;

@@ -1,6 +1,6 @@
 //! The cluster's programs, the Go package of each, and which of them a task needs.
 
-use crate::state::Engine;
+use crate::state::NodeEngine;
 
 /// A program that is built from a Go package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,24 +61,24 @@ const NATIVE: [Program; 14] = [
 ];
 
 /// What a cluster of real nodes is made of; kind brings all but kubectl.
-pub fn of_cluster(engine: Engine) -> Vec<Program> {
+pub fn of_cluster(engine: NodeEngine) -> Vec<Program> {
     match engine {
-        Engine::Native => NATIVE.to_vec(),
-        Engine::Kind => vec![KUBECTL],
+        NodeEngine::Native => NATIVE.to_vec(),
+        NodeEngine::Kind => vec![KUBECTL],
     }
 }
 
 /// What the demo needs: a cluster and our chart on it.
-pub fn of_demo(engine: Engine) -> Vec<Program> {
+pub fn of_demo(engine: NodeEngine) -> Vec<Program> {
     let mut programs = of_cluster(engine);
     programs.push(HELM);
     programs
 }
 
 /// What the tests need: simulated nodes besides, where there is a place for them.
-pub fn of_tests(engine: Engine) -> Vec<Program> {
+pub fn of_tests(engine: NodeEngine) -> Vec<Program> {
     let mut programs = of_demo(engine);
-    if engine == Engine::Native {
+    if engine == NodeEngine::Native {
         programs.push(KWOK);
     }
     programs
@@ -101,7 +101,7 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::{Engine, KWOK, of_tests, program};
+    use super::{KWOK, NodeEngine, of_tests, program};
     use crate::paths;
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     fn every_program_is_a_tool_of_the_module() {
         let path = paths::repository().join("e2e/tools/go.mod");
         let go_mod = std::fs::read_to_string(path).unwrap();
-        for program in of_tests(Engine::Native) {
+        for program in of_tests(NodeEngine::Native) {
             let package = program.package;
             assert!(
                 go_mod.lines().any(|line| line.trim() == package),

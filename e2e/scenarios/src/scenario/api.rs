@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 
 use crate::context::Context;
-use crate::jobs::{ENDS_WELL, Job};
+use crate::jobs::{ENDS_WELL, TestJob};
 use crate::scenario::START;
 use crate::scenario::lifecycle::restrict;
 
@@ -42,7 +42,9 @@ spec:
 /// A job whose pods the namespace does not admit holds nothing and says so, and runs once it does.
 pub async fn refused_pod_is_reported_before_nodes_are_given(context: Context) -> Result<()> {
     restrict(&context).await?;
-    context.submit(&Job::shell("bold", 1, ENDS_WELL)).await?;
+    context
+        .submit(&TestJob::shell("bold", 1, ENDS_WELL))
+        .await?;
     let message = context
         .eventually("the refusal is a condition", START, || async {
             let message = context.condition("bold", "Assigned", "False").await?;

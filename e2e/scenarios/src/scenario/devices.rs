@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 
 use crate::context::Context;
-use crate::jobs::{Job, RUNS_UNTIL_ASKED, TELLS_ITS_DEVICES};
+use crate::jobs::{RUNS_UNTIL_ASKED, TELLS_ITS_DEVICES, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
 /// The fixture's eight GPUs. The adapter's slot is the sidecar's.
@@ -28,7 +28,7 @@ pub async fn trainer_sees_the_devices_of_its_node(context: Context) -> Result<()
 
 pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<()> {
     context
-        .start(&Job::shell("unmoved", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("unmoved", 2, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("unmoved").await?;
     let node = context.node_of("unmoved", 0).await?;
@@ -57,24 +57,24 @@ pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<(
     devices_are_given(&context, "after", all).await
 }
 
-/// Runs a job that tells what each of its ranks sees: all that the fixture's node has.
+/// Runs a job that prints what each of its ranks sees: all that the fixture's node has.
 async fn devices_are_given(context: &Context, name: &str, nodes: u32) -> Result<()> {
     context
-        .submit(&Job::shell(name, nodes, TELLS_ITS_DEVICES))
+        .submit(&TestJob::shell(name, nodes, TELLS_ITS_DEVICES))
         .await?;
     context.reaches(name, Phase::Succeeded, NODE_LOSS).await?;
     for rank in 0..nodes {
         let log = context
             .log(name, 1, rank)
             .await
-            .context("the devices are told by the log")?;
+            .context("the devices are in the log")?;
         let gpus = log
             .lines()
             .find_map(|line| line.split_once("visible: "))
             .map_or(0, |(_, gpus)| gpus.split(',').count());
         let missing = TOLD
             .iter()
-            .find(|told| log.lines().all(|line| line != **told));
+            .find(|missing| log.lines().all(|line| line != **missing));
         ensure!(
             log.contains(FILES) && gpus == 8 && missing.is_none(),
             "rank {rank} of {name} does not see the devices of its node (line missing: {missing:?}): {log}"

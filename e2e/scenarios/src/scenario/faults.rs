@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::context::{Context, has_ended, leader_node};
-use crate::jobs::{Job, NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE};
+use crate::jobs::{NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
 /// Survivors that cannot save are gone within 5 s; ten times that is the limit.
@@ -42,7 +42,7 @@ pub async fn dead_rank_restarts_the_whole_gang(context: Context) -> Result<()> {
 /// Submits a job of two nodes that saves step 5 and works on; returns when the save is on record.
 async fn starts_and_saves(context: &Context, name: &str) -> Result<()> {
     context.claim(name, "ReadWriteMany").await?;
-    let job = Job::shell(name, 2, SAVES_AT_ONCE).checkpoint(name, 300);
+    let job = TestJob::shell(name, 2, SAVES_AT_ONCE).checkpoint(name, 300);
     context.start(&job).await?;
     context
         .eventually("the job's save is on record", START, || async {
@@ -65,7 +65,7 @@ async fn resumed(context: &Context, name: &str, attempt: u32) -> Result<()> {
 
 pub async fn survivors_that_cannot_save_are_removed_at_once(context: Context) -> Result<()> {
     // Far more than the limit, so that what an ordinary interruption would give them shows.
-    let job = Job::shell("stubborn", 2, NEVER_LEAVES)
+    let job = TestJob::shell("stubborn", 2, NEVER_LEAVES)
         .with("procsPerNode", json!(2))
         .with("interruption", json!({"saveSeconds": 300}));
     context.start(&job).await?;
@@ -107,7 +107,7 @@ pub async fn survivors_that_cannot_save_are_removed_at_once(context: Context) ->
 
 pub async fn failing_program_ends_with_its_last_words(context: Context) -> Result<()> {
     let script = "echo the last words of a rank; exit 3";
-    let job = Job::shell("doomed", 1, script).with("failurePolicy", json!({"maxRestarts": 1}));
+    let job = TestJob::shell("doomed", 1, script).with("failurePolicy", json!({"maxRestarts": 1}));
     context.submit(&job).await?;
     let failed = context.reaches("doomed", Phase::Failed, START * 2).await?;
     let status = failed.status.unwrap_or_default();
@@ -150,7 +150,7 @@ pub async fn killed_leader_is_followed_without_a_restart(context: Context) -> Re
     // One node short of all, placed away from the leader's node by cordoning it meanwhile.
     context.cordon(&leader, true).await?;
     context
-        .start(&Job::shell("steady", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("steady", 2, RUNS_UNTIL_ASKED))
         .await?;
     context.cordon(&leader, false).await?;
     let before = context.pod_uids("steady").await?;

@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::jobs::{Job, RUNS_UNTIL_ASKED, VERSION as TAG};
+use crate::jobs::{RUNS_UNTIL_ASKED, TestJob, VERSION as TAG};
 use crate::refusals;
 use crate::scenario::START;
 
@@ -35,7 +35,7 @@ struct Other {
 
 pub async fn nobody_else_decides_where_a_job_runs(context: Context) -> Result<()> {
     context
-        .start(&Job::shell("honest", 1, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("honest", 1, RUNS_UNTIL_ASKED))
         .await?;
     let honest = context.pod_uids("honest").await?;
     let other = Other::new(&context).await?;
@@ -65,7 +65,7 @@ pub async fn nobody_else_decides_where_a_job_runs(context: Context) -> Result<()
 
     // Others are placed as ever, and whoever trained trains on.
     context
-        .start(&Job::shell("later", 1, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("later", 1, RUNS_UNTIL_ASKED))
         .await?;
     let status = context.job("honest").await?.status.unwrap_or_default();
     ensure!(
@@ -96,7 +96,7 @@ impl Other {
             .kubectl(&[&role[..], &["--namespace", &namespace]].concat())
             .await?;
         inside
-            .start(&Job::shell("mine", 1, RUNS_UNTIL_ASKED))
+            .start(&TestJob::shell("mine", 1, RUNS_UNTIL_ASKED))
             .await?;
         let job = inside.job("mine").await?;
         let nodes = context.cluster.nodes();
@@ -279,7 +279,7 @@ impl Other {
 
     /// A ConfigMap of the name that the first attempt of a suspended job will have gives that attempt no nodes.
     async fn gets_no_pods_by_a_configmap_of_its_own(&self) -> Result<()> {
-        let job = Job::shell("sly", 1, RUNS_UNTIL_ASKED).with("suspend", json!(true));
+        let job = TestJob::shell("sly", 1, RUNS_UNTIL_ASKED).with("suspend", json!(true));
         let written = self.write("create", &job.object())?;
         ensure!(
             written.is_ok(),

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
+use crate::jobs::{ENDS_WELL, RUNS_UNTIL_ASKED, TestJob};
 use crate::scenario::START;
 
-/// What Events tell of a job that was suspended once.
+/// The Events of a job that was suspended once.
 const LIFE: [&str; 7] = [
     "Assigned",
     "Running",
@@ -25,7 +25,7 @@ const LIFE: [&str; 7] = [
 /// SAVE-1: what was acknowledged is what the next attempt starts from.
 pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Result<()> {
     context.claim("store", "ReadWriteMany").await?;
-    let job = Job::shell("pausing", 2, RUNS_UNTIL_ASKED).checkpoint("store", 300);
+    let job = TestJob::shell("pausing", 2, RUNS_UNTIL_ASKED).checkpoint("store", 300);
     context.start(&job).await?;
 
     context.change("pausing", json!({"suspend": true})).await?;
@@ -71,13 +71,13 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
         "not resumed from the save: {log}"
     );
 
-    // Events tell transitions, each once; how long it queued depends on the other scenarios.
-    let told = context.events("pausing").await?;
-    let life: Vec<_> = told
+    // Each transition has one Event; how long it queued depends on the other scenarios.
+    let events = context.events("pausing").await?;
+    let life: Vec<_> = events
         .iter()
         .filter(|reason| LIFE.contains(&reason.as_str()))
         .collect();
-    ensure!(life == LIFE, "the job's Events are {told:?}");
+    ensure!(life == LIFE, "the job's Events are {events:?}");
 
     context.delete("pausing").await?;
     context.is_gone("pausing", Duration::from_secs(120)).await
@@ -86,10 +86,10 @@ pub async fn suspended_job_saves_and_resumes_from_there(context: Context) -> Res
 pub async fn second_job_waits_for_the_first(context: Context) -> Result<()> {
     let nodes = u32::try_from(context.cluster.nodes().count())?;
     context
-        .start(&Job::shell("first", nodes, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("first", nodes, RUNS_UNTIL_ASKED))
         .await?;
     context
-        .submit(&Job::shell("second", nodes, ENDS_WELL))
+        .submit(&TestJob::shell("second", nodes, ENDS_WELL))
         .await?;
     let waits = context.eventually("the second job is seen to wait", START, || async {
         context.condition("second", "Assigned", "False").await
@@ -114,7 +114,7 @@ pub async fn job_deleted_while_starting_leaves_nothing(context: Context) -> Resu
     // It never comes to train, so it is still starting however late this looks. A shell that is its container's first
     // process ignores SIGTERM: it takes all the time that the job has to save.
     let starting = |name: &str| {
-        Job::shell(name, 2, RUNS_UNTIL_ASKED)
+        TestJob::shell(name, 2, RUNS_UNTIL_ASKED)
             .init("while :; do sleep 1; done")
             .with("interruption", json!({"ackSeconds": 1, "saveSeconds": 1}))
     };
@@ -167,7 +167,9 @@ fn initializes(pod: &Pod) -> bool {
 }
 
 pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
-    context.submit(&Job::shell("giant", 400, ENDS_WELL)).await?;
+    context
+        .submit(&TestJob::shell("giant", 400, ENDS_WELL))
+        .await?;
     let has = context.cluster.nodes().count();
     context
         .eventually("the job says why it can never fit", START, || async {
@@ -185,7 +187,7 @@ pub async fn gang_that_cannot_fit_says_why(context: Context) -> Result<()> {
 }
 
 pub async fn missing_image_is_a_condition_and_no_storm(context: Context) -> Result<()> {
-    let job = Job::shell("imageless", 1, ENDS_WELL).image("localhost/fireflyer/absent:0.1.0");
+    let job = TestJob::shell("imageless", 1, ENDS_WELL).image("localhost/fireflyer/absent:0.1.0");
     context.submit(&job).await?;
     context
         .eventually("a condition names the image", START * 2, || async {
@@ -214,7 +216,7 @@ pub async fn missing_image_is_a_condition_and_no_storm(context: Context) -> Resu
 pub async fn claim_of_one_node_is_refused_for_two(context: Context) -> Result<()> {
     context.claim("lonely", "ReadWriteOnce").await?;
     context
-        .submit(&Job::shell("sharing", 2, ENDS_WELL).checkpoint("lonely", 300))
+        .submit(&TestJob::shell("sharing", 2, ENDS_WELL).checkpoint("lonely", 300))
         .await?;
     let message = context
         .eventually("the claim is refused in a condition", START, || async {
@@ -231,7 +233,7 @@ pub async fn claim_of_one_node_is_refused_for_two(context: Context) -> Result<()
 }
 
 pub async fn finished_job_is_deleted_after_its_ttl(context: Context) -> Result<()> {
-    let job = Job::shell("brief", 1, ENDS_WELL).with("ttlSecondsAfterFinished", json!(1));
+    let job = TestJob::shell("brief", 1, ENDS_WELL).with("ttlSecondsAfterFinished", json!(1));
     context.submit(&job).await?;
     context.is_gone("brief", START * 2).await
 }
@@ -239,7 +241,7 @@ pub async fn finished_job_is_deleted_after_its_ttl(context: Context) -> Result<(
 pub async fn compliant_job_runs_in_a_restricted_namespace(context: Context) -> Result<()> {
     restrict(&context).await?;
     // What the operator adds to the pod must comply as well.
-    let job = Job::shell("modest", 1, ENDS_WELL).restricted();
+    let job = TestJob::shell("modest", 1, ENDS_WELL).restricted();
     context.submit(&job).await?;
     context.reaches("modest", Phase::Succeeded, START).await?;
     Ok(())

@@ -14,11 +14,11 @@ use serde_json::json;
 
 use crate::audit;
 use crate::context::{Context, has_ended};
-use crate::jobs::{ENDS_WELL, Job};
+use crate::jobs::{ENDS_WELL, TestJob};
 
 /// Node class of simulated nodes.
 pub const SIMULATED_CLASS: &str = "simulated";
-/// Annotation that tells the simulated member of a pod after how many seconds it ends well.
+/// Annotation that says to the simulated member of a pod after how many seconds it ends well.
 pub const RUN_SECONDS: &str = "simulation.fireflyer.dev/run-seconds";
 
 /// 100 jobs of 1 to 8 nodes need about 40 s here; ten times that is the limit.
@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const WRITES_PER_POD: f64 = 2.2;
 
 /// A job on simulated nodes.
-fn simulated(name: &str, nodes: u32, run_seconds: u32) -> Job {
+fn simulated(name: &str, nodes: u32, run_seconds: u32) -> TestJob {
     let container = json!({
         "name": "trainer",
         "image": "localhost/fireflyer/busybox:0.1.0",
@@ -42,7 +42,7 @@ fn simulated(name: &str, nodes: u32, run_seconds: u32) -> Job {
             "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
         },
     });
-    Job::shell(name, nodes, ENDS_WELL)
+    TestJob::shell(name, nodes, ENDS_WELL)
         .with("nodeClass", json!(SIMULATED_CLASS))
         .with("template", template)
 }
@@ -130,7 +130,7 @@ pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> R
 
 /// Writes on each pod of a namespace, of which there were at least so many: fewer mean that the log was not understood,
 /// more that a busy machine was late to keep simulated nodes alive.
-fn writes_per_pod(writes: &[audit::Write], namespace: &str, at_least: u32) -> Result<f64> {
+fn writes_per_pod(writes: &[audit::AuditedWrite], namespace: &str, at_least: u32) -> Result<f64> {
     let on_pods: Vec<_> = audit::on_pods(writes, namespace).collect();
     let created: BTreeSet<&str> = on_pods
         .iter()
@@ -145,7 +145,7 @@ fn writes_per_pod(writes: &[audit::Write], namespace: &str, at_least: u32) -> Re
     Ok(on_pods.len() as f64 / created.len() as f64)
 }
 
-/// No two living pods are meant for one node; tells how many live. What they are pinned to counts: of two that are
+/// No two living pods are meant for one node; returns how many live. What they are pinned to counts: of two that are
 /// meant for the same node, the stock scheduler binds only one.
 fn never_booked_twice(pods: &[Pod]) -> Result<usize> {
     let mut holders = BTreeMap::new();
@@ -219,7 +219,7 @@ pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
     }
     for (name, first) in names.iter().zip(first) {
         context.reaches(name, Phase::Suspended, ALL_FINISH).await?;
-        // What was reported last is written now. A step takes a second, so it tells that the minute was
+        // What was reported last is written now. A step takes a second, so it shows that the minute was
         // quiet although the jobs saved all the while.
         let last = saved_step(&context, name).await?;
         ensure!(
@@ -241,7 +241,7 @@ pub async fn quiet_minute_has_no_writes(context: Context) -> Result<()> {
     Ok(())
 }
 
-/// Step of the checkpoint that the job's status tells.
+/// Step of the checkpoint in the job's status.
 async fn saved_step(context: &Context, name: &str) -> Result<u64> {
     let status = context.job(name).await?.status.unwrap_or_default();
     let saved = status
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_log_without_the_creations_is_not_taken_for_none() {
-        let write = |verb: &str, name: &str| audit::Write {
+        let write = |verb: &str, name: &str| audit::AuditedWrite {
             account: "fireflyer-operator".to_owned(),
             verb: verb.to_owned(),
             resource: "pods".to_owned(),

@@ -7,7 +7,7 @@ use crds::training_job::{MembershipStatus, Phase, RankRange, TrainingJobStatus};
 use serde_json::json;
 
 use crate::context::{Context, leader_node};
-use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
+use crate::jobs::{ENDS_WELL, RUNS_UNTIL_ASKED, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
 /// Imports of three ranks on a busy machine, and their first step.
@@ -42,8 +42,8 @@ dist.destroy_process_group()
 /// In a rank's container, the file that ends the training.
 const FINISH: &str = "/dev/shm/finish";
 
-fn job(name: &str) -> Job {
-    Job::digits(name, 3, 1, &[])
+fn job(name: &str) -> TestJob {
+    TestJob::digits(name, 3, 1, &[])
         .program(&["python3", "-c", PRINTS_ITS_STEPS], &[FINISH])
         .with(
             "failurePolicy",
@@ -51,7 +51,7 @@ fn job(name: &str) -> Job {
         )
 }
 
-/// The last step that a rank's log tells.
+/// The last step in a rank's log.
 fn last_step(log: &str) -> Option<u32> {
     let steps = log.lines().filter_map(|line| {
         let step = line.strip_prefix("step=")?.split(' ').next()?;
@@ -64,7 +64,7 @@ async fn steps(context: &Context, name: &str, rank: u32) -> Result<Option<u32>> 
     Ok(last_step(&context.log(name, 1, rank).await?))
 }
 
-/// Waits until a rank has told this step.
+/// Waits until a rank has reported this step.
 async fn reaches_step(context: &Context, name: &str, rank: u32, step: u32) -> Result<()> {
     let what = format!("rank {rank} of {name} takes step {step}");
     context
@@ -143,10 +143,10 @@ async fn completes(context: &Context, name: &str, (rank, node): (u32, &str)) -> 
     ensure!(ends[0] == ends[1], "steps and models differ: {ends:?}");
     ensure!(ends[0].0 >= before + 5, "ended at {ends:?} after {before}");
     let events = context.events(name).await?;
-    let told = |reason: &str| events.iter().filter(|one| *one == reason).count();
+    let times = |reason: &str| events.iter().filter(|one| *one == reason).count();
     ensure!(
-        (told("NodesLost"), told("Replanning"), told("Restarting")) == (1, 0, 0),
-        "told {events:?}"
+        (times("NodesLost"), times("Replanning"), times("Restarting")) == (1, 0, 0),
+        "the Events are {events:?}"
     );
     Ok(())
 }
@@ -173,9 +173,11 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
     context.node_ready(&lost, true, NODE_LOSS).await?;
     // Of four nodes two train and one is taken here, so the next job needs the one that came back.
     context
-        .start(&Job::shell("spare", 1, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("spare", 1, RUNS_UNTIL_ASKED))
         .await?;
-    context.submit(&Job::shell("next", 1, ENDS_WELL)).await?;
+    context
+        .submit(&TestJob::shell("next", 1, ENDS_WELL))
+        .await?;
     context.reaches("next", Phase::Succeeded, NODE_LOSS).await?;
     context.reaches("shrinks", Phase::Running, START).await?;
     completes(&context, "shrinks", (rank, &lost)).await
@@ -201,7 +203,7 @@ pub async fn of_a_partition_one_side_goes_on_and_the_other_takes_no_step(
             // The container runtime puts time and stream before each line.
             let lines = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
             let last = last_step(&lines.collect::<Vec<_>>().join("\n"));
-            last.context("the rank that is cut off has told no step")
+            last.context("the rank that is cut off has reported no step")
         };
         let there = look()?;
         reaches_step(&context, "torn", 0, there + 20).await?;

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::context::{Context, leader, leader_node};
-use crate::jobs::{ENDS_WELL, Job, RUNS_UNTIL_ASKED};
+use crate::jobs::{ENDS_WELL, RUNS_UNTIL_ASKED, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
 /// Where the operator listens: the rendezvous, and metrics with probes.
@@ -32,7 +32,7 @@ const HOLD: &str = "example.com/hold";
 
 pub async fn restarted_runtime_and_patched_readiness_end_no_gang(context: Context) -> Result<()> {
     context
-        .start(&Job::shell("blinking", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("blinking", 2, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("blinking").await?;
     let node = context.node_of("blinking", 1).await?;
@@ -77,15 +77,15 @@ pub async fn leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_u
     let stopped = leader_node(&context).await?;
     let (pod, _) = leader(&context.client).await?;
     context
-        .start(&Job::shell("steady", 1, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("steady", 1, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("steady").await?;
     // It has begun to write when the first of these jobs has an attempt.
     context
-        .submit(&Job::shell("renewed", 1, RUNS_UNTIL_ASKED))
+        .submit(&TestJob::shell("renewed", 1, RUNS_UNTIL_ASKED))
         .await?;
     context
-        .submit(&Job::shell("written", 1, RUNS_UNTIL_ASKED))
+        .submit(&TestJob::shell("written", 1, RUNS_UNTIL_ASKED))
         .await?;
     context
         .eventually("the leader writes", START, || async {
@@ -125,7 +125,7 @@ async fn follows(context: &Context, stopped: &str) -> Result<Vec<String>> {
     context.delete("renewed").await?;
     context.is_gone("renewed", START * 2).await?;
     context
-        .start(&Job::shell("renewed", 1, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("renewed", 1, RUNS_UNTIL_ASKED))
         .await?;
     context.pod_uids("renewed").await
 }
@@ -155,7 +155,9 @@ pub async fn idle_connections_cost_neither_lease_nor_members(context: Context) -
             Ok(lease.spec.and_then(|spec| spec.renew_time))
         };
         let before = renewed().await?;
-        context.start(&Job::shell("crowded", 2, ENDS_WELL)).await?;
+        context
+            .start(&TestJob::shell("crowded", 2, ENDS_WELL))
+            .await?;
         context.reaches("crowded", Phase::Succeeded, START).await?;
         context
             .eventually("the leader renews its Lease", START, || async {
@@ -204,7 +206,7 @@ pub async fn cordoned_and_deleted_nodes_are_left_once_by_the_contract(
     context: Context,
 ) -> Result<()> {
     context
-        .start(&Job::shell("drained", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("drained", 2, RUNS_UNTIL_ASKED))
         .await?;
     let cordoned = context.node_of("drained", 0).await?;
     let deleted = context.node_of("drained", 1).await?;

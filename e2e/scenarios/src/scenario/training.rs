@@ -11,7 +11,7 @@ use kube::{Api, Resource as _};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::jobs::Job;
+use crate::jobs::TestJob;
 
 /// The example trains for about a minute; ten times that is the limit.
 const TRAINING: Duration = Duration::from_secs(600);
@@ -34,7 +34,7 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
     // At least 12 s, so that it is not over before the suspension, however fast the machine.
     let arguments = ["--steps", "400", "--pace", "0.03"];
     context
-        .submit(&Job::digits("digits", 2, 2, &arguments).checkpoint("digits", 3))
+        .submit(&TestJob::digits("digits", 2, 2, &arguments).checkpoint("digits", 3))
         .await?;
     let log = context
         .eventually("the first checkpoint", TRAINING, || async {
@@ -194,7 +194,7 @@ async fn losses(
         "--trace",
         &trace,
     ];
-    let mut job = Job::digits(name, 2, 2, &arguments)
+    let mut job = TestJob::digits(name, 2, 2, &arguments)
         .with("communication", json!({"backend": backend}))
         .checkpoint("traces", 86400);
     if let Some(program) = program {

@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::jobs::{ENDS_WHEN_RESUMED, Job, RUNS_UNTIL_ASKED, VERSION};
+use crate::jobs::{ENDS_WHEN_RESUMED, RUNS_UNTIL_ASKED, TestJob, VERSION};
 use crate::scenario::START;
 
 const ROLLOUT: Duration = Duration::from_secs(300);
@@ -27,11 +27,11 @@ const COMPONENTS: [&str; 2] = ["operator", "device-plugin"];
 
 pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     context
-        .start(&Job::shell("untouched", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("untouched", 2, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("untouched").await?;
 
-    let told = context.events("untouched").await?;
+    let events = context.events("untouched").await?;
     let columns = printer_columns(&context).await?;
     // As of an older chart.
     let older = r#"[{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/0"}]"#;
@@ -73,8 +73,8 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
         "pods changed with the operator"
     );
     ensure!(
-        told == context.events("untouched").await?,
-        "the new operator told the job's story again"
+        events == context.events("untouched").await?,
+        "the new operator emitted the job's Events again"
     );
     // The new leader is at work: it suspends the job, and the job's own save is recorded.
     context
@@ -180,7 +180,7 @@ async fn life_of_a_job(context: &Context) -> Result<()> {
     /// A start of an operator costs some 0.2 s, a life some 40 of them; ten times that is the limit.
     const LIFE: Duration = Duration::from_secs(80);
     context.claim("life", "ReadWriteMany").await?;
-    let job = Job::shell("life", 2, ENDS_WHEN_RESUMED).checkpoint("life", 300);
+    let job = TestJob::shell("life", 2, ENDS_WHEN_RESUMED).checkpoint("life", 300);
     context.submit(&job).await?;
     context.reaches("life", Phase::Running, LIFE).await?;
     context.change("life", json!({"suspend": true})).await?;
@@ -246,7 +246,7 @@ impl Crashing {
         Ok(Self { child, log })
     }
 
-    /// Ends it and tells what it did. It fails when an operator ended by itself.
+    /// Ends it and returns what it did. It fails when an operator ended by itself.
     fn stop(mut self) -> Result<Crashed> {
         drop(self.child.stdin.take());
         let status = self
@@ -270,7 +270,7 @@ impl Crashing {
 /// Uninstalling takes our programs away, and neither the users' jobs nor what defines them.
 pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Result<()> {
     context
-        .start(&Job::shell("orphan", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("orphan", 2, RUNS_UNTIL_ASKED))
         .await?;
     let before = context.pod_uids("orphan").await?;
     let installed = of_the_chart(&context).await?;
