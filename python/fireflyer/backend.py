@@ -34,7 +34,7 @@ SOCKET = "hfreduce.sock"
 #: How long a sidecar that has a socket may take to answer, in seconds.
 ATTACH_SECONDS = 60.0
 
-#: Place of the goodbye among what is done at a process's end: what may still talk to others comes first.
+#: When, among what is done at a process's end, it says that it leaves: what may still talk to others comes first.
 _LAST = -100
 
 #: The group that talks to the sidecar: one a process, while it lives.
@@ -104,7 +104,7 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
         pairs = _pairs(ranks or list(range(size)), options.group_id, is_part, backend_options)
         client, why_not = _attached() if is_part else _attach(rank, size)
     except (HFReduceError, ImportError, ValueError) as raised:
-        # Told after the others were told: they wait for this rank.
+        # Reported after the others know: they wait for this rank.
         error = raised
     state = _FAILED if error is not None else _ALONE if client is None else _ATTACHED
     flag = torch.tensor([state], dtype=torch.int32)
@@ -195,7 +195,7 @@ def _owns() -> bool:
 
 
 def _attached() -> tuple[Client | None, str]:
-    """The connection that stands, for a group of some ranks."""
+    """The open connection, for a group of some ranks."""
     if not _owns() or _connection is None or _connection[0] != os.getpid():
         return None, "the group of all ranks does not talk to the sidecar"
     return _connection[1], ""

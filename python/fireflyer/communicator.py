@@ -22,7 +22,7 @@ from . import naming, process
 from .call import Call
 from .completer import Completer, Finish
 from .errors import HFReduceError
-from .gpu import Courier
+from .gpu import GpuTransfers
 from .tensors import DTYPES, as_bytes, receive
 from .work import HFReduceWork
 
@@ -58,11 +58,11 @@ class Communicator:
         self._process = process.own()
         # Calls take their place in the order of all ranks: one at a time.
         self._calling = threading.Lock()
-        self._courier: Courier | None = None
+        self._gpu_transfers: GpuTransfers | None = None
         self._completer = None
         if client is not None:
             self._completer = Completer()
-            # Also those that the courier opens for halves of this group.
+            # Also those that the transfers open for halves of this group.
             self._opened = [] if lane is None else [lane]
             self._close = weakref.finalize(
                 self, _close, self._completer, client, self._opened, lane is not None
@@ -188,12 +188,12 @@ class Communicator:
             )
         assert self._completer is not None
         with self._calling:
-            if self._courier is None:
-                self._courier = Courier(
+            if self._gpu_transfers is None:
+                self._gpu_transfers = GpuTransfers(
                     self.client, self._lane, self._completer, self.timeout,
                     policy=self._policy, opened=self._opened,
                 )  # fmt: skip
-            return self._courier.carry(call, sources, targets, results)
+            return self._gpu_transfers.submit(call, sources, targets, results)
 
     def over_gloo(self, kind: str, *arguments: Any, **named: Any) -> dist.Work:
         """A collective of gloo, which starts when all ranks have called it."""
@@ -227,8 +227,8 @@ class Communicator:
 
     def _turn(self) -> threading.Lock:
         """The lock of whoever calls, who calls after those that still wait for their GPU."""
-        if self._courier is not None:
-            self._courier.drain()
+        if self._gpu_transfers is not None:
+            self._gpu_transfers.drain()
         return self._calling
 
 

@@ -1,6 +1,6 @@
 """Brings operations to their end, in the order in which they were called.
 
-Owns who does it: the thread that waits for one, or a thread of its own. A call whose end somebody may hear of without
+Owns who does it: the thread that waits for one, or a thread of its own. A call whose end somebody may learn of without
 waiting, and one that would hold much memory until then, are the other thread's at once. A small one is left to who waits
 for it, which nearly everybody does: two threads that take turns at the interpreter cost more than the whole call. What an
 operation's result means for the tensors is a function that the group passes in.
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 #: Handles kept alive after they completed. PyTorch's C++ side holds the C++ half of a handle only, and its
 #: `wait` hangs once the Python half is gone; 4096 x 1 KiB = 4 MiB, DDP has a few dozen at once.
-KEPT_HANDLES = 4096
+RETAINED_HANDLES = 4096
 #: Bytes of the largest result that may wait for who reads it: the smallest piece of memory that a sidecar hands out.
 LEFT_BYTES = 64 << 10
 #: Operations that may wait so: 2 MiB of a node's memory for each of its ranks.
@@ -44,13 +44,13 @@ class Completer:
         self._turn = threading.RLock()
         #: Which ones are not left to who waits; none for the end.
         self._hurried: queue.SimpleQueue[HFReduceWork | None] = queue.SimpleQueue()
-        self._kept: deque[HFReduceWork] = deque(maxlen=KEPT_HANDLES)
+        self._retained: deque[HFReduceWork] = deque(maxlen=RETAINED_HANDLES)
         self._thread = threading.Thread(target=self._run, name="hfreduce", daemon=True)
         self._thread.start()
 
     def add(self, work: HFReduceWork, finish: Finish, *, nbytes: int | None = None) -> HFReduceWork:
         """Completes `work` when `finish` has returned or raised. With the size of its result it may be left to who waits."""
-        self._kept.append(work)
+        self._retained.append(work)
         work.completer = self
         self._called.append((work, finish))
         if nbytes is None or nbytes > LEFT_BYTES or len(self._called) > LEFT_OPERATIONS:
@@ -87,7 +87,7 @@ class Completer:
             error = raised
         except BaseException as raised:
             if threading.current_thread() is not self._thread:
-                # A signal's handler has raised in who waits. A bug of ours is met by the other thread too.
+                # A signal's handler has raised in who waits. A bug of ours hits the other thread too.
                 self._called.appendleft((work, finish))
                 self.hurry(work)
                 raise

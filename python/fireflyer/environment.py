@@ -1,4 +1,4 @@
-"""What the platform tells a rank: the variables set by the operator and the launcher.
+"""What a rank gets from the platform: the variables set by the operator and the launcher.
 
 Owns their names, defaults and validation. Outside a job everything has a default, so a script runs
 unchanged on a laptop.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Where the launcher, the sidecar and the ranks of a pod meet.
+#: The folder that the launcher, the sidecar and the ranks of a pod share.
 RUN_DIR = "/run/fireflyer"
 #: Time between two periodic checkpoints, in seconds; the paper's five minutes.
 INTERVAL_SECONDS = 300.0
@@ -27,7 +27,7 @@ NUMERICS = ("Fast", "Precise", "Bitwise")
 ON_PEER_LOSS = ("Restart", "Shrink")
 #: Whether tensors of GPUs that share an NVLink are added up before the host. Alpha: not run on GPUs yet.
 NVLINK = ("Never", "Auto")
-#: The smallest tensor for which that should pay, in bytes, by estimate: two processes tell each other twice, some 100 us in
+#: The smallest tensor for which that should pay, in bytes, by estimate: two processes exchange messages twice, some 100 us in
 #: all, and half of so many bytes less take some 200 us over PCIe and through the sidecars of a full node.
 NVLINK_LEAST_BYTES = 4 << 20
 

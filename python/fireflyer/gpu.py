@@ -7,7 +7,7 @@ is cut into parts is here too. With a policy for NVLinks an allreduce may take a
 
 Tensors are held here until a thread of ours has seen the end of the copies that read or write them, whoever else drops
 them. So PyTorch's allocator cannot give their memory to another kernel, on whichever stream it was allocated, and
-`record_stream`, which would tell it of our stream for copies, is not needed.
+`record_stream`, which would announce our stream for copies, is not needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Bytes of a part: long enough that starting a copy is nothing beside it.
 PART_BYTES = 4 << 20
 #: Memories that are kept for the next tensor of their size.
-_KEPT = 64
+_RETAINED = 64
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Part:
         self.called = threading.Event()
 
 
-class Courier:
+class GpuTransfers:
     """Carries tensors of this process's GPUs through the sidecar, for one group. With a `policy` GPUs that share an NVLink
     are added up first; `opened` gets the group that this takes. `driver` names another library than the machine's."""
 
@@ -120,7 +120,7 @@ class Courier:
         self._own = Rank(whole.rank, client.world_size if lane is None else lane.size)
         self._gpus: dict[int, Gpu] = {}
         self._memories: dict[int, list[Memory]] = {}
-        self._kept = 0
+        self._retained = 0
         #: Copies of results that may be under way, and the tensors that they write.
         self._delivered: deque[tuple[Copy | Event, list[torch.Tensor]]] = deque()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -130,7 +130,7 @@ class Courier:
         self._opened = [] if opened is None else opened
         threading.Thread(target=self._run, name="hfreduce-gpu", daemon=True).start()
 
-    def carry(
+    def submit(
         self,
         call: Call,
         sources: list[torch.Tensor],
@@ -318,15 +318,15 @@ class Courier:
         idle = self._memories.setdefault(size, [])
         try:
             memory = idle.pop()
-            self._kept -= 1
+            self._retained -= 1
         except IndexError:
             memory = Memory(self._client, size, self._timeout)
         return memory, size
 
     def _keep(self, memory: Memory, size: int) -> None:
         # The next copy into it runs behind the last copy out of it, on the same stream.
-        if self._kept < _KEPT:
-            self._kept += 1
+        if self._retained < _RETAINED:
+            self._retained += 1
             self._memories[size].append(memory)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""What the two processes of a pair of GPUs tell each other: what each has called, and which of its copies have come.
+"""The messages between the two processes of a pair of GPUs: what each has called, and which of its copies have come.
 
 Owns two connections between them, one for each way that tensors go, and their errors. The processes are in one
 container, so the connections are sockets without a file; who knows the name of one and not its secret gets no further.
@@ -19,7 +19,7 @@ from .errors import HFReduceError
 #: Bytes of a name and of a secret.
 KEY_BYTES = 16
 #: Strangers that are turned away before the listener gives up.
-_STRANGERS = 64
+_UNAUTHENTICATED = 64
 _GREETING_SECONDS = 5.0
 #: The numbers of a message.
 _HEAD = struct.Struct("<QQQ")
@@ -51,12 +51,12 @@ class Link:
         """Whether it has failed."""
         return self._broken is not None
 
-    def tell(self, head: Head, error: str = "") -> None:
+    def send(self, head: Head, error: str = "") -> None:
         """Says which part has come, or why it has not."""
         text = error.encode()[:_TEXT_BYTES]
         self._do(lambda: self._connection.send(_HEAD.pack(*head) + text))
 
-    def hear(self) -> tuple[Head, str]:
+    def receive(self) -> tuple[Head, str]:
         """Waits for what the other says next."""
         message = self._do(lambda: self._connection.recv(_HEAD.size + _TEXT_BYTES))
         if len(message) < _HEAD.size:
@@ -82,7 +82,7 @@ class Link:
 
 
 def keys() -> bytes:
-    """A name and a secret, which only those who are told them know."""
+    """A name and a secret, which only those who are given them know."""
     return secrets.token_bytes(2 * KEY_BYTES)
 
 
@@ -98,7 +98,7 @@ def accept(listener: socket.socket, keys: bytes, ways: int, timeout: float) -> l
     """The other's connections, one for each way."""
     found: dict[int, socket.socket] = {}
     end = time.monotonic() + timeout
-    for _ in range(ways + _STRANGERS):
+    for _ in range(ways + _UNAUTHENTICATED):
         listener.settimeout(max(end - time.monotonic(), 0.001))
         connection, _ = listener.accept()
         connection.settimeout(_GREETING_SECONDS)
@@ -113,7 +113,7 @@ def accept(listener: socket.socket, keys: bytes, ways: int, timeout: float) -> l
             connection.close()
         if len(found) == ways:
             return [found[way] for way in range(ways)]
-    raise OSError("too many strangers")
+    raise OSError("too many connections without the key")
 
 
 def connect(keys: bytes, ways: int, timeout: float) -> list[socket.socket]:

@@ -28,5 +28,5 @@ def members() -> Members:
     import torch.distributed as dist
 
     group = dist.group.WORLD
-    told = group.members() if hasattr(group, "members") else None
-    return told or Members(0, dist.get_world_size(), ())
+    current = group.members() if hasattr(group, "members") else None
+    return current or Members(0, dist.get_world_size(), ())

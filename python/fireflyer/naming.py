@@ -1,4 +1,4 @@
-"""Names for what the sidecar is not told about a call: a number that all ranks compare, and words for people.
+"""Names for what the sidecar does not learn about a call: a number that all ranks compare, and words for people.
 
 Owns the number's layout. It travels as the call's tag: the sidecar takes calls with different tags for different
 calls, so ranks that differ get an error instead of waiting for each other. A name holds itself what it

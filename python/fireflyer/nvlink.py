@@ -6,9 +6,9 @@ cross PCIe, and the sidecars add up half as many inputs.
 
 Owns the order. On a GPU everything runs on one stream. Between the two, a process says that a copy into the other's
 inbox has come when it has come: no stream ever waits for another process, which might have ended. Parts are worked on
-three at a time: while one is on its way to the host, the next one is told of, and the one after that begins. A place
-in an inbox is used again after `SLOTS` parts: who hears of part n knows that the other is through with part n - 2,
-because it has told of n after it waited for that one, and writes to the places of n + 2 at the earliest.
+three at a time: while one is on its way to the host, the next one is announced, and the one after that begins. A place
+in an inbox is used again after `SLOTS` parts: who receives part n's message knows that the other is through with part n - 2,
+because it has announced n after it waited for that one, and writes to the places of n + 2 at the earliest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Part:
         self.called = threading.Event()
 
     def fails(self, error: HFReduceError) -> None:
-        """The first error is the one that is told."""
+        """The first error is the one that is raised."""
         self.error = self.error or error
 
 
@@ -151,7 +151,7 @@ class Bridge:
             return
         try:
             ours = Head(part.up, parts[-1].up + 1, name)
-            theirs = self._meet(self._up, part, ours)
+            theirs = self._exchange_heads(self._up, part, ours)
             if theirs != ours:
                 self._part_ways(parts, ours, theirs)
             elif part.error is None:
@@ -226,7 +226,7 @@ class Bridge:
 
     def _exchange(self, part: _Part) -> Event | None:
         try:
-            # Of nothing, when all before is over: what is told next stands for that too.
+            # Of nothing, when all before is over: the next message covers that too.
             (part.returned or self._pair.send(0, 0, 0)).wait()
             if part.delivered is not None:
                 part.delivered.wait()  # The sidecar gets the memory of its result back.
@@ -235,7 +235,7 @@ class Bridge:
         if part.is_alone:
             return None
         try:
-            self._meet(self._down, part, Head(part.down, 0, 0))
+            self._exchange_heads(self._down, part, Head(part.down, 0, 0))
             if part.error is None:
                 start, nbytes = part.other
                 return self._pair.receive(self._place(1, part.down), start, nbytes)
@@ -243,10 +243,10 @@ class Bridge:
             part.fails(error)
         return None
 
-    def _meet(self, link: Link, part: _Part, head: Head) -> Head:
-        """Both say how they stand with a part; either's error is both's."""
-        link.tell(head, str(part.error or ""))
-        theirs, error = link.hear()
+    def _exchange_heads(self, link: Link, part: _Part, head: Head) -> Head:
+        """Both say how far they are with a part; either's error is both's."""
+        link.send(head, str(part.error or ""))
+        theirs, error = link.receive()
         if error:
             part.fails(HFReduceError(error))
         return theirs

@@ -30,14 +30,14 @@ WAYS = 2
 #: How long one process waits for the other's connections, once both have said that they are there.
 _JOIN_SECONDS = 60.0
 _UUID_BYTES = 16
-#: GPUs that one can be linked with, of those that are told.
+#: GPUs that one can be linked with, of those that are named.
 _LINKS = 16
 _HANDLE_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a group is told about pairs."""
+    """What a group asks about pairs."""
 
     #: The smallest tensor that pairs add up, in bytes.
     least_bytes: int
@@ -63,8 +63,8 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Card:
-    """What a rank tells of its GPU: its name, and the names of those it is linked with."""
+class GpuRecord:
+    """What a rank says of its GPU: its name, and the names of those it is linked with."""
 
     uuid: bytes
     linked: frozenset[bytes]
@@ -74,13 +74,13 @@ class Card:
         return b"".join([self.uuid, *sorted(self.linked)[:_LINKS]]).ljust((1 + _LINKS) * _UUID_BYTES, b"\0")
 
     @staticmethod
-    def unpack(record: bytes) -> Card:
+    def unpack(record: bytes) -> GpuRecord:
         """A card from what `pack` gave."""
         names = [record[at : at + _UUID_BYTES] for at in range(0, len(record), _UUID_BYTES)]
-        return Card(names[0], frozenset(name for name in names[1:] if any(name)))
+        return GpuRecord(names[0], frozenset(name for name in names[1:] if any(name)))
 
 
-def match(cards: Sequence[Card]) -> list[tuple[int, int]]:
+def match(cards: Sequence[GpuRecord]) -> list[tuple[int, int]]:
     """Pairs of ranks that are linked, each rank in one; none where a rank is left over."""
     pairs, free = [], list(range(len(cards)))
     while free:
@@ -106,27 +106,27 @@ def agree(
     size = client.world_size if lane is None else lane.size
     own = client.rank if lane is None else lane.rank
 
-    def all_told(record: bytes) -> list[bytes]:
-        told = bytearray(len(record) * size)
+    def gather_records(record: bytes) -> list[bytes]:
+        records = bytearray(len(record) * size)
         call = Call("allgather", "u8", len(record))
         ticket = client.call(call, record, group=lane, timeout=timeout)
-        client.wait(ticket, told, timeout=timeout)
-        return [bytes(told[at : at + len(record)]) for at in range(0, len(told), len(record))]
+        client.wait(ticket, records, timeout=timeout)
+        return [bytes(records[at : at + len(record)]) for at in range(0, len(records), len(record))]
 
-    pairs = match([Card.unpack(one) for one in all_told(_card(gpu).pack())])
+    pairs = match([GpuRecord.unpack(one) for one in gather_records(_card(gpu).pack())])
     if not pairs:
         return None
     pair = next(one for one in pairs if own in one)
     is_first = pair[0] == own
     other = pair[1] if is_first else pair[0]
     offer = _tried(lambda: _Offer(gpu, slot_bytes, is_first), own)
-    offers = all_told(offer.pack() if offer is not None else bytes(_Offer.BYTES))
+    offers = gather_records(offer.pack() if offer is not None else bytes(_Offer.BYTES))
     joined = None
     if all(any(one) for one in offers) and offer is not None:
         joined = _tried(lambda: offer.join(offers[other]), own)
     if offer is not None and offer.listener is not None:
         offer.listener.close()
-    if not all(one == b"\1" for one in all_told(b"\1" if joined else b"\0")) or joined is None:
+    if not all(one == b"\1" for one in gather_records(b"\1" if joined else b"\0")) or joined is None:
         return None
     ranks = sorted(policy.ranks[one[0] if is_first else one[1]] for one in pairs)
     number = policy.numbers[0 if is_first else 1]
@@ -142,12 +142,12 @@ def agree(
     return Joined(joined[0], is_first, links, half)
 
 
-def _card(gpu: Gpu) -> Card:
+def _card(gpu: Gpu) -> GpuRecord:
     try:
-        return Card(gpu.uuid(), frozenset(gpu.linked()))
+        return GpuRecord(gpu.uuid(), frozenset(gpu.linked()))
     except HFReduceError as error:
         _log.warning("failed to look for GPUs that share an NVLink: %s", error)
-        return Card(bytes(_UUID_BYTES), frozenset())
+        return GpuRecord(bytes(_UUID_BYTES), frozenset())
 
 
 class _Offer:

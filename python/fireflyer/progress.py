@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 #: At most one write of the progress in this time, in seconds; the sidecar reads it as often.
 PERIOD_SECONDS = 1.0
-#: Longest text that is told, in characters.
+#: Longest text that is reported, in characters.
 TEXT_LIMIT = 500
 
 
@@ -58,8 +58,8 @@ class Progress:
         self._written_at = now
         value = math.nan if loss is None else float(loss)
         # JSON has no words for what is not finite, and a diverged run must still be seen to move.
-        told = {"loss": value} if math.isfinite(value) else {}
-        self._write_progress({"step": step, **told})
+        fields = {"loss": value} if math.isfinite(value) else {}
+        self._write_progress({"step": step, **fields})
 
     def durable(self, checkpoint: CheckpointRef) -> None:
         """`checkpoint` is durable: written at once, saves are rarer than the period allows."""
@@ -75,7 +75,7 @@ class Progress:
         self._write("cause.json", {"kind": cause, "message": _cut(text)})
 
     def goes_on(self) -> None:
-        """Takes back what `ending` told: the program goes on without."""
+        """Takes back what `ending` wrote: the program goes on without."""
         if self._run_dir is not None:
             try:
                 (self._run_dir / "cause.json").unlink(missing_ok=True)

@@ -35,7 +35,7 @@ _ROSTER_SECONDS, _LOOK = 60.0, 0.05
 #: The key under which a node's server has its port.
 _PORT = "fireflyer/store/{}"
 #: The store of each address of rank 0. PyTorch does not keep the Python object, and needs it.
-_kept: dict[tuple[str, str], Store] = {}
+_stores: dict[tuple[str, str], Store] = {}
 #: This process's server, if it has one that is not rank 0's.
 _server: dist.TCPStore | None = None
 
@@ -52,10 +52,10 @@ def register() -> None:
     def ours_or_theirs(url: str, timeout: timedelta = _TIMEOUT, **rest: Any) -> Any:
         # An agent of torchrun has a store of its own, for the ranks that it starts.
         if outlives_losses() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            return _meet(theirs, url, timeout, **rest)
+            return _rendezvous(theirs, url, timeout, **rest)
         return theirs(url, timeout=timeout, **rest)
 
-    rendezvous.register_rendezvous_handler(SCHEME, functools.partial(_meet, theirs))
+    rendezvous.register_rendezvous_handler(SCHEME, functools.partial(_rendezvous, theirs))
     if "env" in handlers:
         handlers["env"] = ours_or_theirs
 
@@ -66,7 +66,7 @@ def outlives_losses() -> bool:
     return environment.on_peer_loss == "Shrink" and environment.run_dir is not None
 
 
-def _meet(
+def _rendezvous(
     theirs: Any, url: str, timeout: timedelta = _TIMEOUT, **rest: Any
 ) -> Iterator[tuple[Store, int, int]]:
     """A rendezvous as ``init_process_group`` wants it: the store, this rank, and the world size."""
@@ -82,16 +82,16 @@ def _meet(
     rank = int(query.get("rank", [environment.rank])[0])
     world_size = int(query.get("world_size", [environment.world_size])[0])
     master = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    store = _kept.get(master)
+    store = _stores.get(master)
     if store is None:
         url = url.replace(f"{SCHEME}:", "env:", 1)
         first, _, _ = next(theirs(url, timeout=timeout, **rest))
         members = _Members(environment.run_dir / ROSTER)
         servers = _servers(first, environment, members)
-        store = _kept[master] = Store(members.lowest, servers, first)
+        store = _stores[master] = Store(members.lowest, servers, first)
     store.set_timeout(timeout)
     yield store, rank, world_size
-    raise RuntimeError("the ranks of a job meet once")
+    raise RuntimeError("the ranks of a job have one rendezvous")
 
 
 def _servers(first: dist.Store, environment: Environment, members: _Members) -> dict[int, Any]:

@@ -176,26 +176,26 @@ impl Client {
         let lists = splits
             .as_ref()
             .map_or(0, |(send, _)| parts::bytes(send.len() as u32));
-        let lent = match input {
+        let buffer = match input {
             None => None,
             Some(input) => {
                 let bytes = lists + input.len_bytes();
                 let idle = self.inner.idle_buffer(bytes);
-                let lent = match idle.map_err(|error| raise(py, &error))? {
-                    Some(lent) => Ok(lent),
+                let buffer = match idle.map_err(|error| raise(py, &error))? {
+                    Some(buffer) => Ok(buffer),
                     None => py.detach(|| self.inner.buffer(bytes, timeout)),
                 };
-                let mut lent = lent.map_err(|error| raise(py, &error))?;
+                let mut buffer = buffer.map_err(|error| raise(py, &error))?;
                 if let Some((send, receive)) = &splits {
-                    parts::write(send, receive, &mut lent[..lists]);
+                    parts::write(send, receive, &mut buffer[..lists]);
                 }
-                input.copy_to_slice(py, &mut lent[lists..])?;
+                input.copy_to_slice(py, &mut buffer[lists..])?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
-                Some(lent)
+                Some(buffer)
             }
         };
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        self.at_once_or_detached(py, || self.inner.submit_in(group, call.0, lent, timeout))
+        self.at_once_or_detached(py, || self.inner.submit_in(group, call.0, buffer, timeout))
             .map(Ticket)
     }
 
@@ -235,7 +235,7 @@ impl Client {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Memory of at least `bytes` for inputs, which stays lent.
+    /// Memory of at least `bytes` for inputs, which the sidecar does not free.
     fn arena(&self, py: Python<'_>, bytes: usize, timeout: f64) -> PyResult<memory::Arena> {
         let timeout = seconds(timeout)?;
         py.detach(|| self.inner.arena(bytes, timeout))

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// The exception that stands for `error`.
+/// The exception for `error`.
 pub(crate) fn raise(py: Python<'_>, error: &dyn Error) -> PyErr {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wire::client::{Output, ResultView};
 
-/// Memory for inputs that stays lent to the sidecar. Do not write where an operation in flight reads.
+/// Memory for inputs that the sidecar uses until it is dropped. Do not write where an operation in flight reads.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
 pub(crate) struct Arena(pub(crate) Arc<wire::client::Arena>);

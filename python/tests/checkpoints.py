@@ -49,14 +49,14 @@ class Case(unittest.TestCase):
         logging.getLogger("fireflyer").setLevel(logging.ERROR)
 
     def checkpoint(self, attempt=1, resume=None, run_dir=None, last="", **given):
-        told = Environment.read(
+        settings = Environment.read(
             {"FIREFLYER_RUN_DIR": "/nonexistent", "FIREFLYER_LAST_CHECKPOINT": last}
         )
-        told = replace(
-            told, attempt=attempt, resume=resume, checkpoint_dir=self.root, run_dir=run_dir
+        settings = replace(
+            settings, attempt=attempt, resume=resume, checkpoint_dir=self.root, run_dir=run_dir
         )
         options = {name: given.pop(name) for name in OPTIONS if name in given}
-        return Checkpoint(given, environment=told, clock=lambda: self.now, **options)
+        return Checkpoint(given, environment=settings, clock=lambda: self.now, **options)
 
     def saved(self):
         return sorted(

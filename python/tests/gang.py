@@ -126,7 +126,7 @@ def _rank(
     deadline_seconds: float,
 ) -> None:
     os.environ.update(variables)
-    # Where it stands, of one that hangs.
+    # Where it is, of one that hangs.
     faulthandler.dump_traceback_later(0.9 * deadline_seconds)
     import torch
     import torch.distributed as dist

@@ -5,7 +5,7 @@ import os
 import sys
 import unittest
 
-#: A test that takes longer hangs: where each of its threads stands is printed, and the process ends.
+#: A test that takes longer hangs: where each of its threads is is printed, and the process ends.
 LIMIT_SECONDS = 600
 #: Says that all of a module is printed.
 END = "== end of module"

@@ -19,7 +19,7 @@ needed = unittest.skipUnless(PROGRAM, "FIREFLYER_SIDECAR names no sidecar")
 class Sidecars(sidecars.Sidecars):
     """Prints what they printed when a test fails."""
 
-    #: What the launcher tells the ranks.
+    #: What the launcher sets for the ranks.
     on_peer_loss = "Restart"
 
     def __init__(self, nodes: int, procs: int, *flags: str) -> None:

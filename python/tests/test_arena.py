@@ -108,7 +108,7 @@ def in_the_order_of_the_model():
 
 
 def another_model():
-    """Rank 3 has a larger layer; returns what each is told."""
+    """Rank 3 has a larger layer; returns the error of each."""
     layers = torch.nn.Linear(4, 4, bias=False)
     arena = fireflyer.Arena(layers)
     if dist.get_rank() == 3:
@@ -127,20 +127,20 @@ def misused():
     """What must not be done, and what is said then."""
     layers = torch.nn.Linear(4, 4)
     arena = fireflyer.Arena(layers)
-    told = []
+    errors = []
 
-    def tell(do):
+    def record(do):
         try:
             do()
         except (HFReduceError, RuntimeError) as raised:
-            told.append(str(raised))
+            errors.append(str(raised))
 
     arena.zero_grad()
     layers(torch.ones(1, 4)).sum().backward()
-    tell(lambda: layers(torch.ones(1, 4)).sum().backward())
-    tell(arena.zero_grad)
+    record(lambda: layers(torch.ones(1, 4)).sum().backward())
+    record(arena.zero_grad)
     arena.wait()
-    return told, layers.weight.grad.unique().tolist()
+    return errors, layers.weight.grad.unique().tolist()
 
 
 def let_go(rounds):
@@ -213,18 +213,18 @@ class ArenaTest(unittest.TestCase):
         self.assertEqual(gang.successes(self.gang().run(in_the_order_of_the_model)), [True] * 4)
 
     def test_models_that_differ_are_an_error_on_all_ranks(self):
-        for told, none in gang.successes(self.gang().run(another_model)):
-            self.assertRegex(told, "ranks disagree.*bucket 0 of layout")
+        for errors, none in gang.successes(self.gang().run(another_model)):
+            self.assertRegex(errors, "ranks disagree.*bucket 0 of layout")
             self.assertTrue(none)
 
     def test_misuse_is_an_error_that_says_what_to_do(self):
-        for told, values in gang.successes(self.gang().run(misused)):
-            self.assertIn("no_sync()", told[0])
-            self.assertIn("call wait() first", told[1])
+        for errors, values in gang.successes(self.gang().run(misused)):
+            self.assertIn("no_sync()", errors[0])
+            self.assertIn("call wait() first", errors[1])
             self.assertEqual(values, [1.0])
 
     def test_arenas_that_are_gone_hold_nothing(self):
-        # 30 times 4 MiB of inputs and of results, and the sidecar lends 16 MiB of either.
+        # 30 times 4 MiB of inputs and of results, and the sidecar has 16 MiB of either.
         sidecars = self.enterContext(Sidecars(1, 2, "--limit-mib=16"))
         self.assertEqual(gang.successes(sidecars.run(let_go, 30)), [1.0] * 2)
 

@@ -16,7 +16,7 @@ from fireflyer.call import Call
 from sidecars import Sidecars, needed
 
 
-def told_by(do):
+def error_of(do):
     """What `do` raises, or nothing."""
     try:
         do()
@@ -26,7 +26,7 @@ def told_by(do):
 
 
 def in_flight():
-    """Rank 3 calls later than the others: their handles can tell."""
+    """Rank 3 calls later than the others: their handles say so."""
     rank = dist.get_rank()
     tensor = torch.ones(1000)
     if rank == 3:
@@ -40,7 +40,7 @@ def in_flight():
             work.is_completed(),
             work.is_success(),
             work.exception(),
-            told_by(lambda: work.wait(timedelta(milliseconds=20))),
+            error_of(lambda: work.wait(timedelta(milliseconds=20))),
         ]
         dist.distributed_c10d._get_default_store().set(f"looked-{rank}", "1")
     # A wait that ran out of time takes nothing away.
@@ -50,12 +50,12 @@ def in_flight():
 
 
 def failed():
-    """A call that fails, as each part of its handle tells it."""
+    """A call that fails, as each part of its handle raises it."""
     tensor = torch.ones(4 + dist.get_rank() % 2)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
-    told = [told_by(work.wait), told_by(work.wait), told_by(future.wait), str(work.exception())]
-    return told, work.is_completed(), work.is_success()
+    errors = [error_of(work.wait), error_of(work.wait), error_of(future.wait), str(work.exception())]
+    return errors, work.is_completed(), work.is_success()
 
 
 def left_alone():
@@ -113,9 +113,9 @@ class Samples(torch.utils.data.Dataset):
         return 16
 
     def __getitem__(self, at):
-        told = [told_by(one) or "nothing" for one in self._tries]
+        errors = [error_of(one) or "nothing" for one in self._tries]
         gc.collect()
-        return torch.full((3,), float(at)), told
+        return torch.full((3,), float(at)), errors
 
 
 def beside_workers():
@@ -136,7 +136,7 @@ def beside_workers():
             client.close,
         ]
     )
-    told, steps = set(), 0
+    errors, steps = set(), 0
     for _ in range(2):
         loader = torch.utils.data.DataLoader(
             samples, batch_size=4, num_workers=2, multiprocessing_context="fork"
@@ -146,7 +146,7 @@ def beside_workers():
             layers(batch).sum().backward()
             arena.wait()
             assert layers.bias.grad.eq(4).all()
-            told |= {(at, text) for at, one in enumerate(texts) for text in one}
+            errors |= {(at, text) for at, one in enumerate(texts) for text in one}
             steps += 1
     before.wait()
     # Workers have come and gone; one more child ends as an interpreter does, with all that is registered.
@@ -166,7 +166,7 @@ def beside_workers():
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
-    return sorted(told), steps, ended, tensor.item()
+    return sorted(errors), steps, ended, tensor.item()
 
 
 @needed
@@ -174,7 +174,7 @@ class AsyncTest(unittest.TestCase):
     def gang(self, nodes=2, procs=2):
         return self.enterContext(Sidecars(nodes, procs))
 
-    def test_a_handle_tells_before_and_after_and_a_wait_can_run_out_of_time(self):
+    def test_a_handle_says_before_and_after_and_a_wait_can_run_out_of_time(self):
         results = gang.successes(self.gang().run(in_flight))
         for rank, (seen, waited, after, future, value) in enumerate(results):
             if rank != 3:
@@ -184,11 +184,11 @@ class AsyncTest(unittest.TestCase):
             self.assertEqual(after, [True, True, None, True])
             self.assertEqual((future, value), (4000.0, 4.0))
 
-    def test_a_failure_is_told_by_every_part_of_a_handle_and_every_time(self):
-        for told, completed, success in gang.successes(self.gang().run(failed)):
-            for text in told:
+    def test_a_failure_is_raised_by_every_part_of_a_handle_and_every_time(self):
+        for errors, completed, success in gang.successes(self.gang().run(failed)):
+            for text in errors:
                 self.assertIn("ranks disagree", text)
-            self.assertIn("HFReduceError", told[2])
+            self.assertIn("HFReduceError", errors[2])
             self.assertEqual((completed, success), (True, False))
 
     def test_who_waits_for_one_ends_those_before_it_and_what_is_only_asked_for_ends_by_itself(self):
@@ -200,9 +200,9 @@ class AsyncTest(unittest.TestCase):
         for value in gang.successes(self.gang(1, 2).run(interrupted)):
             self.assertEqual(value, [2.0] * 3)
 
-    def test_workers_of_a_data_loader_are_told_and_their_parent_trains_on(self):
-        for told, steps, ended, value in gang.successes(self.gang().run(beside_workers)):
-            by_try = dict(told)
+    def test_workers_of_a_data_loader_get_an_error_and_their_parent_trains_on(self):
+        for errors, steps, ended, value in gang.successes(self.gang().run(beside_workers)):
+            by_try = dict(errors)
             self.assertEqual(len(by_try), 8)
             self.assertEqual(steps, 8)
             for at, text in by_try.items():

@@ -172,9 +172,9 @@ os.kill(os.getpid(), signal.SIGTERM)
         self.assertIn("step 1 was not saved", logs.output[0])
         self.assertFalse((run_dir / "ack.json").exists())
 
-    def test_without_a_directory_nothing_is_saved_and_a_stop_is_still_heard(self):
-        told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-        alone = Checkpoint({"box": Box(1)}, environment=told)
+    def test_without_a_directory_nothing_is_saved_and_a_stop_is_still_noticed(self):
+        settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+        alone = Checkpoint({"box": Box(1)}, environment=settings)
         self.assertFalse(alone.enabled)
         self.assertEqual(alone.resume(), 0)
         self.assertFalse(alone.step(0))

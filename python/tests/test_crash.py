@@ -89,9 +89,9 @@ class ForgetfulDisk(Disk):
 
 
 def checkpoint(root, attempt, state, disk=None):
-    told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-    told = replace(told, attempt=attempt, checkpoint_dir=root, keep_last=1)
-    return Checkpoint({"counting": state}, environment=told, disk=disk)
+    settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+    settings = replace(settings, attempt=attempt, checkpoint_dir=root, keep_last=1)
+    return Checkpoint({"counting": state}, environment=settings, disk=disk)
 
 
 def save(root, disk):

@@ -139,7 +139,7 @@ class Job:
         self.attempt = 0
         #: What the job's status has: the checkpoint that the next attempt is pinned to, and the newest one.
         self.pinned = self.last = None
-        self.met = set()
+        self.seen = set()
 
     def good(self, size):
         """Checkpoints that a gang of `size` ranks can load, by name, with their sequence."""
@@ -162,7 +162,7 @@ class Job:
                 continue
             victim = chance.choice([path, *sorted(path.parent.glob("shard-*"))])
             kind = chance.choice(["torn", "bit", "missing", "empty"])
-            self.met.add(kind)
+            self.seen.add(kind)
             content = bytearray(victim.read_bytes())
             if kind == "missing":
                 victim.unlink()
@@ -187,7 +187,7 @@ class Job:
             self.away.mkdir()
         if kind == "leftovers":
             (self.away / f"attempt-{self.attempt}/step-1").mkdir(parents=True)
-        self.met |= {"unmounted"} if ranks else set()
+        self.seen |= {"unmounted"} if ranks else set()
         return ranks
 
     def run_attempt(self):
@@ -196,7 +196,7 @@ class Job:
         size = self.size
         if chance.random() < 0.1:
             size = chance.randint(1, 3)
-            self.met.add("other world size")
+            self.seen.add("other world size")
         if chance.random() < 0.4:
             self.damage()
         shared = {}
@@ -222,17 +222,17 @@ class Job:
         seeds = [chance.random() for _ in range(size)]
 
         def train(rank):
-            told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+            settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
             root = self.away if rank in unmounted else self.root
-            told = replace(
-                told, attempt=self.attempt, checkpoint_dir=root, resume=pinned, last_checkpoint=last
+            settings = replace(
+                settings, attempt=self.attempt, checkpoint_dir=root, resume=pinned, last_checkpoint=last
             )
             model, own = Trained(), Trained(mark=rank)
             now = [0.0]
             checkpoint = Checkpoint(
                 {"model": model, "own": own} if self.sharded else {"model": model},
                 sharded=["own"] if self.sharded else [],
-                environment=told,
+                environment=settings,
                 keep_last=self.keep_last,
                 interval_seconds=saves,
                 disk=Faults(random.Random(seeds[rank]), shared),
@@ -274,13 +274,13 @@ class Job:
         lasting = next((one for one in results.values() if isinstance(one, tuple)), None)
         if lasting is not None and lasting[2] and lasting[1] is not None:
             self.pinned = (lasting[1].attempt, lasting[1].step)
-            self.met.add("suspended")
+            self.seen.add("suspended")
         # The last report may be missed, an acknowledgement is not.
         seen = [(one.attempt, one.step) for one in shared["reported"] if one is not None]
         seen = seen if chance.random() < 0.8 else []
         self.last = max([*seen, *(one for one in (self.pinned, self.last) if one)], default=None)
         if shared.get("shrunk"):
-            self.met.add("shrunk")
+            self.seen.add("shrunk")
         return lasting is not None and lasting[2] is False
 
     def check_unmounted(self, results, shared, wanted):
@@ -290,7 +290,7 @@ class Job:
         for one in results.values():
             assert isinstance(one, CheckpointUnavailable), f"an empty folder passes: {results}"
             if 0 in unmounted and "saved" in str(one):
-                self.met.add("empty though known")
+                self.seen.add("empty though known")
                 name = f"attempt-{wanted[0]}/step-{wanted[1]}"
                 assert name in str(one) and str(self.away) in str(one), one
 
@@ -305,11 +305,11 @@ class Job:
             assert len(kinds) == 1, f"ranks disagree: {results}"
             assert "left alone" not in results.values(), results
         if any(isinstance(one, CheckpointUnavailable) for one in errors):
-            self.met.add("unavailable")
+            self.seen.add("unavailable")
             is_empty = shared["unmounted"] or not durable
             assert shared.get("failed") or is_empty, f"nothing failed to be read: {errors}"
         if any(isinstance(one, NoUsableCheckpoint) for one in errors):
-            self.met.add("none usable")
+            self.seen.add("none usable")
             assert not before, f"{sorted(before)} could be loaded: {errors}"
         for one in results.values():
             if isinstance(one, tuple) and one[0] == 0 and not fresh:
@@ -349,7 +349,7 @@ class DirectoriesTest(unittest.TestCase):
         self.addCleanup(patch.stop)
 
     def simulate(self, seeds):
-        met = set()
+        seen = set()
         for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
                 job = Job(Path(folder), seed)
@@ -360,17 +360,17 @@ class DirectoriesTest(unittest.TestCase):
                 except BaseException:
                     print(f"SEED={seed}", flush=True)
                     raise
-                met |= job.met
-        return met
+                seen |= job.seen
+        return seen
 
     def test_no_run_starts_over_loses_a_good_checkpoint_or_saves_what_was_not_trained(self):
         # SAVE-1: whatever is wrong with the checkpoints that lie there.
         seed = os.environ.get("SEED")
-        met = self.simulate([seed] if seed else [str(run) for run in range(RUNS)])
+        seen = self.simulate([seed] if seed else [str(run) for run in range(RUNS)])
         if seed is None:
             wanted = {"torn", "bit", "missing", "empty", "suspended", "shrunk", "unavailable"}
             wanted |= {"other world size", "none usable", "unmounted", "empty though known"}
-            self.assertLessEqual(wanted, met)
+            self.assertLessEqual(wanted, seen)
 
     def test_the_simulation_sees_a_retention_that_asks_for_no_proof(self):
         def all_but_the_last(retention, found):

@@ -8,17 +8,17 @@ from fireflyer.environment import Environment
 
 class EnvironmentTest(unittest.TestCase):
     def test_outside_a_job_everything_has_a_default(self):
-        told = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-        self.assertEqual((told.attempt, told.rank, told.world_size, told.keep_last), (1, 0, 1, 3))
-        self.assertEqual((told.backend, told.numerics), ("HFReduce", "Fast"))
-        self.assertEqual((told.node_rank, told.on_peer_loss), (0, "Restart"))
-        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Never", 4 << 20))
-        self.assertIsNone(told.run_dir)
-        self.assertIsNone(told.checkpoint_dir)
-        self.assertEqual((told.resume, told.last_checkpoint), (None, None))
+        settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
+        self.assertEqual((settings.attempt, settings.rank, settings.world_size, settings.keep_last), (1, 0, 1, 3))
+        self.assertEqual((settings.backend, settings.numerics), ("HFReduce", "Fast"))
+        self.assertEqual((settings.node_rank, settings.on_peer_loss), (0, "Restart"))
+        self.assertEqual((settings.nvlink, settings.nvlink_least_bytes), ("Never", 4 << 20))
+        self.assertIsNone(settings.run_dir)
+        self.assertIsNone(settings.checkpoint_dir)
+        self.assertEqual((settings.resume, settings.last_checkpoint), (None, None))
 
     def test_what_operator_and_launcher_set_is_read(self):
-        told = Environment.read(
+        settings = Environment.read(
             {
                 "FIREFLYER_ATTEMPT": "3",
                 "FIREFLYER_BACKEND": "None",
@@ -36,13 +36,13 @@ class EnvironmentTest(unittest.TestCase):
                 "WORLD_SIZE": "8",
             }
         )
-        self.assertEqual(told.checkpoint_dir, Path("/checkpoint/digits"))
-        self.assertEqual((told.attempt, told.rank, told.world_size), (3, 5, 8))
-        self.assertEqual((told.backend, told.numerics), ("None", "Bitwise"))
-        self.assertEqual((told.node_rank, told.on_peer_loss), (2, "Shrink"))
-        self.assertEqual((told.nvlink, told.nvlink_least_bytes), ("Auto", 0))
-        self.assertEqual((told.interval_seconds, told.keep_last), (2.5, 4))
-        self.assertEqual((told.resume, told.last_checkpoint), ((2, 120), (2, 120)))
+        self.assertEqual(settings.checkpoint_dir, Path("/checkpoint/digits"))
+        self.assertEqual((settings.attempt, settings.rank, settings.world_size), (3, 5, 8))
+        self.assertEqual((settings.backend, settings.numerics), ("None", "Bitwise"))
+        self.assertEqual((settings.node_rank, settings.on_peer_loss), (2, "Shrink"))
+        self.assertEqual((settings.nvlink, settings.nvlink_least_bytes), ("Auto", 0))
+        self.assertEqual((settings.interval_seconds, settings.keep_last), (2.5, 4))
+        self.assertEqual((settings.resume, settings.last_checkpoint), ((2, 120), (2, 120)))
 
     def test_a_wrong_value_is_named_with_its_variable(self):
         for name, value in {

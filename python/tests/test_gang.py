@@ -41,11 +41,11 @@ class Own:
 
 
 def checkpoint(root, attempt=1, **given):
-    told = replace(Environment.read(), attempt=attempt, checkpoint_dir=Path(root))
+    settings = replace(Environment.read(), attempt=attempt, checkpoint_dir=Path(root))
     if "unmounted" in given:
-        told = replace(told, checkpoint_dir=given.pop("unmounted"), last_checkpoint=(1, 2))
+        settings = replace(settings, checkpoint_dir=given.pop("unmounted"), last_checkpoint=(1, 2))
     options = {name: given.pop(name) for name in OPTIONS if name in given}
-    return Checkpoint(given, environment=told, **options)
+    return Checkpoint(given, environment=settings, **options)
 
 
 def stop_at_random(root, seed):
@@ -305,7 +305,7 @@ class GangTest(unittest.TestCase):
         worker.join(60)
         self.assertEqual(worker.exitcode, 0)
 
-    def test_a_folder_without_the_right_to_write_is_told_at_once_and_by_every_save(self):
+    def test_a_folder_without_the_right_to_write_fails_at_once_and_every_save(self):
         root = Path(self.root, "digits")
         root.mkdir()
         os.chmod(self.root, 0o755)
@@ -323,8 +323,8 @@ class GangTest(unittest.TestCase):
         gang.successes(gang.run(save_and_resume, 3, self.root, False))
         os.chmod(self.root, 0o311)
         self.addCleanup(os.chmod, self.root, 0o755)
-        for told in gang.successes(gang.run(without_sight, 2, self.root)):
-            self.assertRegex(str(told), "failed to look for checkpoints: .*denied.*fsGroup")
+        for error in gang.successes(gang.run(without_sight, 2, self.root)):
+            self.assertRegex(str(error), "failed to look for checkpoints: .*denied.*fsGroup")
 
     def test_clocks_that_disagree_save_the_same_steps(self):
         saved = gang.successes(gang.run(periodic, 3, self.root))

@@ -41,11 +41,11 @@ def read(fake, pointer):
     return sorted(set(into))
 
 
-def couriers(fake, seed):
+def open_transfers(fake, seed):
     comm = dist.group.WORLD.communicator
     fake.fake_seed(u64(seed), ctypes.c_int(seed % 2))
-    comm._courier = gpu.Courier(comm.client, None, comm._completer, 60.0, DRIVER)
-    return comm._courier
+    comm._gpu_transfers = gpu.GpuTransfers(comm.client, None, comm._completer, 60.0, DRIVER)
+    return comm._gpu_transfers
 
 
 def reduce_on_gpu():
@@ -53,7 +53,7 @@ def reduce_on_gpu():
     gpu.PART_BYTES = 4096
     fake, rank = driver(), dist.get_rank()
     for seed in range(SEEDS):
-        courier = couriers(fake, 1 + seed * 4 + rank)
+        transfers = open_transfers(fake, 1 + seed * 4 + rank)
         for _ in range(3):
             producer, consumer = fake.fake_stream(), fake.fake_stream()
             tensors = [fake.fake_alloc(ctypes.c_size_t(COUNT), 99) for _ in range(3)]
@@ -63,7 +63,7 @@ def reduce_on_gpu():
                 work = HFReduceWork("allreduce", [])
                 call = Call("allreduce", "u8", COUNT)
                 steps = gpu.cut(call, gpu.Rank(rank, 4), [tensor], [tensor])
-                gate = courier.run(work, 0, steps, producer)
+                gate = transfers.run(work, 0, steps, producer)
                 host = torch.full((10,), float(rank))
                 works.append((work, gate, dist.all_reduce(host, async_op=True), host))
             for at, (tensor, (work, gate, host_work, host)) in enumerate(zip(tensors, works)):
@@ -143,7 +143,7 @@ def moved_on_gpu():
     current = types.SimpleNamespace(cuda_stream=0)
     torch.cuda.current_stream = lambda device: current
     for seed in range(SEEDS):
-        couriers(fake, 1 + seed * 4 + rank)
+        open_transfers(fake, 1 + seed * 4 + rank)
         producer, consumer = fake.fake_stream(), fake.fake_stream()
         sent, part, row = (OnGpu(fake, COUNT) for _ in range(3))
         gathered, lists, root = (OnGpu(fake, 4 * COUNT) for _ in range(3))
@@ -183,7 +183,7 @@ def refused_on_gpu():
     """A graph that is captured, and sizes that differ; then all agree again."""
     gpu.PART_BYTES = 1 << 20
     fake, rank = driver(), dist.get_rank()
-    courier = couriers(fake, 5)
+    transfers = open_transfers(fake, 5)
     stream = fake.fake_stream()
     tensor = fake.fake_alloc(ctypes.c_size_t(COUNT), rank)
 
@@ -191,19 +191,19 @@ def refused_on_gpu():
         work = HFReduceWork("allreduce", [])
         call = Call("allreduce", "u8", count, "max")
         steps = gpu.cut(call, gpu.Rank(rank, 4), [tensor], [tensor])
-        gate = courier.run(work, 0, steps, stream)
+        gate = transfers.run(work, 0, steps, stream)
         work.wait()
         gate(stream)
 
-    told = []
+    errors = []
     for count, captures in ((COUNT, 1), (COUNT - rank % 2, 0)):
         fake.fake_capture(u64(stream), captures)
         try:
             reduce(count)
         except HFReduceError as raised:
-            told.append(str(raised))
+            errors.append(str(raised))
     reduce(COUNT)
-    return told, read(fake, tensor)
+    return errors, read(fake, tensor)
 
 
 @needed
@@ -220,9 +220,9 @@ class GpuTest(unittest.TestCase):
         self.assertEqual(gang.successes(self.gang().run(moved_on_gpu)), [set()] * 4)
 
     def test_what_cannot_be_is_an_error_and_the_next_call_works(self):
-        for told, values in gang.successes(self.gang().run(refused_on_gpu)):
-            self.assertIn("outside of torch.cuda.graph", told[0])
-            self.assertIn("ranks disagree", told[1])
+        for errors, values in gang.successes(self.gang().run(refused_on_gpu)):
+            self.assertIn("outside of torch.cuda.graph", errors[0])
+            self.assertIn("ranks disagree", errors[1])
             self.assertEqual(values, [3])
 
 

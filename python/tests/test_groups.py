@@ -197,7 +197,7 @@ class GroupsTest(unittest.TestCase):
         first, *others = gang.successes(self.gang().run(shard_fully))
         self.assertEqual(others, [first] * 3)
 
-    def test_ranks_that_mean_different_groups_are_told_and_the_world_goes_on(self):
+    def test_ranks_that_mean_different_groups_get_an_error_and_the_world_goes_on(self):
         for text, total in gang.successes(self.gang().run(differ)):
             self.assertIn("ranks disagree about a group", text)
             self.assertIn("rank 1 opened it with 2 ranks", text)

@@ -147,7 +147,7 @@ def mismatch():
 
 
 def die(who):
-    """Rank `who` is killed between two of many operations; returns what the others are told, and when."""
+    """Rank `who` is killed between two of many operations; returns the errors of the others, and when."""
     rank = dist.get_rank()
     tensor = torch.ones(1 << 20)
     dist.all_reduce(tensor)
@@ -162,7 +162,7 @@ def die(who):
 
 
 def lose_sidecar(processes, how):
-    """Rank 0 ends or freezes the sidecar of node 1; returns what each rank is told, and when."""
+    """Rank 0 ends or freezes the sidecar of node 1; returns the error of each rank, and when."""
     tensor = torch.ones(1 << 20)
     dist.all_reduce(tensor)
     if dist.get_rank() == 0:
@@ -191,7 +191,7 @@ def fail_in_ddp():
 
 
 def fork():
-    """A forked child tries a collective; returns what it was told. The parent's group works on."""
+    """A forked child tries a collective; returns its error. The parent's group works on."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -202,15 +202,15 @@ def fork():
             os.write(write, str(raised).encode())
         os._exit(0)
     os.close(write)
-    told = os.read(read, 4096).decode()
+    message = os.read(read, 4096).decode()
     os.waitpid(child, 0)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
-    return told, tensor.item()
+    return message, tensor.item()
 
 
 def end_first(how):
-    """Rank 1 ends after one operation; returns what the others are told by the next one."""
+    """Rank 1 ends after one operation; returns the error of the others in the next one."""
     tensor = torch.ones(1 << 20)
     dist.all_reduce(tensor)
     if dist.get_rank() == 1:
@@ -359,7 +359,7 @@ class HFReduceTest(unittest.TestCase):
             self.assertLess(took, 5)
             self.assertRegex(error, r"rank 3\b|node 1\b|node-1")
 
-    def test_a_sidecar_that_died_is_told_to_all_ranks(self):
+    def test_a_sidecar_that_died_is_an_error_on_all_ranks(self):
         sidecars = self.gang()
         processes = [process.pid for process in sidecars.processes]
         results = gang.successes(sidecars.run(lose_sidecar, processes, signal.SIGKILL))
@@ -382,9 +382,9 @@ class HFReduceTest(unittest.TestCase):
             self.assertIn("HFReduceError", error)
             self.assertRegex(error, r"rank 3\b|node 1\b|node-1")
 
-    def test_a_forked_child_is_told_and_the_parent_goes_on(self):
-        for told, after in gang.successes(self.gang().run(fork)):
-            self.assertIn("DataLoader workers", told)
+    def test_a_forked_child_gets_an_error_and_the_parent_goes_on(self):
+        for message, after in gang.successes(self.gang().run(fork)):
+            self.assertIn("DataLoader workers", message)
             self.assertEqual(after, 4)
 
     def test_a_group_can_be_destroyed_and_made_again(self):

@@ -176,8 +176,8 @@ class ScaleTest(unittest.TestCase):
             self.assertAlmostEqual(losses[-1], results[0][0][0][-1], delta=0.1)
 
     def test_a_group_of_another_backend_is_refused(self):
-        for told in gang.successes(gang.run(another_groups, 1)):
-            self.assertIn('new_group(backend="hfreduce")', told)
+        for message in gang.successes(gang.run(another_groups, 1)):
+            self.assertIn('new_group(backend="hfreduce")', message)
 
 
 @needed
@@ -217,7 +217,7 @@ class HooksTest(unittest.TestCase):
             self.assertLess(max(abs(a - b) for a, b in zip(losses, plain)), 0.05)
 
     def test_buckets_that_differ_are_an_error_on_all_ranks(self):
-        for told in gang.successes(self.gang().run(dies_in_a_hook)):
-            self.assertIn("ranks disagree", told)
-            self.assertIn("bucket 0", told)
+        for message in gang.successes(self.gang().run(dies_in_a_hook)):
+            self.assertIn("ranks disagree", message)
+            self.assertIn("bucket 0", message)
 

@@ -1,4 +1,4 @@
-"""How sums are rounded: by the job's word, by a group's, and what ranks that differ are told."""
+"""How sums are rounded: by the job's word, by a group's, and the error of ranks that differ."""
 
 import types
 import unittest
@@ -20,12 +20,12 @@ def total(group=None):
 
 def in_groups():
     everybody = list(range(dist.get_world_size()))
-    told = {"job": (dist.group.WORLD.numerics, total())}
+    totals = {"job": (dist.group.WORLD.numerics, total())}
     for numerics in ("fast", "precise", "bitwise"):
         options = types.SimpleNamespace(numerics=numerics)
         group = dist.new_group(everybody, backend="hfreduce", pg_options=options)
-        told[numerics] = (group.numerics, total(group))
-    return told
+        totals[numerics] = (group.numerics, total(group))
+    return totals
 
 
 def that_differ():
@@ -61,14 +61,14 @@ class NumericsTest(unittest.TestCase):
         variables = [{**own, "FIREFLYER_NUMERICS": "Bitwise"} for own in sidecars.variables()]
         ranks = gang.successes(sidecars.run(in_groups, variables=variables))
         self.assertEqual([one for one in ranks if one != ranks[0]], [])
-        told = ranks[0]
+        totals = ranks[0]
         correct = [264.0] * 9
-        self.assertEqual(told["job"], ("bitwise", correct))
-        self.assertEqual(told["precise"], ("precise", correct))
-        self.assertEqual(told["bitwise"], ("bitwise", correct))
-        self.assertEqual(told["fast"][0], "fast")
+        self.assertEqual(totals["job"], ("bitwise", correct))
+        self.assertEqual(totals["precise"], ("precise", correct))
+        self.assertEqual(totals["bitwise"], ("bitwise", correct))
+        self.assertEqual(totals["fast"][0], "fast")
 
-    def test_ranks_that_round_differently_are_told_both_words(self):
+    def test_ranks_that_round_differently_get_an_error_with_both_words(self):
         for text, moved in gang.successes(self.gang(3).run(that_differ)):
             self.assertIn("ranks disagree", text)
             self.assertIn("bf16, precise", text)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError, backend, gpu, nvlink
 from fireflyer.call import Call
-from fireflyer.pairs import Card, Policy, match
+from fireflyer.pairs import GpuRecord, Policy, match
 from fireflyer.work import HFReduceWork
 from sidecars import Sidecars, needed
 from test_gpu import DRIVER, driver, u64
@@ -41,7 +41,7 @@ class Rank:
         self.ordinal = self.local if linked else 0
         policy = Policy(least_bytes, list(range(self.size)), (71, 72), True)
         self.comm = comm = self.group.communicator
-        self.courier = gpu.Courier(
+        self.transfers = gpu.GpuTransfers(
             comm.client, None, comm._completer, 60.0, DRIVER, policy=policy
         )
 
@@ -57,13 +57,13 @@ class Rank:
         return start
 
     def begin(self, start, count, dtype, stream, **said):
-        """An allreduce, as the courier takes it; none where it does not go over an NVLink."""
+        """An allreduce, as the transfers take it; none where it does not go over an NVLink."""
         call = Call("allreduce", dtype, count, **said)
-        bridge = self.courier._crosses(call, self.ordinal)
+        bridge = self.transfers._crosses(call, self.ordinal)
         if bridge is None:
             return None
         work = HFReduceWork("allreduce", [])
-        return work, self.courier.run_over(work, bridge, call, start, stream)
+        return work, self.transfers.run_over(work, bridge, call, start, stream)
 
     def end(self, begun, start, count, dtype):
         """What a kernel of another stream finds, that waits as PyTorch has it wait."""
@@ -137,7 +137,7 @@ class OnGpu(test_gpu.OnGpu):
 def called_by_the_group():
     """As a script calls it, one after the other and below each other's least size."""
     one = Rank(least_bytes=1000)
-    one.comm._courier = one.courier
+    one.comm._gpu_transfers = one.transfers
     current = types.SimpleNamespace(cuda_stream=0)
     torch.cuda.current_stream = lambda device: current
     for seed in range(SEEDS):
@@ -156,7 +156,7 @@ def called_by_the_group():
             work.wait()
             found = tensor.copy(consumer).read()
             assert found == [6 + 4 * at], (seed, at, found)
-    return one.courier._bridge is not None
+    return one.transfers._bridge is not None
 
 
 class Reused(OnGpu):
@@ -171,7 +171,7 @@ class Reused(OnGpu):
 def dropped_when_waited_for():
     """Whoever waits on another stream than a tensor was made on, and drops it. What is in its memory in the end."""
     one = Rank(least_bytes=1000)
-    one.comm._courier = one.courier
+    one.comm._gpu_transfers = one.transfers
     current = types.SimpleNamespace(cuda_stream=0)
     torch.cuda.current_stream = lambda device: current
     sizes = (5000, 3001, 10)
@@ -195,7 +195,7 @@ def dropped_when_waited_for():
             one.group.allreduce([OnGpu(one.fake, count)]).wait()
         found = [place.read() for place in places]
         assert found == [[77]] * 3, (seed, found)
-    return one.courier._bridge is not None
+    return one.transfers._bridge is not None
 
 
 def unlinked():
@@ -211,21 +211,21 @@ def small():
         Call("allreduce", "e4m3", 9000),
         Call("allreduce", "f32", 1 << 18, numerics="bitwise"),
     ]
-    return [one.courier._crosses(call, one.ordinal) for call in calls]
+    return [one.transfers._crosses(call, one.ordinal) for call in calls]
 
 
 def disagree():
     """Two of a pair call different sizes, then all agree."""
     one = Rank()
     one.seed(1)
-    told = []
+    errors = []
     for count in (1000 if one.local == 0 else 999, 1000):
         try:
             found = one.reduce(content(one.rank, count, "f32", 0), "f32")
         except HFReduceError as error:
-            told.append(str(error))
+            errors.append(str(error))
     expected = sum(content(rank, 1000, "f32", 0) for rank in range(one.size))
-    return told, bool((found == expected).all())
+    return errors, bool((found == expected).all())
 
 
 def other_dies():
@@ -235,13 +235,13 @@ def other_dies():
     one.reduce(content(one.rank, 100, "f32", 0), "f32")
     if one.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    told = []
+    errors = []
     for _ in range(2):
         try:
             one.reduce(content(one.rank, 5000, "f32", 0), "f32")
         except HFReduceError as error:
-            told.append(str(error))
-    return told
+            errors.append(str(error))
+    return errors
 
 
 class MatchTest(unittest.TestCase):
@@ -249,7 +249,7 @@ class MatchTest(unittest.TestCase):
         def name(number):
             return bytes([number + 1]) * 16
 
-        return [Card(name(at), frozenset(map(name, linked))) for at, linked in enumerate(links)]
+        return [GpuRecord(name(at), frozenset(map(name, linked))) for at, linked in enumerate(links)]
 
     def test_those_that_are_linked_are_pairs(self):
         self.assertEqual(match(self.cards({1}, {0}, {3}, {2})), [(0, 1), (2, 3)])
@@ -264,7 +264,7 @@ class MatchTest(unittest.TestCase):
 
     def test_a_card_is_what_it_was(self):
         (card, *_) = self.cards({1, 2}, {0}, {0})
-        self.assertEqual(Card.unpack(card.pack()), card)
+        self.assertEqual(GpuRecord.unpack(card.pack()), card)
 
 
 class PolicyTest(unittest.TestCase):
@@ -334,12 +334,12 @@ class NvlinkTest(unittest.TestCase):
         self.assertEqual(gang.successes(self.gang().run(small)), [[None] * 3] * 4)
 
     def test_a_pair_that_disagrees_is_an_error_for_all_and_the_next_call_works(self):
-        for told, is_right in gang.successes(self.gang().run(disagree)):
-            self.assertEqual(len(told), 1, told)
-            self.assertIn("disagree", told[0])
+        for errors, is_right in gang.successes(self.gang().run(disagree)):
+            self.assertEqual(len(errors), 1, errors)
+            self.assertIn("disagree", errors[0])
             self.assertTrue(is_right)
 
-    def test_a_rank_whose_other_has_died_is_told_and_does_not_wait(self):
+    def test_a_rank_whose_other_has_died_gets_an_error_and_does_not_wait(self):
         results = self.gang().run(other_dies)
         self.assertIsInstance(results[1], gang.Died)
         for rank in (0, 2, 3):

@@ -1,4 +1,4 @@
-"""What the platform is told."""
+"""What is reported to the platform."""
 
 import json
 import tempfile
@@ -16,15 +16,15 @@ class ProgressTest(unittest.TestCase):
         self.now = 100.0
         self.progress = Progress(self.run_dir, clock=lambda: self.now)
 
-    def told(self):
+    def written(self):
         return json.loads((self.run_dir / "progress.json").read_text())
 
-    def test_steps_are_told_at_most_once_a_second(self):
+    def test_steps_are_reported_at_most_once_a_second(self):
         seen = []
         for step in range(40):  # Ten a second.
             self.progress.step(step, 0.5)
-            if not seen or seen[-1] != self.told():
-                seen.append(self.told())
+            if not seen or seen[-1] != self.written():
+                seen.append(self.written())
             self.now += 0.1
         self.assertIn(len(seen), (4, 5))
         self.assertEqual(seen[0], {"step": 0, "loss": 0.5})
@@ -43,16 +43,16 @@ class ProgressTest(unittest.TestCase):
 
     def test_a_diverged_run_is_still_seen_to_move(self):
         self.progress.step(7, float("nan"))
-        self.assertEqual(self.told(), {"step": 7})
+        self.assertEqual(self.written(), {"step": 7})
 
-    def test_a_durable_checkpoint_is_told_at_once_and_stays(self):
+    def test_a_durable_checkpoint_is_reported_at_once_and_stays(self):
         self.progress.step(3, 0.5)
         self.progress.durable(CheckpointRef(1, 4, "ab"))
         wanted = {"attempt": 1, "step": 4, "digest": "ab"}
-        self.assertEqual(self.told(), {"step": 4, "checkpoint": wanted})
+        self.assertEqual(self.written(), {"step": 4, "checkpoint": wanted})
         self.now += 2
         self.progress.step(9, None)
-        self.assertEqual(self.told(), {"step": 9, "checkpoint": wanted})
+        self.assertEqual(self.written(), {"step": 9, "checkpoint": wanted})
 
     def test_the_acknowledgement_names_the_checkpoint_and_leaves_nothing_else_behind(self):
         self.progress.acknowledge(CheckpointRef(2, 4, "cd"))

@@ -1,4 +1,4 @@
-"""What the README tells people to write works as it stands, and so does the example."""
+"""What the README asks people to write works as it is, and so does the example."""
 
 import importlib.util
 import os

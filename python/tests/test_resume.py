@@ -105,9 +105,9 @@ class ResumeTest(Case):
         run_dir.mkdir()
         with self.assertRaisesRegex(NoUsableCheckpoint, "step-2: .*step-1: .*fresh=True") as raised:
             self.checkpoint(attempt=2, box=Box(), run_dir=run_dir).resume()
-        told = json.loads((run_dir / "cause.json").read_text())
-        self.assertEqual(told["kind"], "NoUsableCheckpoint")
-        self.assertEqual(told["message"][:100], str(raised.exception)[:100])
+        written = json.loads((run_dir / "cause.json").read_text())
+        self.assertEqual(written["kind"], "NoUsableCheckpoint")
+        self.assertEqual(written["message"][:100], str(raised.exception)[:100])
         before = self.saved()
         fresh = self.checkpoint(attempt=2, box=Box(1), run_dir=run_dir)
         self.assertEqual(fresh.resume(fresh=True), 0)
@@ -132,8 +132,8 @@ class ResumeTest(Case):
                 text = str(raised.exception)
                 for said in (f"in {self.root}", "volume", "resume(fresh=True)"):
                     self.assertIn(said, text)
-                told = json.loads((run_dir / "cause.json").read_text())
-                self.assertEqual(told, {"kind": "CheckpointUnavailable", "message": text})
+                written = json.loads((run_dir / "cause.json").read_text())
+                self.assertEqual(written, {"kind": "CheckpointUnavailable", "message": text})
                 self.assertEqual(reader.resume(fresh=True), 0)
 
     def test_an_empty_folder_of_the_scripts_own_is_a_fresh_start(self):
@@ -148,9 +148,9 @@ class ResumeTest(Case):
         last = "attempt-1/step-9"
         reader = self.checkpoint(attempt=2, box=Box(), run_dir=run_dir, last=last)
         self.assertEqual(reader.resume(), 2)
-        told = json.loads((run_dir / "progress.json").read_text())
+        written = json.loads((run_dir / "progress.json").read_text())
         self.assertEqual(
-            told["passedOver"],
+            written["passedOver"],
             "resumed from attempt-1/step-1; attempt-1/step-9: it is not there, and the job has saved it",
         )
         # One that replaced it is as good.
@@ -177,8 +177,8 @@ class ResumeTest(Case):
         for what, disk in failures.items():
             with self.subTest(what), self.assertRaises(CheckpointUnavailable):
                 self.checkpoint(attempt=2, box=Box(), disk=disk, run_dir=run_dir).resume()
-            told = json.loads((run_dir / "cause.json").read_text())
-            self.assertEqual(told["kind"], "CheckpointUnavailable")
+            written = json.loads((run_dir / "cause.json").read_text())
+            self.assertEqual(written["kind"], "CheckpointUnavailable")
         with (
             mock.patch.object(shard.torch, "empty", side_effect=no_memory),
             self.assertRaisesRegex(CheckpointUnavailable, "failed to take memory"),
@@ -189,7 +189,7 @@ class ResumeTest(Case):
         following = self.checkpoint(attempt=2, box=Box(), disk=disk, resume=(1, 1)).resume()
         self.assertEqual(following, 2)
 
-    def test_what_was_passed_over_is_told_to_the_platform(self):
+    def test_what_was_passed_over_is_reported_to_the_platform(self):
         run_dir = Path(self.root.parent, "run")
         run_dir.mkdir()
         writer = self.checkpoint(box=Box(torch.zeros(1)))
@@ -199,11 +199,11 @@ class ResumeTest(Case):
         self.assertNotIn("passedOver", json.loads((run_dir / "progress.json").read_text()))
         self.damage("attempt-1/step-2")
         self.checkpoint(attempt=2, box=Box(), run_dir=run_dir, resume=(1, 2)).resume()
-        told = json.loads((run_dir / "progress.json").read_text())
+        written = json.loads((run_dir / "progress.json").read_text())
         self.assertRegex(
-            told["passedOver"], "resumed from attempt-1/step-1; attempt-1/step-2: .*SHA-256"
+            written["passedOver"], "resumed from attempt-1/step-1; attempt-1/step-2: .*SHA-256"
         )
-        self.assertEqual(told["checkpoint"]["step"], 1)
+        self.assertEqual(written["checkpoint"]["step"], 1)
 
     def test_after_a_damaged_one_the_newest_before_it_is_taken(self):
         box = Box(torch.zeros(1))

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Versioned(torch.nn.Module):
-    """A module that has changed what its state means, and must be told which meaning it gets."""
+    """A module that has changed what its state means, and must be given the meaning that it gets."""
 
     _version = 2
 
@@ -98,7 +98,7 @@ class StateTest(Case):
                 for path in sorted(self.root.rglob("*"), reverse=True):
                     path.rmdir() if path.is_dir() else path.unlink()
 
-    def test_names_that_meet_stay_apart(self):
+    def test_names_that_collide_stay_apart(self):
         box = Box({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})
         self.checkpoint(box=box).save(0)
         self.checkpoint(attempt=2, box=box).resume()
@@ -152,7 +152,7 @@ class StateTest(Case):
         with self.assertRaisesRegex(ValueError, "step must be below"):
             writer.save(10**18)  # Its directory's name has too many digits.
 
-    def test_names_that_would_meet_in_a_checkpoint_are_refused(self):
+    def test_names_that_would_collide_in_a_checkpoint_are_refused(self):
         for name in ("a.b", "rank-0", "", "a/b", 3):
             with self.subTest(name), self.assertRaisesRegex(ValueError, "cannot name a state"):
                 Checkpoint({name: Box(1)})
@@ -161,10 +161,10 @@ class StateTest(Case):
 
     def test_any_word_may_name_a_state(self):
         names = ("disk", "clock", "environment", "directory", "states", "keep_last")
-        told = replace(Environment.read({}), checkpoint_dir=self.root, run_dir=None)
-        Checkpoint({name: Box(name) for name in names}, environment=told).save(0)
+        settings = replace(Environment.read({}), checkpoint_dir=self.root, run_dir=None)
+        Checkpoint({name: Box(name) for name in names}, environment=settings).save(0)
         boxes = {name: Box() for name in names}
-        self.assertEqual(Checkpoint(boxes, environment=told).resume(), 1)
+        self.assertEqual(Checkpoint(boxes, environment=settings).resume(), 1)
         self.assertEqual([box.value for box in boxes.values()], list(names))
 
     def test_a_model_is_saved_as_it_is_however_it_is_run(self):

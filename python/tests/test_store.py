@@ -80,7 +80,7 @@ def _underlying():
 @needed
 @unittest.skipUnless(OPERATOR.exists(), "there is no operator beside the sidecar")
 class GangTest(unittest.TestCase):
-    def test_processes_of_a_job_that_shrinks_meet_over_it(self):
+    def test_processes_of_a_job_that_shrinks_rendezvous_over_it(self):
         with Restarted(2, 2) as sidecars:
             results = gang.successes(sidecars.run(use, sidecars.folder))
         self.assertEqual(results, [[b"0", b"1", b"2", b"3"]] * 4)

@@ -73,24 +73,24 @@ class Checkpoint:
         disk: Disk | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        told = Environment.read() if environment is None else environment
+        settings = Environment.read() if environment is None else environment
         _check_states(states, sharded)
         if interval_seconds is not None and not interval_seconds >= 0:
             raise ValueError(f"interval_seconds must be at least 0, not {interval_seconds}")
         if keep_last is not None and keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {keep_last}")
-        self._environment = told
-        self._root = Path(directory) if directory is not None else told.checkpoint_dir
-        self._interval = told.interval_seconds if interval_seconds is None else interval_seconds
+        self._environment = settings
+        self._root = Path(directory) if directory is not None else settings.checkpoint_dir
+        self._interval = settings.interval_seconds if interval_seconds is None else interval_seconds
         self._shared = {n: wrappers.unwrap(part) for n, part in states.items() if n not in sharded}
         self._own = {n: wrappers.unwrap(part) for n, part in states.items() if n in sharded}
         self._disk = Disk() if disk is None else disk
         self._clock = clock
-        self._progress = Progress(told.run_dir, clock)
+        self._progress = Progress(settings.run_dir, clock)
         self._saved_at = clock()
         self._last: CheckpointRef | None = None
         self._sequence: int | None = None
-        #: The last step that `step` was told, whether the run stopped after it, and what `report` was told since.
+        #: The last step given to `step`, whether the run stopped after it, and what `report` was given since.
         self._done: int | None = None
         #: The step to do next, once this run has resumed.
         self._next: int | None = None
@@ -100,7 +100,7 @@ class Checkpoint:
         self._first = 0
         #: Digests of the checkpoints that were there when this run first looked; on rank 0.
         self._inherited: set[str] | None = None
-        self._retention = Retention(told.keep_last if keep_last is None else keep_last)
+        self._retention = Retention(settings.keep_last if keep_last is None else keep_last)
         stop.install()
 
     @property
@@ -171,7 +171,7 @@ class Checkpoint:
 
         For loops of your own; `steps` calls it. Saves when the interval is over, and when any rank was asked to stop; all
         ranks decide the same. A save that fails is logged and tried again after the next interval; a stop is then not
-        acknowledged. A `StateError` is raised. `loss` is a number or a tensor of one element; it is told to the platform
+        acknowledged. A `StateError` is raised. `loss` is a number or a tensor of one element; it is reported to the platform
         about once a second, and read from the accelerator only then.
         """
         step = _checked(step)
@@ -256,7 +256,7 @@ class Checkpoint:
                     self._progress.durable(CheckpointRef(attempt, step, outcome["digest"]))
             outcome = agreement.from_first(outcome, self._first)
         except HFReduceError as error:
-            # The rank that writes was lost meanwhile: all ranks hear of it, and the next save is another's.
+            # The rank that writes was lost meanwhile: all ranks learn of it, and the next save is another's.
             self._saved_at = self._clock()
             raise CheckpointError(f"failed to save step {step}: {error}") from error
         self._saved_at = self._clock()
@@ -410,11 +410,11 @@ class Checkpoint:
 
     def _last_known(self) -> tuple[int, int] | None:
         """The newest checkpoint that the job's status has. It lies in the job's folder, and says nothing about another."""
-        told = self._environment
-        return told.last_checkpoint if self._root == told.checkpoint_dir else None
+        settings = self._environment
+        return settings.last_checkpoint if self._root == settings.checkpoint_dir else None
 
     def _look(self) -> Found:
-        """On the first rank what there is to load. On all ranks, learns where the sequence stands."""
+        """On the first rank what there is to load. On all ranks, learns how far the sequence is."""
         assert self._root is not None
         found, failure = Found(), None
         if agreement.standing()[0] == self._first:
@@ -445,10 +445,10 @@ class Checkpoint:
         problems = agreement.to_first(problem, self._first)
         verdict = None
         if problems is not None and any(problems):
-            met = [one for one in problems if one is not None]
+            reported = [one for one in problems if one is not None]
             # One rank that cannot read it now says nothing about the checkpoint.
-            unclear = [one["text"] for one in met if not one["damaged"]]
-            texts = unclear or [one["text"] for one in met]
+            unclear = [one["text"] for one in reported if not one["damaged"]]
+            texts = unclear or [one["text"] for one in reported]
             verdict = {"damaged": not unclear, "text": some(texts)}
         return loaded, agreement.from_first(verdict, self._first)
 
@@ -497,7 +497,7 @@ class Checkpoint:
         """Reads back what was saved, if need be; removes what it replaces, and what interrupted saves left.
 
         What a later attempt has saved meanwhile stays and does not count: then this attempt is void and was
-        not told. What a job of before left under higher numbers was there at the start.
+        not reported. What a job of before left under higher numbers was there at the start.
         """
         assert self._root is not None
         inherited = self._inherited or set()

@@ -127,7 +127,7 @@ def find(root: Path, disk: Disk | None = None) -> Found:
 def leftovers(root: Path, attempt: int, disk: Disk) -> list[Path]:
     """What saves of `attempt` or of an earlier one left when they were interrupted.
 
-    A later attempt may be saving: then `attempt` is void and was not told.
+    A later attempt may be saving: then `attempt` is void and does not know it.
     """
     return [
         directory

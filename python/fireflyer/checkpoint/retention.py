@@ -31,21 +31,21 @@ class Retention:
         """Whether `saved`, just written, has to be read back: none of its kind among those that stay is verified."""
         stay = [one for one in found if one[0].name != saved.name][: self.keep_last - 1]
         return not any(
-            digest in self.verified and self._is_whole(kept) == self._is_whole(saved)
-            for kept, digest in stay
+            digest in self.verified and self._is_whole(retained) == self._is_whole(saved)
+            for retained, digest in stay
         )
 
     def removable(self, found: Sequence[Known]) -> list[Manifest]:
         """Those of `found`, newest first, that newer verified ones replace."""
         guards = self._guards(found)
-        kept = {digest for _, digest in found[: self.keep_last]} | {digest for _, digest in guards}
+        retained = {digest for _, digest in found[: self.keep_last]} | {digest for _, digest in guards}
         removable = []
         for place, (manifest, digest) in enumerate(found):
             replaced = any(
                 found.index(guard) < place and (self._is_whole(guard[0]) or not self._is_whole(manifest))
                 for guard in guards
             )
-            if replaced and digest not in kept and manifest.name not in self.skipped:
+            if replaced and digest not in retained and manifest.name not in self.skipped:
                 removable.append(manifest)
         return removable
 
