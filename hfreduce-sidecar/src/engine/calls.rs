@@ -58,6 +58,8 @@ impl Engine {
             let (call, own_bytes) = (called.call, called.kept.own_bytes);
             let refused = match refusal(called, size) {
                 Some(refused) => Ok(Some(refused)),
+                // Nobody would give its memory back.
+                None if ranks.fails(self.driver.machine(), group, rank) => Ok(None),
                 None => self.examine((group, op), rank, (call, size), own_bytes),
             };
             match refused {
@@ -127,9 +129,6 @@ impl Engine {
         (call, size): (Call, u32),
         own_bytes: u64,
     ) -> Result<Option<(Reason, String)>, Stalled> {
-        if self.is_over() {
-            return Ok(None);
-        }
         let own = (rank, own_bytes);
         let Err(error) = self.results.provide(id, (&call, size), own) else {
             return Ok(None);

@@ -1,5 +1,6 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
+use collective::OpKind;
 use collective::machine::{
     Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
@@ -292,7 +293,7 @@ impl Engine {
         let called = self.local.ranks_mut().end(group, op, rank, succeeded);
         let lane = self.local.ranks().lane(group, rank);
         let bytes = lane.zip(called.as_ref());
-        let bytes = bytes.map_or(0, |(lane, called)| result_bytes(&called.kept, lane));
+        let bytes = bytes.map_or(0, |(lane, called)| result_bytes(called, lane));
         let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
             return;
         };
@@ -323,13 +324,14 @@ impl Engine {
 }
 
 /// Bytes of a result that this process is entitled to.
-fn result_bytes(kept: &Kept, lane: &Lane<Kept>) -> u64 {
-    if kept.own_bytes > 0 {
-        return kept.own_bytes;
+fn result_bytes(called: &Called<Kept>, lane: &Lane<Kept>) -> u64 {
+    if called.kept.own_bytes > 0 {
+        return called.kept.own_bytes;
     }
-    let only_root = kept.call.kind == wire::OpKind::Reduce;
-    if only_root && kept.call.root != lane.rank() {
+    if let OpKind::Reduce { root, .. } = called.call.kind
+        && root != lane.rank()
+    {
         return 0;
     }
-    codec::call_from_wire(&kept.call).result_bytes(lane.size())
+    called.call.result_bytes(lane.size())
 }

@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 
 use collective::machine::{
-    Broken, Config, DEFAULT_SLOTS, Fence, Frame, MIN_CHUNK_BYTES, Recovery, Timing,
+    Broken, Config, DEFAULT_SLOTS, Fence, Frame, GroupId, MIN_CHUNK_BYTES, Recovery, Timing,
 };
+use collective::session::Called;
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
 
@@ -16,6 +17,7 @@ use wire::transport::{Tcp, Transport};
 use super::*;
 use crate::codec;
 use crate::inspect::Inspector;
+use crate::session::Kept;
 
 const PEER: usize = 1;
 const FENCE: Fence = Fence {
@@ -104,4 +106,39 @@ fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does(
     let refused = Engine::new(setup, stop, metrics, reporter).unwrap_err();
     let refused = refused.to_string();
     assert!(refused.contains("at most 16777216"), "{refused}");
+}
+
+#[test]
+fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
+    const GROUP: GroupId = 5;
+    let (mut setup, _theirs) = setup();
+    setup.limit_bytes = 1 << 20;
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    engine.results.hurry(true);
+    let ranks = engine.local.ranks_mut();
+    ranks.attach(0, None);
+    ranks.open((GROUP, 0), vec![0], (true, 0), 1).unwrap();
+    assert_eq!(ranks.opened(GROUP, 0).ticket, Some(1));
+    ranks.fail(GROUP, 0, "its nodes were lost");
+    let call = wire::Call::all_reduce(wire::DType::U8, wire::ReduceOp::Sum, 1 << 20);
+    for ticket in [2, 3] {
+        let kept = Kept {
+            ticket,
+            call,
+            since: Instant::now(),
+            own_bytes: 0,
+            input: Ok(None),
+        };
+        let called = Called {
+            call: codec::call_from_wire(&call),
+            splits: None,
+            ready: 0,
+            refused: None,
+            kept,
+        };
+        assert!(engine.local.ranks_mut().call(GROUP, 0, called));
+    }
+    engine.take_entries(0);
+    assert_eq!(engine.local.ranks().waiting(0), 0, "both have failed");
 }

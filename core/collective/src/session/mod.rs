@@ -312,6 +312,13 @@ impl<T> Sessions<T> {
         self.over.is_some() || machine.is_over()
     }
 
+    /// Whether calls of a rank in a group fail at once: its epoch is over, or the group is no more.
+    #[must_use]
+    pub fn fails(&self, machine: &Machine, group: GroupId, rank: usize) -> bool {
+        let lane = self.lane(group, rank);
+        self.is_over(machine) || lane.is_some_and(|lane| lane.dead().is_some())
+    }
+
     /// The next call of a rank that may be taken up, in its groups behind this one: the shell provides memory, then
     /// accepts it. A call without memory waits, and all behind it in its group.
     #[must_use]
@@ -331,8 +338,7 @@ impl<T> Sessions<T> {
             } else {
                 machine.may_submit(group, rank)
             };
-            // A broken epoch answers every call at once, as does a group that is no more.
-            let fails = self.is_over(machine) || lane.dead().is_some();
+            let fails = self.fails(machine, group, rank);
             let op = if is_post { self.next_post } else { next_op };
             (fails || may && !lane.reopens()).then_some((group, op, called))
         })
