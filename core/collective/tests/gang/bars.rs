@@ -134,7 +134,7 @@ fn a_sidecar_restarts_where_ranks_have_left_without_waiting_for_them() {
         world.leavers = leavers.collect();
         let have_left = |world: &World| {
             let mut leavers = world.leavers.iter();
-            leavers.all(|&rank| world.clients[rank as usize].left)
+            leavers.all(|&rank| world.clients[rank as usize].has_left)
         };
         let limit = world.now() + 60_000 * MS;
         assert!(world.goes_on(limit, |world| !have_left(world)));

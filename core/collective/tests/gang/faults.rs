@@ -172,9 +172,8 @@ impl World {
                 !all && members.any(|member| member.asked)
             }
             Life::Closing => {
-                let mut sidecars = self.sidecars.iter();
-                let open = |&(of, _): &(GroupId, usize)| of == group;
-                of.is_closing() && sidecars.any(|one| one.sessions.keys().any(open))
+                let mut nodes = 0..self.nodes();
+                of.is_closing() && nodes.any(|node| self.groups_at(node).contains(&group))
             }
         }
     }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use collective::machine::{
-    Broken, Buffer, Cause, Effect, FIRST_POST, Fence, Frame, Input, Region, Ticket,
+    Broken, Buffer, Cause, Effect, FIRST_POST, Fence, Frame, Input, OpId, Region, Ticket,
 };
 use collective::membership::Reason;
 use sim::To;
 use topology::OnPeerLoss;
 
+use super::sessions::Kept;
 use super::{ATTEMPT, Event, Leads, MS, World};
 use crate::fixture::memory::{Id, Work};
 
@@ -24,10 +25,17 @@ impl World {
         };
         let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, input, &mut effects);
-        for effect in effects.drain(..) {
+        // In their order, also where one has the machine asked for something more.
+        let sidecar = &mut self.sidecars[node];
+        sidecar.asked_for.extend(effects.drain(..));
+        self.effects = effects;
+        if std::mem::replace(&mut self.sidecars[node].drives, true) {
+            return;
+        }
+        while let Some(effect) = self.sidecars[node].asked_for.pop_front() {
             self.ask(node, effect);
         }
-        self.effects = effects;
+        self.sidecars[node].drives = false;
         self.begin_next_effects(node);
         self.schedule_tick(node);
     }
@@ -58,11 +66,8 @@ impl World {
 
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
         let ends = match effect {
-            Effect::End { .. }
-            | Effect::FreeInputs { .. }
-            | Effect::Release { .. }
-            | Effect::Opened { .. }
-            | Effect::Closed { .. } => true,
+            Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => op < FIRST_POST,
+            Effect::End { .. } | Effect::Opened { .. } | Effect::Closed { .. } => true,
             Effect::Send { .. }
             | Effect::Reduce { .. }
             | Effect::Copy { .. }
@@ -148,6 +153,8 @@ impl World {
             !is_first || sidecar.freed.contains(&id),
             "inputs are freed first"
         );
+        // Those of an operation that ended in an epoch before were perhaps not freed there.
+        sidecar.memory.free_inputs(id);
         sidecar.memory.release(id);
         let is_its =
             |buffer: &Buffer| matches!(*buffer, Buffer::Own { group, op, .. } if (group, op) == id);
@@ -254,31 +261,38 @@ impl World {
     fn end(&mut self, node: usize, id: Id, local: usize, outcome: Result<u32, Cause>) {
         let rank = self.setup.layout.ranks(node).start + local as u32;
         let (group, op) = id;
-        if op >= FIRST_POST {
-            self.message_ended(node, op, local, outcome);
-            self.call_soon(rank);
-            return;
-        }
-        let member = self.member(group, rank);
-        let call = member
-            .and_then(|member| member.program.get(op as usize))
-            .copied();
-        let outcome = outcome.map(|epoch| match call.filter(|call| call.kind.exchanges()) {
-            Some(call) => (self.deliver_own(node, id, rank, &call), epoch),
-            None => (self.sidecars[node].memory.deliver(id), epoch),
-        });
+        let ranks = &mut self.sidecars[node].ranks;
+        let called = ranks.end(group, op, local, outcome.is_ok());
         let client = &self.clients[rank as usize];
-        let listens = client.alive && !client.out;
-        let in_order = self.setup.recovery.on_peer_loss == OnPeerLoss::Shrink;
-        if let Some(member) = self.member_mut(group, rank).filter(|_| listens) {
-            if matches!(outcome, Err(Cause::Broken(_))) {
-                // The trainer gives up; what it has called already still ends.
-                member.program.truncate(member.called);
+        let Some(called) = called.filter(|_| client.alive && !client.out) else {
+            return;
+        };
+        let at = match called.kept {
+            Kept::Operation(at) => at,
+            Kept::Message(at, side) => {
+                self.message_ended(node, id, local, (at, side), outcome);
+                self.call_soon(rank);
+                return;
             }
-            assert!(!in_order || member.outcomes.len() == op as usize);
-            let earlier = member.outcomes.insert(op, outcome);
-            assert_eq!(earlier, None, "an operation ends once on each rank");
+        };
+        assert_eq!(op, at as OpId);
+        let outcome = outcome.map(|epoch| {
+            let bytes = if called.call.kind.exchanges() {
+                self.deliver_own(node, id, rank, &called.call)
+            } else {
+                self.sidecars[node].memory.deliver(id)
+            };
+            (bytes, epoch)
+        });
+        let in_order = self.setup.recovery.on_peer_loss == OnPeerLoss::Shrink;
+        let member = self.member_mut(group, rank).unwrap();
+        if matches!(outcome, Err(Cause::Broken(_))) {
+            // The trainer gives up; what it has called already still ends.
+            member.program.truncate(member.called);
         }
+        assert!(!in_order || member.outcomes.len() == at);
+        let earlier = member.outcomes.insert(op, outcome);
+        assert_eq!(earlier, None, "an operation ends once on each rank");
         self.call_soon(rank);
     }
 

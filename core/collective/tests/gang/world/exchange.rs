@@ -1,6 +1,6 @@
 //! Operations in which each rank gets something of its own: what ranks bring for each other, and what each has to get.
 
-use collective::machine::{Buffer, GroupId, Input, OpId, Region, Splits, WORLD};
+use collective::machine::{Buffer, GroupId, Region, Splits, WORLD};
 use collective::{Call, OpKind};
 use sim::Rng;
 
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    fn splits(&self, group: GroupId, rank: u32, op: usize) -> Splits {
+    pub(crate) fn splits(&self, group: GroupId, rank: u32, op: usize) -> Splits {
         let ranks = || self.groups[&group].ranks.iter();
         let send = ranks().map(|&other| self.part(group, rank, other, op));
         let receive = ranks().map(|&other| self.part(group, other, rank, op));
@@ -112,23 +112,6 @@ impl World {
             bytes,
         };
         Payload::from(self.sidecars[node].memory.read(region))
-    }
-
-    /// How a rank calls one.
-    pub(crate) fn exchange(
-        &self,
-        group: GroupId,
-        rank: u32,
-        local: usize,
-        op: OpId,
-    ) -> Option<Input> {
-        let call = self.member(group, rank)?.program[op as usize];
-        matches!(call.kind, OpKind::AllToAll { .. }).then(|| Input::Exchange {
-            group,
-            rank: local,
-            call,
-            splits: self.splits(group, rank, op as usize),
-        })
     }
 
     /// What a rank has to get, from what all others bring.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::machine::{Cause, GroupId, OpId, OpenError, WORLD};
-use collective::recovery::Told;
 use collective::{Call, OpKind};
 
 use super::World;
@@ -77,14 +76,6 @@ impl Member {
             Some(Ok(())) => self.outcomes.len() == self.program.len(),
             Some(Err(_)) => true,
             None => false,
-        }
-    }
-
-    /// What was delivered to it.
-    pub(crate) fn delivered(&self) -> Told {
-        Told {
-            first: self.outcomes.len() as OpId,
-            closed: self.has_closed(),
         }
     }
 }

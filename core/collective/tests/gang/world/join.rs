@@ -4,6 +4,7 @@ use collective::DoubleTree;
 use collective::machine::{Buffer, Config, Fence, GroupId, Input, Machine, Timing, WORLD};
 use collective::membership::Event as Heard;
 use collective::recovery::Resume;
+use collective::session::Begun;
 use sim::To;
 
 use super::sidecars::Joining;
@@ -90,16 +91,19 @@ impl World {
         let now = self.now();
         self.close_links(node);
         let joining = self.sidecars[node].joining.take().unwrap();
-        let is_result = |buffer| matches!(buffer, Buffer::Result { .. } | Buffer::Own { .. });
-        self.sidecars[node].memory.keep(is_result);
-        self.forget_groups_that_are_over(node, &joining.resume);
-        let report = self.sidecars[node].report.take().unwrap_or_default();
-        let starts = self.starts(node, &joining.members, &joining.resume, &report);
+        let is_slot = |buffer| matches!(buffer, Buffer::Receive { .. } | Buffer::Send { .. });
+        let sidecar = &mut self.sidecars[node];
+        sidecar.memory.keep(|buffer| !is_slot(buffer));
+        sidecar.report = None;
+        let resume = Some(&joining.resume).filter(|resume| !resume.is_empty());
+        let Begun { over, starts } = sidecar.ranks.begin(resume, &joining.members);
+        for group in over {
+            self.free_group(node, group);
+        }
         let sidecar = &mut self.sidecars[node];
         let layout = self.setup.layout.of_members(&joining.members).unwrap();
         let gateway = joining.trees.gateway();
         sidecar.gateway = gateway.map(|(near, far)| [joining.members[near], joining.members[far]]);
-        sidecar.world = layout.world();
         let config = Config {
             node: joining.me,
             layout,
@@ -114,28 +118,25 @@ impl World {
             recovery: self.setup.recovery,
         };
         config.check().unwrap();
-        for start in &starts {
+        for start in starts.iter().flatten() {
             for served in &start.resume.served {
                 let id = (start.resume.group, served.held.op);
                 sidecar.memory.add_result(id, served.held.bytes);
                 sidecar.released.remove(&id);
             }
         }
-        sidecar.machine = Some(if joining.resume.is_empty() {
-            Machine::new(config, now)
-        } else {
-            Machine::resume(config, starts, now)
+        sidecar.machine = Some(match starts {
+            Some(starts) => Machine::resume(config, starts, now),
+            None => Machine::new(config, now),
         });
         sidecar.epoch = joining.epoch;
         sidecar.members = joining.members;
         sidecar.started = false;
         sidecar.said = None;
         sidecar.incoming.clear();
-        sidecar.departed.clear();
         sidecar.freed.clear();
         sidecar.broken = None;
         self.sidecars[node].links = self.peers(node).into_iter().collect();
-        self.renew_sessions(node);
         self.add_slots(node, WORLD);
         // A peer that died since it was there.
         let epoch = self.sidecars[node].epoch;

@@ -1,11 +1,13 @@
 //! Messages between two ranks: in any order, beside everything else that the ranks do.
 
-use collective::machine::{Cause, FIRST_POST, GroupId, Input, Reason, Verdict, WORLD};
+use collective::machine::{Cause, GroupId, Reason, Verdict, WORLD};
+use collective::session::{Called, Presence};
 use collective::{Call, DType, Numerics, OpKind};
 use sim::Rng;
 
 use super::World;
-use crate::fixture::memory::Payload;
+use super::sessions::Kept;
+use crate::fixture::memory::{Id, Payload};
 
 /// One message, and how it ended on both sides.
 #[derive(Debug)]
@@ -70,19 +72,21 @@ impl World {
 
     /// A rank calls the next message that it may. False when there is none.
     pub(crate) fn post_next(&mut self, node: usize, rank: u32) -> bool {
-        if !self.takes_calls(node) {
+        let (sidecar, local) = (&self.sidecars[node], self.local(rank));
+        let attached = sidecar.ranks.presence(local) == Some(Presence::Attached);
+        let free = attached && sidecar.started && sidecar.ranks.waiting(local) == 0;
+        let Some(machine) = sidecar.machine.as_ref().filter(|_| free) else {
             return false;
-        }
-        let (machine, local) = (self.machine(node), self.local(rank));
+        };
         let may = |at: usize| {
             let message = &self.messages[at];
             let side = usize::from(message.to == rank);
             let is_its = [message.from, message.to][side] == rank;
-            let is_open = self.session(node, message.group, local)?.is_open;
             let member = self.member(message.group, rank)?;
+            let is_open = member.opened == Some(Ok(())) && machine.may_post(message.group);
             let is_closing = member.called >= member.program.len() && message.group != WORLD;
-            let may = is_open && machine.may_post(message.group) && !is_closing;
-            (is_its && message.sides[side] == Side::Uncalled && may).then_some((at, side))
+            let may = is_its && is_open && !is_closing;
+            (may && message.sides[side] == Side::Uncalled).then_some((at, side))
         };
         let Some((at, side)) = (0..self.messages.len()).find_map(may) else {
             return false;
@@ -110,45 +114,51 @@ impl World {
             tag,
             numerics: Numerics::Fast,
         };
-        let op = FIRST_POST + 2 * at as u64 + side as u64;
+        let called = Called {
+            call,
+            splits: None,
+            ready: call.input_bytes(),
+            refused: None,
+            kept: Kept::Message(at, side),
+        };
+        let ranks = &mut self.sidecars[node].ranks;
+        assert!(ranks.call(group, local, called), "it is open");
+        true
+    }
+
+    /// Memory for a message.
+    pub(crate) fn provide_message(
+        &mut self,
+        node: usize,
+        id: Id,
+        rank: u32,
+        (at, side): (usize, usize),
+    ) {
+        let counts = self.messages[at].counts;
         if side == 0 {
             let bytes = content(at, counts[0]);
-            let ready = bytes.len() as u64;
+            let (local, ready) = (self.local(rank), bytes.len() as u64);
             let memory = &mut self.sidecars[node].memory;
-            memory.add_input((group, op), local, bytes, ready);
+            memory.add_input(id, local, bytes, ready);
         } else {
-            self.add_own_bytes(node, (group, op), rank, 8 * counts[1]);
+            self.add_own_bytes(node, id, rank, 8 * counts[1]);
         }
-        let rank = local;
-        let refused = None;
-        let post = Input::Post {
-            group,
-            rank,
-            op,
-            call,
-            refused,
-        };
-        self.handle(node, post);
-        true
     }
 
     pub(crate) fn message_ended(
         &mut self,
         node: usize,
-        op: u64,
+        id: Id,
         rank: usize,
+        (at, side): (usize, usize),
         outcome: Result<u32, Cause>,
     ) {
-        let at = (op - FIRST_POST) as usize;
-        let (message, side) = (&self.messages[at / 2], at % 2);
-        let outcome = outcome.map(|_| {
-            if side == 0 {
-                return Payload::default();
-            }
-            let id = (message.group, op);
-            self.deliver_bytes(node, id, rank, 8 * message.counts[1])
+        let bytes = 8 * self.messages[at].counts[1];
+        let outcome = outcome.map(|_| match side {
+            0 => Payload::default(),
+            _ => self.deliver_bytes(node, id, rank, bytes),
         });
-        let side = &mut self.messages[at / 2].sides[side];
+        let side = &mut self.messages[at].sides[side];
         assert_eq!(*side, Side::Called, "a message ends once on each rank");
         *side = Side::Ended(outcome);
     }

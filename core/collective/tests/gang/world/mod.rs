@@ -23,6 +23,7 @@ use collective::machine::{
     Broken, Effect, Fence, Frame, GroupId, Handover, Input, Machine, OpId, Reason, Recovery, WORLD,
 };
 use collective::membership::{Break, Commit, Connection, Event as Heard, Message};
+use collective::session::Departed;
 use collective::{Call, Layout};
 use sim::{Conditions, CrashPoint, Hosts, Rng, Simulation, To};
 
@@ -49,8 +50,10 @@ pub(crate) struct Client {
     pub(crate) alive: bool,
     /// It knows that the others go on without it.
     pub(crate) out: bool,
-    /// It has nothing more to call and has left, as its node has noted for the next sidecar.
-    pub(crate) left: bool,
+    /// It has nothing more to call and has left.
+    pub(crate) has_left: bool,
+    /// What its node has noted of that for the next sidecar.
+    pub(crate) departed: Option<Departed>,
 }
 
 #[derive(Clone, Debug)]
@@ -267,13 +270,13 @@ impl World {
         let client = |_| Client {
             alive: true,
             out: false,
-            left: false,
+            has_left: false,
+            departed: None,
         };
-        let local = |node| setup.layout.local(node);
         let mut world = Self {
             hosts: Hosts::new(rng, nodes, setup.conditions.clone()),
             rng: rng.fork(),
-            sidecars: (0..nodes).map(|node| Sidecar::new(local(node))).collect(),
+            sidecars: Vec::new(),
             clients: (0..ranks).map(client).collect(),
             groups: BTreeMap::new(),
             messages: Vec::new(),
@@ -297,6 +300,7 @@ impl World {
             effects: Vec::new(),
             setup,
         };
+        world.sidecars = (0..nodes).map(|node| world.new_sidecar(node)).collect();
         world.add_group(WORLD, (0..ranks).collect(), replicated, calls);
         match world.setup.leads {
             Leads::Operator => {

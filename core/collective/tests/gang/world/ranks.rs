@@ -1,10 +1,9 @@
 //! The processes of a trainer: each does what its programs hold, in an order of its own between its groups, as far as its
 //! window allows.
 
-use collective::machine::{GroupId, Input};
+use collective::machine::GroupId;
 use sim::To;
 
-use super::groups::Member;
 use super::{Event, MS, World};
 
 impl World {
@@ -49,33 +48,5 @@ impl World {
         }
         self.pump(node, rank);
         self.leave(node, rank);
-    }
-
-    /// A rank that has nothing more to call leaves. The machine of a later epoch learns it when the rank's groups are open
-    /// again.
-    fn leave(&mut self, node: usize, rank: u32) {
-        if !self.leavers.contains(&rank) {
-            return;
-        }
-        let local = self.local(rank);
-        let of = self.groups_of(rank);
-        let mut mine = of.iter().filter_map(|&group| self.member(group, rank));
-        let attached = self.sidecars[node].attached == self.setup.layout.local(node);
-        if self.hosts.runs(node) && attached && mine.all(Member::has_ended) {
-            self.clients[rank as usize].left = true;
-        }
-        let settled = |group: &GroupId| {
-            let session = self.session(node, *group, local);
-            let is_dead = self.member(*group, rank).is_some_and(Member::is_dead);
-            is_dead || session.is_none_or(|session| session.is_open)
-        };
-        if self.clients[rank as usize].left
-            && self.takes_calls(node)
-            && self.machine(node).broken().is_none()
-            && of.iter().all(settled)
-            && self.sidecars[node].departed.insert(local)
-        {
-            self.handle(node, Input::RankLeft { rank: local });
-        }
     }
 }

@@ -15,7 +15,7 @@ impl World {
     pub(crate) fn begin(&mut self) {
         for node in 0..self.nodes() {
             self.hosts.start(node);
-            self.sidecars[node].attached = self.setup.layout.local(node);
+            self.attach_all(node);
         }
         self.enter((0..self.nodes()).collect(), &Resume::new());
     }
@@ -41,8 +41,16 @@ impl World {
         }
         for &node in &members {
             self.build(node);
-            self.sidecars[node].started = true;
         }
+        for node in members {
+            self.go(node);
+        }
+    }
+
+    fn attach_all(&mut self, node: usize) {
+        self.sidecars[node].attached = self.setup.layout.local(node);
+        let ranks = self.setup.layout.ranks(node);
+        ranks.for_each(|rank| self.attach_process(node, rank));
     }
 
     /// A node is gone, for good or to come back without its memory.
@@ -52,10 +60,9 @@ impl World {
         if comes_back {
             self.kill_sidecar(node);
             self.hosts.start(node);
-            self.sidecars[node].attached = self.setup.layout.local(node);
-            let ranks = self.setup.layout.ranks(node);
-            ranks.for_each(|rank| self.attach_process(node, rank));
-            self.sidecars[node].report = Some(self.recollection(node));
+            self.sidecars[node] = self.new_sidecar(node);
+            self.attach_all(node);
+            self.sidecars[node].report = self.says(node);
         } else {
             self.kill_node(node);
         }
@@ -101,10 +108,7 @@ impl World {
                     self.hosts.note(from);
                 }
                 self.give_up_messages();
-                self.enter(members.clone(), &resume);
-                for node in members {
-                    self.pump_all(node);
-                }
+                self.enter(members, &resume);
             }
             Err(Forgotten { op }) => {
                 // What each rank gets for itself nobody else has.

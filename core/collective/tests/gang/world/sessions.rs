@@ -1,68 +1,94 @@
-//! What a sidecar knows of its processes: in which groups each takes part, which of its calls the machine has, what was
-//! delivered to it. After a restart or in a new epoch the sidecar hands in again what has not ended for them.
+//! How a sidecar serves its processes, with the code that the real one has for it: processes attach, call, learn what has
+//! ended, and leave; the sidecar provides memory for what it hands to the machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use collective::machine::{
-    Buffer, Dispute, GroupId, Input, OpId, OpenError, OpenReason, Start, WORLD,
-};
-use collective::recovery::{GroupReport, GroupResume, Report, Resume, Told, is_over, told_each};
+use collective::OpKind;
+use collective::machine::{Buffer, Dispute, GroupId, Input, OpId, OpenError, OpenReason, WORLD};
+use collective::recovery::Report;
+use collective::session::{Answer, Called, Presence, Remembered, Sessions};
 use sim::To;
-use topology::OnPeerLoss;
 
+use super::sidecars::Sidecar;
 use super::{Event, MS, World};
+use crate::fixture::memory::Id;
 
-/// A process in one of its groups, as its sidecar knows it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Session {
-    /// The machine was asked to open the group, in this epoch.
-    pub(crate) asked: bool,
-    /// The group is open in this epoch.
-    pub(crate) is_open: bool,
-    /// How many of the calls the machine has.
-    pub(crate) submitted: usize,
+/// Which call of its process one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// The k-th of a group's program.
+    Operation(usize),
+    /// A side of a message between two ranks: sends it or receives it.
+    Message(usize, usize),
 }
 
 impl World {
-    /// A process has attached: it names the groups that it has opened.
+    /// Those of a sidecar that starts. After a loss of its memory it waits for the processes that it had.
+    pub(crate) fn new_sidecar(&self, node: usize) -> Sidecar {
+        let own = self.setup.layout.ranks(node);
+        let mut ranks = Sessions::new(own.clone(), self.clients.len() as u32);
+        if self.hosts.has_died(node) {
+            let returns = |rank: &u32| {
+                let client = &self.clients[*rank as usize];
+                client.alive && !client.has_left
+            };
+            let returning: BTreeSet<u32> = own.clone().filter(returns).collect();
+            ranks.expect(returning.iter().map(|rank| self.local(*rank)).collect());
+            for rank in own {
+                if let Some(departed) = self.clients[rank as usize].departed.clone() {
+                    ranks.restore(self.local(rank), departed).unwrap();
+                }
+            }
+        }
+        Sidecar::new(ranks)
+    }
+
+    /// A process attaches. After a loss of the sidecar's memory it says which groups it has opened, and how far it is.
     pub(crate) fn attach_process(&mut self, node: usize, rank: u32) {
         let local = self.local(rank);
-        for group in self.groups_of(rank) {
-            let remembers = self.member(group, rank).is_some_and(|one| one.remembered);
-            if self.hosts.has_died(node) && remembers {
-                let sessions = &mut self.sidecars[node].sessions;
-                sessions.entry((group, local)).or_default();
+        let has_died = self.hosts.has_died(node);
+        let client = &self.clients[rank as usize];
+        if client.has_left || !client.alive {
+            return;
+        }
+        let delivered = self.outcomes(rank).len() as OpId;
+        let groups = self.groups_of(rank).into_iter();
+        let groups: Vec<Remembered> = groups
+            .filter_map(|group| self.remembered(group, rank))
+            .collect();
+        let ranks = &mut self.sidecars[node].ranks;
+        ranks.attach(local, has_died.then_some(delivered));
+        if has_died {
+            for group in groups {
+                ranks.remember(local, group).unwrap();
             }
+            ranks.returned(local);
         }
     }
 
-    /// In a new epoch all groups but the world have to be opened again.
-    pub(crate) fn renew_sessions(&mut self, node: usize) {
-        let first = self.setup.layout.ranks(node).start;
-        let keys = self.sidecars[node].sessions.keys().copied();
-        for (group, local) in keys.collect::<Vec<_>>() {
-            let member = self.member(group, first + local as u32);
-            let session = Session {
-                asked: group == WORLD,
-                is_open: group == WORLD,
-                submitted: member.map_or(0, |member| member.outcomes.len()),
-            };
-            let sessions = &mut self.sidecars[node].sessions;
-            sessions.insert((group, local), session);
-        }
+    fn remembered(&self, group: GroupId, rank: u32) -> Option<Remembered> {
+        let of = self.groups.get(&group)?;
+        let member = of.member(rank)?;
+        (member.remembered && group != WORLD).then(|| Remembered {
+            group,
+            ranks: of.ranks.clone(),
+            replicated: of.replicated,
+            priority: 0,
+            delivered: member.outcomes.len() as OpId,
+            closed: member.has_closed(),
+            failed: member.is_dead() && !member.has_closed(),
+        })
     }
 
-    /// Hands openings and calls to the machine, as far as it takes them.
+    /// Takes what a process has called, and hands it to the machine as far as that takes it.
     pub(crate) fn pump(&mut self, node: usize, rank: u32) {
         let local = self.local(rank);
-        for group in self.groups_of(rank) {
-            if self.takes_calls(node) {
-                self.open(node, group, rank, local);
-            }
-            while self.may_submit(node, group, rank, local) {
-                self.submit(node, group, rank, local);
+        if self.sidecars[node].ranks.presence(local) == Some(Presence::Attached) {
+            for group in self.groups_of(rank) {
+                self.take_calls(node, group, rank, local);
             }
         }
+        while self.sidecars[node].started && self.take_up_next(node, rank, local) {}
     }
 
     pub(crate) fn pump_all(&mut self, node: usize) {
@@ -72,38 +98,141 @@ impl World {
         }
     }
 
-    pub(crate) fn takes_calls(&self, node: usize) -> bool {
-        let sidecar = &self.sidecars[node];
-        let restarts = self.setup.recovery.on_peer_loss == OnPeerLoss::Restart;
-        let machine = sidecar.machine.as_ref();
-        let goes = machine.is_some_and(|machine| restarts || machine.broken().is_none());
-        goes && sidecar.started && sidecar.report.is_none()
-    }
-
-    pub(crate) fn session(&self, node: usize, group: GroupId, local: usize) -> Option<Session> {
-        self.sidecars[node].sessions.get(&(group, local)).copied()
-    }
-
-    /// A rank opens a group, or its sidecar does it again for it in a new epoch.
-    fn open(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
+    /// What a process has asked for in a group since this sidecar knows it.
+    fn take_calls(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
         let member = self.member(group, rank).unwrap();
-        let asks = member.asked && member.opened.is_none();
-        let session = self.session(node, group, local);
-        if session.map_or(!asks, |session| session.asked) {
+        let knows = self.sidecars[node].ranks.lane(group, local).is_some();
+        if member.asked && member.opened.is_none() && !knows {
+            let of = &self.groups[&group];
+            let with = member.opens_with.as_ref().unwrap_or(&of.ranks).clone();
+            let kind = (of.replicated, 0);
+            let ranks = &mut self.sidecars[node].ranks;
+            let open = ranks.open((group, local), with, kind, u64::from(rank));
+            if self.sidecars[node].started {
+                self.hand_in(node, open);
+            }
             return;
         }
-        let of = &self.groups[&group];
-        let ranks = member.opens_with.as_ref().unwrap_or(&of.ranks).clone();
-        let replicated = of.replicated;
-        let sessions = &mut self.sidecars[node].sessions;
-        sessions.entry((group, local)).or_default().asked = true;
-        let open = Input::Open {
-            group,
-            rank: local,
-            ranks,
-            replicated,
+        let (called, delivered) = (member.called, member.outcomes.len());
+        if member.opened != Some(Ok(())) || !knows {
+            return;
+        }
+        let taken = &mut self.sidecars[node].taken;
+        let taken = *taken.entry((group, local)).or_insert(delivered);
+        for op in taken..called {
+            let call = self.member(group, rank).unwrap().program[op];
+            let total = self.brought(group, rank, op, &call).len() as u64;
+            let exchanges = matches!(call.kind, OpKind::AllToAll { .. });
+            let called = Called {
+                call,
+                splits: exchanges.then(|| self.splits(group, rank, op)),
+                ready: if exchanges {
+                    total
+                } else {
+                    self.rng.range(0..total + 1)
+                },
+                refused: None,
+                kept: Kept::Operation(op),
+            };
+            let ranks = &mut self.sidecars[node].ranks;
+            assert!(ranks.call(group, local, called), "it is open");
+        }
+        self.sidecars[node].taken.insert((group, local), called);
+    }
+
+    /// Gives the next call of a process its place. False when there is none.
+    fn take_up_next(&mut self, node: usize, rank: u32, local: usize) -> bool {
+        let sidecar = &mut self.sidecars[node];
+        let Some(machine) = &sidecar.machine else {
+            return false;
         };
-        self.handle(node, open);
+        let Some((group, op, called)) = sidecar.ranks.next(machine, local, None) else {
+            return false;
+        };
+        let called = called.clone();
+        let refused = self.refused.get(&(rank, op)).copied();
+        let refused = refused.filter(|_| group == WORLD);
+        if refused.is_none() {
+            self.provide(node, (group, op), rank, &called);
+        }
+        let ranks = &mut self.sidecars[node].ranks;
+        let (_, input) = ranks.accept(group, local, refused).unwrap();
+        match input {
+            Ok(input) => self.handle(node, input),
+            Err(_over) => {
+                // It has failed, as its process knows, and needs no memory.
+                let sidecar = &mut self.sidecars[node];
+                sidecar.ranks.end(group, op, local, false);
+                sidecar.memory.free_inputs((group, op));
+                sidecar.memory.release((group, op));
+            }
+        }
+        true
+    }
+
+    /// Memory for what a rank brings and gets.
+    fn provide(&mut self, node: usize, id: Id, rank: u32, called: &Called<Kept>) {
+        let (local, call) = (self.local(rank), called.call);
+        let op = match called.kept {
+            Kept::Operation(op) => op,
+            Kept::Message(at, side) => {
+                self.provide_message(node, id, rank, (at, side));
+                return;
+            }
+        };
+        assert_eq!(id.1, op as OpId, "calls keep their order");
+        let size = self.groups[&id.0].ranks.len() as u32;
+        call.check(size).unwrap();
+        let input = self.brought(id.0, rank, op, &call);
+        let total = input.len() as u64;
+        self.add_own(node, id, rank, &call);
+        let sidecar = &mut self.sidecars[node];
+        sidecar.memory.add_input(id, local, input, called.ready);
+        sidecar.memory.add_result(id, call.result_bytes(size));
+        sidecar.released.remove(&id);
+        let mut ready = called.ready;
+        while ready < total {
+            ready = self.rng.range(ready + 1..total + 1);
+            let delay = self.hosts.draw(MS / 1000..MS);
+            let more = Input::Ready {
+                group: id.0,
+                rank: local,
+                op: id.1,
+                ready,
+            };
+            self.later(delay, node, more);
+        }
+    }
+
+    /// Hands inputs to the machine. What is called again in a new epoch has all of its input by then.
+    pub(crate) fn hand_in(&mut self, node: usize, inputs: impl IntoIterator<Item = Input>) {
+        let mut again = BTreeMap::new();
+        for mut input in inputs {
+            if let Input::Submit { group, rank, .. }
+            | Input::Exchange { group, rank, .. }
+            | Input::Refuse { group, rank, .. } = input
+            {
+                let global = self.setup.layout.ranks(node).start + rank as u32;
+                let known = self.member(group, global).unwrap().outcomes.len();
+                let op = again.entry((group, rank)).or_insert(known as OpId);
+                if let Input::Submit { call, ready, .. } = &mut input {
+                    let brought = self.brought(group, global, *op as usize, call);
+                    *ready = brought.len() as u64;
+                    let memory = &mut self.sidecars[node].memory;
+                    memory.ready((group, *op), rank, *ready);
+                }
+                *op += 1;
+            }
+            self.handle(node, input);
+        }
+    }
+
+    /// The epoch goes on: the machine gets what has not ended, and what has to be opened again.
+    pub(crate) fn go(&mut self, node: usize) {
+        self.sidecars[node].started = true;
+        let inputs = self.sidecars[node].ranks.go_on();
+        self.hand_in(node, inputs);
+        self.pump_all(node);
     }
 
     pub(crate) fn opened(
@@ -115,201 +244,61 @@ impl World {
     ) {
         let rank = self.setup.layout.ranks(node).start + local as u32;
         self.hosts.note(("opened", node, group, rank, outcome));
-        let is_open_still = matches!(
-            outcome,
-            Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == OpenReason::Taken
-        );
-        if outcome.is_err() && !is_open_still {
+        let taken = OpenReason::Taken;
+        if matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
+        {
+            // Tests ask the machine for that themselves.
+            self.member_mut(group, rank).unwrap().opened = Some(outcome);
+            return;
+        }
+        if outcome.is_err() {
             self.free_group(node, group);
         }
+        let ranks = &mut self.sidecars[node].ranks;
+        let Answer {
+            ticket,
+            over,
+            inputs,
+            ..
+        } = match &outcome {
+            Ok(()) => ranks.opened(group, local),
+            Err(error) => ranks.fail(group, local, &error.to_string()),
+        };
         let client = &self.clients[rank as usize];
-        let listens = client.alive && !client.out;
-        let Some(member) = self.member_mut(group, rank).filter(|_| listens) else {
-            return;
-        };
-        let is_first = member.opened.is_none();
-        let submitted = member.outcomes.len();
-        if is_first || outcome.is_err() {
-            member.opened = Some(outcome);
-        }
-        if is_first && outcome.is_ok() {
-            member.remembered = true;
-            self.forget_what_is_over(node, rank, local);
-        }
-        let sessions = &mut self.sidecars[node].sessions;
-        if is_first && outcome.is_err() {
-            sessions.remove(&(group, local));
-        } else if let Some(session) = sessions.get_mut(&(group, local)) {
-            assert!(!session.is_open, "answered once");
-            session.is_open = outcome.is_ok();
-            if session.is_open {
-                session.submitted = submitted;
+        if client.alive && !client.out {
+            for group in over {
+                self.member_mut(group, rank).unwrap().remembered = false;
             }
-        }
-        let call = Event::Call { rank };
-        self.hosts.after(MS / 1000, To::Host(node), call);
-    }
-
-    /// A process learns which of its groups it need not remember.
-    fn forget_what_is_over(&mut self, node: usize, rank: u32, local: usize) {
-        let over = std::mem::take(&mut self.sidecars[node].over);
-        let (mine, others): (Vec<_>, _) = over.into_iter().partition(|&(of, _)| of == local);
-        self.sidecars[node].over = others;
-        for (_, group) in mine {
-            if let Some(member) = self.member_mut(group, rank) {
-                member.remembered = false;
+            let member = self.member_mut(group, rank).unwrap();
+            if ticket.is_some() || outcome.is_err() {
+                member.opened = Some(outcome);
             }
+            member.remembered |= ticket.is_some() && outcome.is_ok();
         }
+        self.hand_in(node, inputs);
+        self.pump_all(node);
     }
 
-    fn may_submit(&self, node: usize, group: GroupId, rank: u32, local: usize) -> bool {
-        let (Some(machine), Some(session), Some(member)) = (
-            &self.sidecars[node].machine,
-            self.session(node, group, local),
-            self.member(group, rank),
-        ) else {
-            return false;
-        };
-        let has = session.is_open && !member.is_dead() && session.submitted < member.called;
-        has && self.takes_calls(node) && machine.may_submit(group, local)
-    }
-
-    fn submit(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
-        let size = self.present(node, group);
-        let sessions = &mut self.sidecars[node].sessions;
-        let session = sessions.get_mut(&(group, local)).unwrap();
-        let op = session.submitted;
-        session.submitted += 1;
-        let id = (group, op as OpId);
-        let call = self.member(group, rank).unwrap().program[op];
-        let refused = self.refused.get(&(rank, id.1));
-        if let Some(&reason) = refused.filter(|_| group == WORLD) {
-            let refuse = Input::Refuse {
-                group,
-                rank: local,
-                call,
-                reason,
-            };
-            self.handle(node, refuse);
-            return;
-        }
-        call.check(self.groups[&group].ranks.len() as u32).unwrap();
-        let input = self.brought(group, rank, op, &call);
-        let total = input.len() as u64;
-        let exchange = self.exchange(group, rank, local, id.1);
-        let at_once = match exchange {
-            Some(_) => total,
-            None => self.rng.range(0..total + 1),
-        };
-        self.add_own(node, id, rank, &call);
+    /// What a sidecar says that it has reached, with its machine's report or without memory; none while processes are to
+    /// come back.
+    pub(crate) fn says(&mut self, node: usize) -> Option<Report> {
         let sidecar = &mut self.sidecars[node];
-        sidecar.memory.add_input(id, local, input, at_once);
-        sidecar.memory.add_result(id, call.result_bytes(size));
-        sidecar.released.remove(&id);
-        let mut ready = at_once;
-        while ready < total {
-            ready = self.rng.range(ready + 1..total + 1);
-            let delay = self.hosts.draw(MS / 1000..MS);
-            let more = Input::Ready {
-                group,
-                rank: local,
-                op: id.1,
-                ready,
-            };
-            self.later(delay, node, more);
+        let report = sidecar.report.clone();
+        if sidecar.machine.is_none() && !sidecar.ranks.has_lost_memory() {
+            // It has never been in an epoch.
+            sidecar.ranks.expect(BTreeSet::new());
         }
-        let submit = exchange.unwrap_or(Input::Submit {
-            group,
-            rank: local,
-            call,
-            ready: at_once,
-        });
-        self.handle(node, submit);
-    }
-
-    /// How many ranks of a group a node's epoch has.
-    fn present(&self, node: usize, group: GroupId) -> u32 {
-        let sidecar = &self.sidecars[node];
-        let of = &self.groups[&group];
-        if of.ranks.len() == self.clients.len() {
-            return sidecar.world;
-        }
-        let is_here = |rank: &&u32| {
-            let node = self.setup.layout.node_of(**rank);
-            sidecar.members.binary_search(&node).is_ok()
-        };
-        of.ranks.iter().filter(is_here).count() as u32
-    }
-
-    /// What a sidecar knows of a group from its ranks.
-    fn known(&self, node: usize, group: GroupId) -> Vec<Option<Told>> {
-        let of = &self.groups[&group];
-        let own = self.setup.layout.ranks(node);
-        let here = of.ranks.iter().zip(&of.members);
-        here.filter(|(rank, _)| own.contains(rank))
-            .map(|(&rank, member)| {
-                let session = self.session(node, group, (rank - own.start) as usize);
-                session.map(|_| member.delivered())
-            })
-            .collect()
-    }
-
-    /// The first operation of a group whose end each local rank does not know; none where the sidecar knows nothing of it.
-    fn delivered_at(&self, node: usize, group: GroupId) -> Option<Vec<OpId>> {
-        let known = self.known(node, group);
-        known.iter().any(Option::is_some).then(|| told_each(&known))
+        sidecar.ranks.report(&report.unwrap_or_default())
     }
 
     /// The groups that a sidecar knows of.
     pub(crate) fn groups_at(&self, node: usize) -> BTreeSet<GroupId> {
-        let sessions = self.sidecars[node].sessions.keys();
-        sessions.map(|&(group, _)| group).collect()
-    }
-
-    /// What a sidecar without memory reports: what was delivered to its processes.
-    pub(crate) fn recollection(&self, node: usize) -> Report {
-        let groups = self.groups_at(node).into_iter();
-        let of = |group| {
-            Some(GroupReport::of_told(
-                group,
-                &self.delivered_at(node, group)?,
-            ))
+        let ranks = &self.sidecars[node].ranks;
+        let knows = |group: &GroupId| {
+            let mut all = 0..ranks.local();
+            all.any(|local| ranks.lane(*group, local).is_some())
         };
-        groups.filter_map(of).collect()
-    }
-
-    /// Where the groups of a new epoch begin on a node that has reported this.
-    pub(crate) fn starts(
-        &self,
-        node: usize,
-        members: &[usize],
-        resume: &Resume,
-        report: &Report,
-    ) -> Vec<Start> {
-        let start = |resume: &GroupResume| {
-            let of = report.iter().find(|of| of.group == resume.group);
-            Start::of_refused(resume).or_else(|| {
-                Some(Start {
-                    resume: resume.within(members),
-                    told: self.delivered_at(node, resume.group)?,
-                    held: of.map_or_else(Vec::new, |of| of.held.clone()),
-                })
-            })
-        };
-        resume.iter().filter_map(start).collect()
-    }
-
-    /// Groups whose end everybody knows need nobody any more.
-    pub(crate) fn forget_groups_that_are_over(&mut self, node: usize, resume: &Resume) {
-        for group in self.groups_at(node).into_iter().filter(|one| *one != WORLD) {
-            let base = resume.iter().find(|one| one.group == group);
-            if is_over(
-                &self.known(node, group),
-                base.and_then(GroupResume::needed_from),
-            ) {
-                self.forget_group(node, group);
-            }
-        }
+        self.groups.keys().copied().filter(knows).collect()
     }
 
     /// A machine is done with a group.
@@ -329,28 +318,34 @@ impl World {
             );
             true
         });
-        self.forget_group(node, group);
-    }
-
-    /// A group is over on a node: its processes need not remember it, which they learn with the answer to their next opening.
-    fn forget_group(&mut self, node: usize, group: GroupId) {
-        let own = self.setup.layout.ranks(node);
-        let closed = own
-            .clone()
-            .filter(|&rank| self.member(group, rank).is_some_and(|one| one.has_closed()));
-        let closed: Vec<usize> = closed.map(|rank| (rank - own.start) as usize).collect();
         self.free_group(node, group);
-        let sidecar = &mut self.sidecars[node];
-        for local in closed {
-            if sidecar.sessions.remove(&(group, local)).is_some() {
-                sidecar.over.push((local, group));
-            }
-        }
+        self.sidecars[node].ranks.forget_group(group);
     }
 
-    fn free_group(&mut self, node: usize, group: GroupId) {
+    pub(crate) fn free_group(&mut self, node: usize, group: GroupId) {
         let sidecar = &mut self.sidecars[node];
         sidecar.memory.forget(group);
         sidecar.own.retain(|buffer| buffer.group() != group);
+    }
+
+    /// A rank that has nothing more to call leaves.
+    pub(crate) fn leave(&mut self, node: usize, rank: u32) {
+        let local = self.local(rank);
+        let of = self.groups_of(rank);
+        let mut mine = of.iter().filter_map(|&group| self.member(group, rank));
+        let ranks = &self.sidecars[node].ranks;
+        let attached = ranks.presence(local) == Some(Presence::Attached);
+        if !attached || !self.leavers.contains(&rank) || !mine.all(|one| one.has_ended()) {
+            return;
+        }
+        self.clients[rank as usize].has_left = true;
+        let ranks = &mut self.sidecars[node].ranks;
+        let Some((departed, left)) = ranks.detach(local) else {
+            return;
+        };
+        self.clients[rank as usize].departed = Some(departed);
+        if self.sidecars[node].started {
+            self.hand_in(node, left);
+        }
     }
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use collective::DoubleTree;
 use collective::agenda::Agenda;
-use collective::machine::{Broken, Buffer, GroupId, Input, Machine, WORLD};
+use collective::machine::{Broken, Buffer, Effect, GroupId, Input, Machine};
 use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
+use collective::session::Sessions;
 use sim::To;
 
 use super::links::Item;
-use super::sessions::Session;
+use super::sessions::Kept;
 use super::{Event, MS, World};
 use crate::fixture::memory::{Id, Memory};
 
@@ -29,14 +30,12 @@ pub(crate) struct Joining {
     pub(crate) resume: Resume,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sidecar {
     pub(crate) machine: Option<Machine>,
     /// Of the machine.
     pub(crate) epoch: u64,
     pub(crate) members: Vec<usize>,
-    /// Their ranks.
-    pub(crate) world: u32,
     /// The epoch has started.
     pub(crate) started: bool,
     /// What has ended the epoch.
@@ -51,6 +50,10 @@ pub(crate) struct Sidecar {
     pub(crate) memory: Memory,
     pub(crate) freed: BTreeSet<Id>,
     pub(crate) released: BTreeSet<Id>,
+    /// What its machine has asked for and was not taken up.
+    pub(crate) asked_for: VecDeque<Effect>,
+    /// Whether that is being done.
+    pub(crate) drives: bool,
     /// What it has to do, where it does one thing after another; and whether it computes.
     pub(crate) agenda: Agenda,
     pub(crate) computes: bool,
@@ -68,12 +71,9 @@ pub(crate) struct Sidecar {
     pub(crate) ended: BTreeSet<(usize, u64)>,
     /// Links of which the next payload is damaged.
     pub(crate) damaged: BTreeSet<(usize, u64)>,
-    /// By group and local rank.
-    pub(crate) sessions: BTreeMap<(GroupId, usize), Session>,
-    /// Local ranks of which the machine knows that they left.
-    pub(crate) departed: BTreeSet<usize>,
-    /// Groups that are over, which a process does not know yet.
-    pub(crate) over: Vec<(usize, GroupId)>,
+    pub(crate) ranks: Sessions<Kept>,
+    /// How many calls of each of its processes it has taken, by group.
+    pub(crate) taken: BTreeMap<(GroupId, usize), usize>,
     pub(crate) attached: usize,
     pub(crate) connection: Option<(u64, Connection)>,
     /// What it has said of whom it reaches, and since when it asks.
@@ -85,11 +85,40 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    pub(crate) fn new(local: usize) -> Self {
-        let sessions = (0..local).map(|local| ((WORLD, local), Session::default()));
+    pub(crate) fn new(ranks: Sessions<Kept>) -> Self {
         Self {
-            sessions: sessions.collect(),
-            ..Self::default()
+            ranks,
+            machine: None,
+            epoch: 0,
+            members: Vec::new(),
+            started: false,
+            broken: None,
+            gateway: None,
+            report: None,
+            asked: 0,
+            joining: None,
+            memory: Memory::default(),
+            freed: BTreeSet::new(),
+            released: BTreeSet::new(),
+            asked_for: VecDeque::new(),
+            drives: false,
+            agenda: Agenda::default(),
+            computes: false,
+            own: BTreeSet::new(),
+            early: Vec::new(),
+            links: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            reading: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            attached: 0,
+            connection: None,
+            said: None,
+            asks_since: None,
+            known: Vec::new(),
+            is_out: false,
         }
     }
 }
@@ -101,10 +130,11 @@ impl World {
             return;
         }
         self.hosts.start(node);
+        self.sidecars[node] = self.new_sidecar(node);
         for rank in self.setup.layout.ranks(node) {
             let delay = self.hosts.draw(MS..50 * MS);
             // Who left is not waited for.
-            let left = self.clients[rank as usize].left;
+            let left = self.clients[rank as usize].has_left;
             let delay = if left { Duration::ZERO } else { delay };
             let attach = Event::Attach { node };
             self.hosts.after(delay, To::Process(node), attach);
@@ -122,7 +152,7 @@ impl World {
         self.close_links(node);
         self.close_operator(node);
         self.hosts.kill(node);
-        self.sidecars[node] = Sidecar::new(self.setup.layout.local(node));
+        self.sidecars[node] = self.new_sidecar(node);
     }
 
     /// All links of the epoch close, as the peers see it.
@@ -144,12 +174,13 @@ impl World {
 
     pub(crate) fn kill_rank(&mut self, rank: u32) {
         let node = self.setup.layout.node_of(rank);
-        if self.clients[rank as usize].left {
+        if self.clients[rank as usize].has_left {
             return;
         }
         self.clients[rank as usize].alive = false;
         let local = self.local(rank);
         if self.hosts.runs(node) && !self.hosts.is_frozen(node) {
+            self.sidecars[node].ranks.lose(local);
             self.handle(node, Input::RankLost { rank: local });
             self.report(node, |connection| Heard::RankLost { connection });
         }
@@ -273,8 +304,7 @@ impl World {
             }
             Message::Go { epoch } => {
                 if sidecar.epoch == epoch && sidecar.report.is_none() && !sidecar.started {
-                    sidecar.started = true;
-                    self.pump_all(node);
+                    self.go(node);
                 }
             }
             Message::Revoke { epoch, members } => {
@@ -294,6 +324,9 @@ impl World {
         self.close_links(node);
         let sidecar = &mut self.sidecars[node];
         sidecar.is_out = true;
+        sidecar
+            .ranks
+            .give_up("the others go on without this node".to_owned());
         sidecar.machine = None;
         sidecar.joining = None;
         sidecar.connection = None;

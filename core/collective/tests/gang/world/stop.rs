@@ -12,6 +12,7 @@ impl World {
         let sidecar = &mut self.sidecars[node];
         sidecar.asked = sidecar.asked.max(sidecar.epoch);
         sidecar.report = Some(report);
+        self.says(node);
         self.ask_around(node);
     }
 
@@ -82,8 +83,10 @@ impl World {
         let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
             return;
         };
-        let forgot = || self.recollection(node);
-        let report = sidecar.report.clone().unwrap_or_else(forgot);
+        let Some(report) = self.says(node) else {
+            return;
+        };
+        let sidecar = &self.sidecars[node];
         let reach = self.reach(node);
         let early = self.now() < since + 250 * MS;
         if sidecar.said.as_ref() == Some(&reach) || early && !reach.unreached.is_empty() {
