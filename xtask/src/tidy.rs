@@ -8,6 +8,7 @@ mod invariants;
 mod licences;
 mod map;
 mod markdown;
+mod names;
 mod text;
 mod traps;
 
@@ -29,6 +30,7 @@ Checks every file that git tracks or would track:
   - no paths of one machine, no names of package registries
   - Markdown has one title, its relative links lead somewhere, the changelog parses
   - crates depend only on what ARCHITECTURE.md allows; core/ on little from outside
+  - a public type's name stands for one thing: no other crate defines it
   - manifests carry the licence and take the workspace's lints; the chart's version is ours
   - dependencies have a licence of deny.toml's list, and none is banned there
   - each invariant of ARCHITECTURE.md has a test that names it, each folder a row of its map
@@ -92,6 +94,7 @@ fn check() -> anyhow::Result<Findings> {
         text::check(file, &mut findings);
     }
     markdown::check(&files, &mut findings);
+    names::check(&files, &mut findings);
     invariants::check(&files, &mut findings);
     traps::check(&files, &mut findings);
     map::check(&files, &mut findings);

@@ -1,0 +1,151 @@
+//! A public type's name stands for one thing: a name that several crates define is in a list, with why.
+
+use super::{File, Findings};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names that every crate may use, and the same thing in two crates.
+const SHARED: [(&str, &str); 7] = [
+    ("Args", "a program's command line"),
+    ("Cli", "a program's command line"),
+    ("Command", "a program's command line"),
+    ("Error", "the error of its module"),
+    ("Metrics", "a program's metrics"),
+    ("OnPeerLoss", "the API's twin: its text is the manual"),
+    ("ZonePolicy", "the API's twin: its text is the manual"),
+];
+
+/// Names of the collective's side that still stand for several things.
+const TO_RENAME: [&str; 43] = [
+    "Adapter",
+    "Answer",
+    "Buffer",
+    "Call",
+    "Cause",
+    "Claim",
+    "Context",
+    "DType",
+    "Dispute",
+    "Endpoint",
+    "Event",
+    "Found",
+    "Input",
+    "Mark",
+    "Message",
+    "Node",
+    "Notice",
+    "Numerics",
+    "OpKind",
+    "Opener",
+    "Options",
+    "Outcome",
+    "Phase",
+    "Place",
+    "Plan",
+    "Policy",
+    "Progress",
+    "Queue",
+    "Rdma",
+    "Ready",
+    "ReduceOp",
+    "Region",
+    "Report",
+    "Source",
+    "Status",
+    "Stream",
+    "Ticket",
+    "ToOperator",
+    "Told",
+    "Verdict",
+    "View",
+    "Violation",
+    "Wanted",
+];
+
+/// How a definition begins. What is not public in its crate may have any name.
+const DEFINES: [&str; 4] = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+
+pub(super) fn check(files: &[File], findings: &mut Findings) {
+    let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for file in files {
+        let Some(package) = package(&file.path) else {
+            continue;
+        };
+        for name in file.text.lines().filter_map(name) {
+            definitions.entry(name).or_default().insert(package);
+        }
+    }
+    for (name, packages) in definitions.iter().filter(|(_, crates)| crates.len() > 1) {
+        let is_listed = SHARED.iter().any(|(shared, _)| shared == name) || TO_RENAME.contains(name);
+        if !is_listed {
+            let packages: Vec<&str> = packages.iter().copied().collect();
+            findings.errors.push(format!(
+                "{} each define a public type {name}: give each thing a name of its own, or list the name in \
+                 xtask/src/tidy/names.rs and say why",
+                packages.join(", ")
+            ));
+        }
+    }
+}
+
+/// The folder of the package that a source file belongs to. Tests and generated files have names of their own.
+fn package(path: &str) -> Option<&str> {
+    let (package, file) = path.split_once("/src/")?;
+    let is_ours = !file.starts_with("pb/") && !file.contains("tests");
+    (is_ours && file.ends_with(".rs")).then_some(package)
+}
+
+/// The type that a line defines.
+fn name(line: &str) -> Option<&str> {
+    let rest = DEFINES.iter().find_map(|begin| line.strip_prefix(begin))?;
+    rest.split(|next: char| !next.is_alphanumeric() && next != '_')
+        .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{File, Findings, check};
+
+    fn errors(files: &[(&str, &str)]) -> Vec<String> {
+        let file = |(path, text): &(&str, &str)| File {
+            path: (*path).to_owned(),
+            text: (*text).to_owned(),
+        };
+        let files: Vec<File> = files.iter().map(file).collect();
+        let mut findings = Findings::default();
+        check(&files, &mut findings);
+        findings.errors
+    }
+
+    #[test]
+    fn a_name_that_two_crates_define_is_an_error_unless_it_is_listed() {
+        let found = errors(&[
+            ("core/pond/src/lib.rs", "pub struct Duck {\n"),
+            (
+                "hut/src/a/b.rs",
+                "//! x\npub enum Duck<'a> {\npub type Error = u8;\n",
+            ),
+            ("nest/src/lib.rs", "pub struct Error(u8);\n"),
+        ]);
+        assert!(
+            found.len() == 1
+                && found[0].starts_with("core/pond, hut each define a public type Duck"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn one_crate_tests_and_private_types_may_repeat_a_name() {
+        let none: [&str; 0] = [];
+        let found = errors(&[
+            ("pond/src/a.rs", "pub struct Duck;\n"),
+            ("pond/src/b.rs", "pub struct Duck;\n"),
+            (
+                "hut/src/lib.rs",
+                "pub(crate) struct Duck;\n    pub struct Duck;\nstruct Duck;\n",
+            ),
+            ("hut/src/duck/tests.rs", "pub struct Duck;\n"),
+            ("hut/tests/duck.rs", "pub struct Duck;\n"),
+        ]);
+        assert_eq!(found, none);
+    }
+}
