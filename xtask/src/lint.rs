@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: formatting, clippy and documentation with warnings denied, `helm lint`, and
+//! `cargo xtask lint`: formatting, spelling, clippy and documentation with warnings denied, `helm lint`, and
 //! the licences of dependencies where cargo-deny is installed.
 
 use crate::args::Args;
@@ -7,17 +7,18 @@ use crate::r#gen::root;
 use crate::{Verb, report};
 use anyhow::{Context, bail};
 use cluster::prerequisites::found;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 pub(crate) const VERB: Verb = Verb {
     name: "lint",
-    about: "formatting, clippy, documentation, chart; warnings are errors",
+    about: "formatting, spelling, clippy, documentation, chart; warnings are errors",
     usage: "
 Usage: cargo xtask lint [--only-chart]
 
 Runs, and fails at the first that is not clean:
   cargo fmt --check
+  codespell on texts and sources                (not run without codespell)
   cargo clippy --workspace --all-targets -- -D warnings
   cargo doc --workspace --no-deps, with warnings denied
   helm lint on the chart                        (not run without helm)
@@ -34,6 +35,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         return chart_for_certain();
     }
     cargo("format", &["fmt", "--all", "--check"], None)?;
+    spelling()?;
     cargo(
         "clippy",
         &[
@@ -63,6 +65,54 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         println!("  deny not run: no cargo-deny here");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Words that codespell takes for mistakes: words of the field, names in code, and *to and fro*.
+const WORDS: &str = "atleast,atmost,crate,fro,iif,inflight,notin,ot,ser,untils";
+/// What it reads, as git's pathspecs: what people write.
+const WRITTEN: [&str; 12] = [
+    "*.md",
+    "*.rs",
+    "*.py",
+    "*.yaml",
+    "*.toml",
+    "*.txt",
+    "*.tpl",
+    "*.sh",
+    ".ci/run",
+    ":!helm/tests/golden",
+    ":!helm/fireflyer/templates/crds",
+    ":!docs/measurements/*.txt",
+];
+
+/// Misspelt words in texts, comments and names.
+fn spelling() -> anyhow::Result<()> {
+    if !found("codespell") {
+        println!("  spelling not run: no codespell here");
+        return Ok(());
+    }
+    let start = Instant::now();
+    let list = Command::new("git")
+        .args(["ls-files", "-z", "--"])
+        .args(WRITTEN)
+        .current_dir(root())
+        .output()
+        .context("failed to start git ls-files")?;
+    let list = String::from_utf8(list.stdout).context("failed to read the names of files")?;
+    let files = list.split_terminator('\0');
+    let status = Command::new("codespell")
+        .args(["--ignore-words-list", WORDS])
+        .args(files.filter(|file| root().join(file).is_file()))
+        .current_dir(root())
+        .status()
+        .context("failed to start codespell")?;
+    if !status.success() {
+        bail!(
+            "the spelling is not clean: correct it, or add the word to WORDS in xtask/src/lint.rs"
+        );
+    }
+    report::line("spelling", "clean", start.elapsed());
+    Ok(())
 }
 
 /// The chart's checks where they must not be left out.

@@ -221,6 +221,7 @@ fn install_packages() -> Result<()> {
     missing.extend(prerequisites::missing_for_images());
     missing.extend(prerequisites::missing_for_trainer());
     missing.extend(prerequisites::missing_for_rdma());
+    missing.extend(prerequisites::missing_for_lint());
     packages::install(&missing)
 }
 

@@ -105,6 +105,13 @@ pub fn missing_for_rdma() -> Vec<Requirement> {
     .collect()
 }
 
+/// The package that checks the spelling, if it is missing.
+pub fn missing_for_lint() -> Vec<Requirement> {
+    let codespell = requirement("codespell", "codespell");
+    let missing = (!found(codespell.program)).then_some(codespell);
+    missing.into_iter().collect()
+}
+
 /// Debian's python3 comes without what a virtual environment gets its pip from.
 fn makes_environments() -> bool {
     Command::new("python3")
