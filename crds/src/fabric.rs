@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 const LABEL_KEY: &str =
     "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 
-/// How the cluster is wired: labels for zone, leaf and class, node classes with the share of a
-/// node that a job's pod gets, and how many jobs may cross zones. There is one, called `default`.
+/// How the cluster is wired: the labels for zone, leaf and class, the node classes, and how many jobs may cross
+/// zones. A node class says which share of a node a job's pod gets. There is one Fabric, called `default`.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "fireflyer.dev",
@@ -60,13 +60,13 @@ pub struct FabricSpec {
     #[serde(default = "default_max_cross_zone_jobs")]
     #[schemars(range(min = 0, max = 64))]
     pub max_cross_zone_jobs: u32,
-    /// Which class each kind of traffic has on the network.
+    /// The network's traffic class of each kind of traffic.
     #[serde(default)]
     pub traffic_classes: TrafficClasses,
     /// How sidecars use RDMA, where they have it.
     #[serde(default)]
     pub rdma: Rdma,
-    /// Node classes that jobs may ask for. Jobs that ask for none get the one with `default: true`, else the first.
+    /// Node classes that jobs may ask for. A job that asks for none gets the class with `default: true`, else the first.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub classes: Vec<NodeClass>,
@@ -76,7 +76,7 @@ pub struct FabricSpec {
 /// times the class).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct TrafficClasses {
-    /// HFReduce's data; 1 by default, so that other traffic (0) has a class of its own.
+    /// Class of HFReduce's data, 0 to 7; 1 by default, so that other traffic (0) has a class of its own.
     #[serde(default = "default_hfreduce_class")]
     #[schemars(range(min = 0, max = 7))]
     pub hfreduce: u8,
@@ -94,10 +94,10 @@ impl Default for TrafficClasses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rdma {
-    /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed ordering), which is faster on
-    /// many platforms; true by default. Headers and counters are written in order in any case, and after the payload
-    /// that they announce. Switch it off where a platform is known to handle such writes badly, or to rule that out
-    /// when sums are damaged. An attempt keeps what it started with.
+    /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed ordering); true by default.
+    /// That is faster on many platforms. Headers and counters are always written in order, after the payload that they
+    /// announce. Switch it off where a platform is known to handle such writes badly, or to rule that out when sums are
+    /// damaged. A change takes effect with a job's next attempt.
     #[serde(default = "default_relaxed_ordering")]
     pub relaxed_ordering: bool,
 }
@@ -120,7 +120,7 @@ pub struct NodeClass {
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub name: String,
-    /// Whether jobs that name no class get this one. A job that has got one keeps it.
+    /// Whether jobs that name no class get this class. A job keeps the class that it got first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default: bool,
     /// GPUs a node has, 0 (the default) to 64; the trainer container asks for all of them.
@@ -195,13 +195,13 @@ pub struct FabricStatus {
     /// Nodes with a class.
     #[serde(default)]
     pub nodes: u32,
-    /// Usable ones that no attempt holds and no pod is on. Some may be promised to a job that restarts, or avoided by jobs.
+    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job that restarts, or avoided.
     #[serde(default)]
     pub free: u32,
-    /// Those that no job could get if all were free.
+    /// Nodes that no job could get even if all were free.
     #[serde(default)]
     pub unusable: u32,
-    /// The same by class and zone, the first 128.
+    /// The same numbers by class and zone; the first 128.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub capacity: Vec<CapacityStatus>,
@@ -214,19 +214,19 @@ pub struct CapacityStatus {
     pub class: String,
     /// The zone; empty where nodes have none.
     pub zone: String,
-    /// All of them.
+    /// All nodes of the class in the zone.
     pub nodes: u32,
-    /// Usable ones that no attempt holds and no pod is on. Some may be promised to a job that restarts, or avoided by jobs.
+    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job that restarts, or avoided.
     pub free: u32,
-    /// Those that no job could get if all were free.
+    /// Nodes that no job could get even if all were free.
     pub unusable: u32,
-    /// Why, in one word each.
+    /// Why they are unusable, in one word each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub reasons: Vec<UnusableStatus>,
 }
 
-/// So many nodes are unusable for one reason.
+/// How many nodes are unusable for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnusableStatus {
     /// NotReady, NoAgent or Cordoned.

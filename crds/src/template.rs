@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The pod that runs on each node: a PodTemplateSpec. Everything is passed on as written,
-/// except what the operator owns (placement, restart policy).
+/// The pod that runs on each node: a PodTemplateSpec. The operator passes everything on as written, except what it
+/// owns (placement, restart policy).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTemplate {
@@ -110,7 +110,7 @@ pub struct TemplateContainer {
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     )]
     pub name: String,
-    /// Program and arguments. Required for `trainer`, because our launcher starts it.
+    /// Program and arguments. Required for `trainer`, because the launcher starts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub command: Option<Vec<String>>,

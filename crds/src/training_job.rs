@@ -76,7 +76,7 @@ use serde::{Deserialize, Serialize};
 .message("checkpoint cannot change once the job exists: delete the job and create it again")
 .field_path(".checkpoint"))]
 pub struct TrainingJobSpec {
-    /// How many whole nodes the job needs, 1 to 4096. All of them start together or none does.
+    /// How many whole nodes the job needs, 1 to 4096. All of them start together, or none does.
     #[schemars(range(min = 1, max = 4096))]
     pub nodes: u32,
     /// Processes (ranks) started on each node, 1 to 64. Defaults to the node class's GPU count, or 1.
@@ -92,29 +92,29 @@ pub struct TrainingJobSpec {
     pub node_class: Option<String>,
     /// The pod of each node. One container must be called `trainer` and have a `command`.
     pub template: PodTemplate,
-    /// Whether the nodes may be in different zones. `PreferSingle` (the default): inside one zone; crosses
-    /// only when no zone has enough healthy nodes of the class in total. `Single`: never crosses, waits.
+    /// Whether the nodes may be in different zones. `PreferSingle` (the default): the job gets nodes of one zone. It
+    /// crosses zones only when no zone has enough healthy nodes of the class in total. `Single`: the job never crosses
+    /// zones; it waits.
     #[serde(default)]
     pub zone_policy: ZonePolicy,
-    /// How long a lossless interruption may take: the job is asked to leave, saves, and its nodes are free. A change
-    /// counts from the next attempt on.
+    /// How long a lossless interruption may take. The operator asks the job to leave, the job saves, and its nodes become
+    /// free. A change takes effect with the next attempt.
     #[serde(default)]
     pub interruption: Interruption,
-    /// Where checkpoints go. Without it the job restarts from nothing.
+    /// Where checkpoints are saved. Without it the job restarts from the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
     /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
-    /// What happens after a failure. A change of maxRestarts counts at the next failure, any other from the next attempt
-    /// on.
+    /// What happens after a failure. A change of maxRestarts takes effect at the next failure, any other change with the
+    /// next attempt.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// True asks the job to save, release its nodes and wait; false (the default) lets it go on.
+    /// True asks the job to save, release its nodes and wait. False (the default) lets it run.
     #[serde(default)]
     pub suspend: bool,
-    /// Seconds that a finished job is kept before it is deleted, 0 to 315360000 (ten years). Without it,
-    /// for ever.
+    /// Seconds after which a finished job is deleted, 0 to 315360000 (ten years). Without it the job is never deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -123,9 +123,9 @@ pub struct TrainingJobSpec {
 /// Whether a job may span zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ZonePolicy {
-    /// Only ever inside one zone.
+    /// The nodes are in one zone. The job waits for such nodes.
     Single,
-    /// Inside one zone; crosses only when no zone has enough healthy nodes of the class in total.
+    /// The nodes are in one zone, unless no zone has enough healthy nodes of the class in total.
     #[default]
     PreferSingle,
 }
@@ -134,13 +134,13 @@ pub enum ZonePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Interruption {
-    /// Seconds for noticing the request, 1 to 600; 10 by default. Programs look once a step, so give more
-    /// than the longest step takes. Only the sum with saveSeconds has an effect.
+    /// Seconds in which the program notices the request, 1 to 600; 10 by default. A program checks once a step, so give
+    /// more than the longest step takes. Only the sum with saveSeconds has an effect.
     #[serde(default = "default_ack_seconds")]
     #[schemars(range(min = 1, max = 600))]
     pub ack_seconds: u32,
-    /// Seconds for saving the checkpoint then, 1 to 3600; 60 by default. What has not left after ackSeconds,
-    /// saveSeconds and 10 more is killed.
+    /// Seconds in which the program then saves the checkpoint, 1 to 3600; 60 by default. A pod that still runs after
+    /// ackSeconds, saveSeconds and 10 more seconds is killed.
     #[serde(default = "default_save_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub save_seconds: u32,
@@ -166,14 +166,14 @@ impl Default for Interruption {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// PersistentVolumeClaim in the job's namespace; ReadWriteMany when the job has several nodes.
+    /// PersistentVolumeClaim in the job's namespace. It must be ReadWriteMany when the job has several nodes.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     )]
     pub claim_name: String,
-    /// Folder inside the claim, relative to its root. Defaults to the job's name. A new job goes on from
-    /// what it finds there.
+    /// Folder inside the claim, relative to its root. Defaults to the job's name. A new job resumes from the
+    /// checkpoint that it finds there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[-A-Za-z0-9._/]+$"))]
     #[x_kube(validation = Rule::new("!self.startsWith('/')")
@@ -181,8 +181,8 @@ pub struct Checkpoint {
     #[x_kube(validation = Rule::new("!self.split('/').exists(part, part == '..')")
         .message("path must stay inside the claim: remove the .. parts"))]
     pub path: Option<String>,
-    /// Seconds between periodic checkpoints, 1 to 86400; 300 by default (the paper saves every 5 minutes,
-    /// section VII-A).
+    /// Seconds between periodic checkpoints, 1 to 86400; 300 by default. The paper saves every 5 minutes
+    /// (section VII-A).
     #[serde(default = "default_interval_seconds")]
     #[schemars(range(min = 1, max = 86400))]
     pub interval_seconds: u32,
@@ -203,19 +203,19 @@ fn default_keep_last() -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Communication {
     /// Who performs collectives. `HFReduce` (the default): the sidecar, on the CPU (paper, section IV).
-    /// `None`: the program brings its own (gloo, NCCL); the sidecar only joins the gang.
+    /// `None`: the program's own library (gloo, NCCL). The sidecar then only joins the gang.
     #[serde(default)]
     pub backend: Backend,
-    /// How HFReduce rounds sums of floats, unless a process group says something else. `Fast` (the default): to the
-    /// elements' type on every level of the tree between nodes. `Precise`: once; until then 16-bit floats travel as
-    /// twice and 8-bit floats as four times as many bytes. `Bitwise`: the same, and in one order of adding up, so that
-    /// the bits depend neither on how tensors are cut or joined nor on the size of chunks; only one of the two trees
-    /// is used. In each, all ranks get the same bits.
+    /// How HFReduce rounds sums of floats. A process group can choose another way. `Fast` (the default): it rounds to the
+    /// elements' type on every level of the tree between nodes. `Precise`: it rounds once. Until then 16-bit floats
+    /// travel as twice, 8-bit floats as four times as many bytes. `Bitwise`: it rounds once and always adds in the same
+    /// order, over one of the two trees. The bits then depend neither on how tensors are cut or joined nor on the size
+    /// of chunks. In each way all ranks get the same bits.
     #[serde(default)]
     pub numerics: Numerics,
-    /// Alpha, not run on GPUs yet: whether HFReduce adds up tensors of two GPUs that share an NVLink before anything
-    /// goes to the host, unless a process group says something else. `Never` (the default): every GPU copies its own
-    /// tensors to the host. `Auto`: pairs are used where every rank of a group has one.
+    /// Alpha, not run on GPUs yet. Whether HFReduce adds up tensors of two GPUs that share an NVLink before it copies
+    /// them to the host. A process group can choose another way. `Never` (the default): every GPU copies its own tensors
+    /// to the host. `Auto`: HFReduce uses pairs where every rank of a group has one.
     #[serde(default)]
     pub nvlink: Nvlink,
 }
@@ -248,7 +248,7 @@ pub enum Backend {
     /// The HFReduce sidecar (paper, section IV).
     #[default]
     HFReduce,
-    /// The program brings its own (gloo, NCCL); the sidecar only joins the gang.
+    /// The program's own library (gloo, NCCL). The sidecar only joins the gang.
     None,
 }
 
@@ -256,37 +256,37 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Restarts that failures of the program may use up, 0 to 1000; 3 by default. Lost nodes and refusals
-    /// are not charged.
+    /// How many restarts failures of the program may cause, 0 to 1000; 3 by default. Lost nodes and refused pods
+    /// do not count.
     #[serde(default = "default_max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
-    /// What becomes of the others when a node is lost while they train. `Restart` (the default): the attempt
-    /// ends, another one goes on from the last checkpoint. `Shrink`: the nodes that are left finish what was
-    /// under way and go on, without a restart and without what the lost one had; a program's process that
-    /// fails takes its node out in the same way. A gang never grows again: the next attempt has all nodes.
-    /// Only collectives of HFReduce are carried over a loss.
+    /// What the other nodes do when a node is lost while they train. `Restart` (the default): the attempt ends, and
+    /// another one resumes from the last checkpoint. `Shrink`: the other nodes finish the collectives in flight and
+    /// go on without a restart, and without the state of the lost node. A process of the program that fails takes its
+    /// node out in the same way. A gang never grows again; the next attempt has all nodes. Only collectives of
+    /// HFReduce survive a loss.
     #[serde(default)]
     pub on_peer_loss: OnPeerLoss,
-    /// Seconds that a silent node is waited for before the others go on without it, 5 to 600; 10 by default.
-    /// One that is known to be dead is not waited for. Only for `onPeerLoss: Shrink`.
+    /// Seconds that the others wait for a silent node before they go on without it, 5 to 600; 10 by default.
+    /// They do not wait for a node that is known to be dead. Only for `onPeerLoss: Shrink`.
     #[serde(default = "default_peer_loss_seconds")]
     #[schemars(range(min = 5, max = 600))]
     pub peer_loss_seconds: u32,
-    /// With fewer nodes than this the gang does not go on: the attempt ends, 1 to `nodes`. 2 by default.
+    /// Fewest nodes with which the gang goes on, 1 to `nodes`; 2 by default. With fewer the attempt ends.
     /// Only for `onPeerLoss: Shrink`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub min_nodes: Option<u32>,
 }
 
-/// What becomes of the others when a node is lost.
+/// What the other nodes do when a node is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnPeerLoss {
     /// The attempt ends and another one starts.
     #[default]
     Restart,
-    /// They go on.
+    /// The other nodes go on.
     Shrink,
 }
 
@@ -315,7 +315,7 @@ pub struct TrainingJobStatus {
     /// One word for where the job is.
     #[serde(default)]
     pub phase: Phase,
-    /// Why it is there, or what it waits for: the reason of the condition that says most about the phase.
+    /// Why the job is in this phase, or what it waits for: the reason of the most telling condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed, AssignmentUnproved,
@@ -326,48 +326,47 @@ pub struct TrainingJobStatus {
     /// Number of the current attempt; 0 before the first.
     #[serde(default)]
     pub attempt: u32,
-    /// Failures charged against maxRestarts: those of the 24 hours before the last one.
+    /// Failures that count against maxRestarts: those of the 24 hours before the last one.
     #[serde(default)]
     pub restarts: u32,
-    /// When each of them happened, the oldest first. After 24 hours a failure counts no more.
+    /// When each of these failures happened, the oldest first. A failure counts for 24 hours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::times")]
     pub restart_times: Vec<Time>,
-    /// Attempts in a row that ended by no fault of the program; lengthens the back-off, 0 again once
-    /// the job runs.
+    /// Attempts in a row that ended by no fault of the program. They lengthen the back-off. 0 again once the job runs.
     #[serde(default)]
     pub replans: u32,
-    /// Attempts in a row that ended because checkpoints could not be read; they are not charged.
+    /// Attempts in a row that ended because checkpoints could not be read. They do not count against maxRestarts.
     #[serde(default)]
     pub unreadable: u32,
-    /// How many of these ended because something that the pods need is missing, an image for one.
+    /// How many of the attempts in a row ended because something that the pods need is missing, such as an image.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refusals: u32,
-    /// The place that is kept for the job while it restarts or moves. Nobody else gets nodes that the job
-    /// needs for it. Ends by itself, a minute after the job could have taken the place.
+    /// Nodes that are reserved for the job while it restarts or moves. No other job gets them. The reservation ends by
+    /// itself, a minute after the job could have used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<PromiseStatus>,
-    /// Nodes on which attempts of the job ended, at most 64: it goes elsewhere while anything else fits.
-    /// One that ended attempts of two namespaces by itself is avoided by all jobs.
+    /// Nodes on which attempts of the job ended, at most 64. The job uses other nodes while enough others fit.
+    /// All jobs avoid a node that itself ended attempts of two namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub avoided_nodes: Vec<AvoidedNodeStatus>,
-    /// Since when no zone has enough healthy nodes for the job, although one has enough in total. It crosses
-    /// zones after five minutes of that.
+    /// Since when no zone has enough healthy nodes for the job, although one has enough in total. After five minutes
+    /// of that the job crosses zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub no_zone_since: Option<Time>,
-    /// Class of the nodes that the job runs on: the one that it names, or what was the Fabric's default when
-    /// the operator first looked at it.
+    /// Class of the nodes that the job runs on: the class that it names, or the Fabric's default when the operator
+    /// first saw the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class: Option<String>,
-    /// Processes (ranks) on each node: what the job asks for, or what its class gave then.
+    /// Processes (ranks) on each node: the number that the job asks for, or the default of its class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_node: Option<u32>,
     /// Nodes whose trainer runs in the current attempt.
     #[serde(default)]
     pub ready_nodes: u32,
-    /// Who takes part in an attempt that goes on without lost nodes (`onPeerLoss: Shrink`), since its start.
+    /// The members of an attempt that goes on without lost nodes (`onPeerLoss: Shrink`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<MembershipStatus>,
     /// ConfigMap that lists the current attempt's nodes in rank order.
@@ -403,11 +402,11 @@ pub struct TrainingJobStatus {
     pub observed_generation: Option<i64>,
 }
 
-/// A place that is kept for a job.
+/// Nodes that are reserved for a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PromiseStatus {
-    /// The nodes of this attempt come first, as far as they are good.
+    /// The nodes of this attempt come first, as far as they are usable.
     pub attempt: u32,
     /// How many nodes in which zone.
     #[schemars(length(max = 2))]
@@ -434,9 +433,9 @@ pub struct AvoidedNodeStatus {
     /// Until when.
     #[schemars(schema_with = "schema::time")]
     pub until: Time,
-    /// What happened there last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent or ProgramFailed.
+    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent or ProgramFailed.
     pub reason: String,
-    /// How often in a row something did.
+    /// How many attempts in a row ended on the node.
     pub count: u32,
 }
 
@@ -456,22 +455,22 @@ pub struct AttemptStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub node_names: Vec<String>,
-    /// When it got them.
+    /// When it got its nodes.
     #[schemars(schema_with = "schema::time")]
     pub start_time: Time,
-    /// When it ended; absent while it has them.
+    /// When it ended; absent while it has its nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub end_time: Option<Time>,
     /// Why it ended, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Nodes times seconds that it had them, once it ended.
+    /// Nodes times seconds for which it had them; set when it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_seconds: Option<u64>,
 }
 
-/// The members of an attempt. Written before they go on, so that of two sides one does.
+/// The members of an attempt. The operator writes them before they go on, so that only one side of a split goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembershipStatus {
@@ -487,8 +486,8 @@ pub struct MembershipStatus {
     /// The first 16 of the lost nodes by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
-    /// ConfigMap with what the members began with, for the operator alone: which operations were not run again. Its name
-    /// ends in the SHA-256 of the text, which is written before this status refers to it.
+    /// ConfigMap with what the members resumed from, for the operator alone. Its name ends in the SHA-256 of its text.
+    /// The operator writes it before this status refers to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
 }
@@ -538,23 +537,23 @@ pub struct FailureStatus {
 /// One word for where a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Waits for nodes.
+    /// The job waits for nodes.
     #[default]
     Queued,
-    /// Nodes chosen, pods being created.
+    /// The job has nodes; its pods are being created.
     Assigned,
-    /// Pods exist; the gang is joining.
+    /// The pods exist; the sidecars are joining.
     Starting,
     /// Every rank trains.
     Running,
-    /// Asked to save and release.
+    /// The job was asked to save and to release its nodes.
     Interrupting,
-    /// Waits for its next attempt after a failure.
+    /// The job waits for its next attempt after a failure.
     Restarting,
-    /// Holds no nodes until `suspend` is false again.
+    /// The job has no nodes until `suspend` is false again.
     Suspended,
     /// Every rank ended well.
     Succeeded,
-    /// Will not be tried again.
+    /// The job will not be tried again.
     Failed,
 }

@@ -20,13 +20,13 @@ pub enum LogFormat {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Process")]
 pub struct Args {
-    /// How log lines are written.
+    /// Format of log lines.
     #[arg(long, env = "FIREFLYER_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// Which log lines are written: a level, or directives such as `info,operator=debug`.
+    /// Which log lines are printed: a level, or directives such as `info,operator=debug`.
     #[arg(long, env = "FIREFLYER_LOG_LEVEL", default_value = "info")]
     pub log_level: String,
-    /// Address of /metrics, /live and /ready; by default every address, on the process's own port.
+    /// Address of /metrics, /live and /ready. By default every address, on the port of the program.
     #[arg(long, env = "FIREFLYER_METRICS_LISTEN")]
     pub metrics_listen: Option<SocketAddr>,
 }

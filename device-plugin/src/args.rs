@@ -17,18 +17,18 @@ pub enum BackendKind {
 #[command(version)]
 #[group(skip)]
 pub struct Args {
-    /// Where the facts about this node's hardware come from.
+    /// Source of the facts about this node's hardware.
     #[arg(long, env = "FIREFLYER_DEVICE_BACKEND", value_enum)]
     pub backend: BackendKind,
-    /// Node fixture of the mock backend. Its folder is watched, so mount the folder, not the file.
+    /// Node fixture of the mock backend. The agent watches its folder, so mount the folder, not the file.
     #[arg(
         long,
         env = "FIREFLYER_NODE_FIXTURE",
         required_if_eq("backend", "mock")
     )]
     pub fixture: Option<PathBuf>,
-    /// Folder of the host for the files that represent devices of the mock backend. The agent and
-    /// the host must see it at the same path, because containers mount from it.
+    /// Folder of the host for the files that represent devices of the mock backend. Agent and host must see it at the
+    /// same path, because containers mount the files.
     #[arg(
         long,
         env = "FIREFLYER_DEVICE_DIR",
@@ -42,16 +42,16 @@ pub struct Args {
         default_value = "/var/lib/kubelet/device-plugins"
     )]
     pub plugin_dir: PathBuf,
-    /// Name of this node; without it the node is not labelled.
+    /// Name of this node. Without it the agent sets no labels.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,
-    /// Kind of this node, instead of what the backend says.
+    /// Class of this node, instead of the one that the backend reports.
     #[arg(long, env = "FIREFLYER_NODE_CLASS", value_parser = labels::value)]
     pub node_class: Option<String>,
-    /// Zone of this node, instead of what the backend says.
+    /// Zone of this node, instead of the one that the backend reports.
     #[arg(long, env = "FIREFLYER_ZONE", value_parser = labels::value)]
     pub zone: Option<String>,
-    /// Leaf switch of this node, instead of what the backend says.
+    /// Leaf switch of this node, instead of the one that the backend reports.
     #[arg(long, env = "FIREFLYER_LEAF", value_parser = labels::value)]
     pub leaf: Option<String>,
     /// Flags of every process.

@@ -22,10 +22,10 @@ use crate::numa::Numa;
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
-    /// What to do; `serve` when nothing is said.
+    /// What to do. `serve` by default.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Flags of `serve`, when nothing is said.
+    /// Flags of `serve`, which is the default.
     #[command(flatten)]
     pub serve: Serve,
 }
@@ -33,13 +33,13 @@ pub struct Cli {
 /// What the program can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Join the gang and serve the node's processes until told to stop.
+    /// Join the gang and serve the node's processes until a signal.
     Serve(Box<Serve>),
-    /// Exit with 0 when the gang has joined and processes may attach, else with 1 and the reason.
+    /// Exit with 0 when the gang has joined and processes may attach. Else print the reason and exit with 1.
     Ready(Ready),
-    /// Measure all-reduce between nodes on this machine's loopback, next to memcpy's rate.
+    /// Measure all-reduce between sidecars over this machine's loopback, and compare it with memcpy.
     Bench(Bench),
-    /// Check this machine with an all-reduce within one node, and judge it by its exit code: 0 passed, 1 could not run, 2
+    /// Check this machine with an all-reduce within one node. The exit code is the result: 0 passed, 1 could not run, 2
     /// wrong flags, 3 wrong sums, 4 too slow.
     Validate(Validate),
 }
@@ -50,19 +50,19 @@ pub struct Serve {
     /// Flags of every process.
     #[command(flatten)]
     pub daemon: daemon::Args,
-    /// The folder shared with the trainer: socket, roster, progress, launcher.
+    /// The folder that is shared with the trainer. It holds socket, roster, progress and launcher.
     #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = contract::run_dir::PATH)]
     pub run_dir: PathBuf,
     /// The operator's rendezvous service, as address:port.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS")]
     pub rendezvous: Option<String>,
-    /// A list of the members instead of a rendezvous: {"procsPerNode":2,"nodes":[{"rank","address","port"}]}.
+    /// File with the members, instead of a rendezvous: {"procsPerNode":2,"nodes":[{"rank","address","port"}]}.
     #[arg(long, env = "FIREFLYER_ROSTER")]
     pub roster: Option<PathBuf>,
-    /// The attempt's assignment.
+    /// File with the attempt's assignment.
     #[arg(long, env = "FIREFLYER_ASSIGNMENT", default_value = contract::run_dir::ASSIGNMENT)]
     pub assignment: PathBuf,
-    /// The attempt's key, 32 bytes; with a roster it may be missing.
+    /// File with the attempt's key, 32 bytes. Optional with a roster.
     #[arg(long, env = "FIREFLYER_KEY", default_value = contract::run_dir::KEY)]
     pub key: PathBuf,
     /// This node's rank.
@@ -74,16 +74,16 @@ pub struct Serve {
     /// The data port.
     #[arg(long, env = "FIREFLYER_DATA_PORT", default_value_t = 9404)]
     pub port: u16,
-    /// The launcher to put into the run directory; nothing is put where it does not exist.
+    /// The launcher that the sidecar copies into the shared folder, if it exists.
     #[arg(long, env = "FIREFLYER_LAUNCHER", default_value = "/usr/bin/launcher")]
     pub launcher: PathBuf,
-    /// Most memory for results, and most for the inputs of each process, in MiB.
+    /// Limit of the memory for results, and of the memory for the inputs of each process, in MiB.
     #[arg(long, env = "FIREFLYER_HFREDUCE_LIMIT_MIB", default_value_t = 16_384)]
     pub limit_mib: usize,
-    /// Bytes of a chunk; the same on every node.
+    /// Bytes of a chunk. It must be the same on every node.
     #[arg(long, env = "FIREFLYER_HFREDUCE_CHUNK_BYTES", default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
-    /// How neighbours are reached.
+    /// Transport to peers.
     #[arg(
         long,
         env = "FIREFLYER_HFREDUCE_TRANSPORT",
@@ -91,18 +91,18 @@ pub struct Serve {
         default_value_t
     )]
     pub transport: Preference,
-    /// Whether each payload over TCP is followed by a checksum.
+    /// Whether each payload over TCP has a checksum.
     #[arg(long, env = "FIREFLYER_HFREDUCE_CHECKSUM", value_enum, default_value_t)]
     pub checksum: Checksum,
     /// Which RDMA device is used.
     #[command(flatten)]
     pub rdma: RdmaFlags,
-    /// Where memory and the engine lie on a machine with several NUMA nodes: `auto` puts results and the engine next to the
-    /// adapter and spreads inputs, a number says which node the adapter is at, `off` leaves all to the kernel.
+    /// Where memory and the engine are on a machine with several NUMA nodes. `auto`: results and the engine are next to the
+    /// adapter, inputs on all nodes. A number says at which node the adapter is. `off`: the kernel decides.
     #[arg(long, env = "FIREFLYER_HFREDUCE_NUMA", default_value = "auto")]
     pub numa: Numa,
-    /// The type-of-service byte of data packets, over TCP and RoCE: its upper six bits are the DSCP. By default the
-    /// class selector of HFReduce's traffic class in the Fabric.
+    /// The type-of-service byte of data packets, over TCP and RoCE. Its upper six bits are the DSCP. By default the class
+    /// selector of HFReduce's traffic class in the Fabric.
     #[arg(long, env = "FIREFLYER_TRAFFIC_CLASS")]
     pub traffic_class: Option<u8>,
 }
@@ -110,32 +110,32 @@ pub struct Serve {
 /// Flags about RDMA.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct RdmaFlags {
-    /// The RDMA device, as the kernel calls it; by default the one that has this node's address, else the first whose
-    /// port is active.
+    /// The kernel's name of the RDMA device. By default the device with this node's address, else the first whose port is
+    /// active.
     #[arg(long, env = "FIREFLYER_RDMA_DEVICE")]
     pub rdma_device: Option<String>,
-    /// The port of the device; by default the first that is active.
+    /// The port of the device. By default the first that is active.
     #[arg(long, env = "FIREFLYER_RDMA_PORT", value_parser = clap::value_parser!(u8).range(1..))]
     pub rdma_port: Option<u8>,
-    /// The place in the port's GID table; by default RoCE v2 with this node's address, else with an IPv4 address.
+    /// The index in the port's GID table. By default RoCE v2 with this node's address, else with an IPv4 address.
     #[arg(long, env = "FIREFLYER_RDMA_GID_INDEX")]
     pub rdma_gid_index: Option<u8>,
-    /// InfiniBand's service level; by default HFReduce's traffic class in the Fabric.
+    /// InfiniBand's service level. By default HFReduce's traffic class in the Fabric.
     #[arg(long, env = "FIREFLYER_RDMA_SERVICE_LEVEL", value_parser = clap::value_parser!(u8).range(..16))]
     pub rdma_service_level: Option<u8>,
-    /// Whether the device may write payload to this node's memory in any order; by default as the Fabric says.
+    /// Whether the device may write payload to this node's memory in any order. By default as the Fabric says.
     #[arg(
         long,
         env = "FIREFLYER_RDMA_RELAXED_ORDERING",
         value_name = "true|false"
     )]
     pub rdma_relaxed_ordering: Option<bool>,
-    /// Another libibverbs than the one that the loader finds.
+    /// Path of a libibverbs, instead of the one that the loader finds.
     #[arg(long, env = "FIREFLYER_RDMA_LIBRARY")]
     pub rdma_library: Option<PathBuf>,
 }
 
-/// What the Fabric says of the network, as the assignment carries it.
+/// What the Fabric says of the network, as in the assignment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fabric {
     /// The traffic class of the job's data.
@@ -186,28 +186,28 @@ pub struct Ready {
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
-    /// A part of a bench that somebody else conducts.
+    /// A part of a bench that another program controls.
     #[command(subcommand)]
     pub part: Option<BenchPart>,
-    /// Nodes, each a sidecar of its own.
+    /// Number of nodes. Each has its own sidecar.
     #[arg(long, default_value_t = 2)]
     pub nodes: usize,
-    /// Processes of each node.
+    /// Number of processes of each node.
     #[arg(long, default_value_t = 1)]
     pub procs: u32,
-    /// Type of the elements: f32, f16, bf16, u8, i32, i64.
+    /// Type of the elements: f32, f16, bf16, u8, i32 or i64.
     #[arg(long, default_value = "f32", value_parser = dtype)]
     pub dtype: DType,
-    /// How sums are rounded: fast, precise, bitwise. Other modes than fast are measured next to it.
+    /// How sums are rounded: fast, precise or bitwise. The bench measures the other modes beside fast.
     #[arg(long, default_value = "fast", value_parser = numerics)]
     pub numerics: Numerics,
     /// Bytes of a chunk.
     #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
-    /// How the nodes reach each other.
+    /// Transport between the nodes.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
-    /// Whether each payload over TCP is followed by a checksum.
+    /// Whether each payload over TCP has a checksum.
     #[arg(long, value_enum, default_value_t)]
     pub checksum: Checksum,
 }
@@ -237,25 +237,25 @@ pub struct BenchRank {
 /// Flags of `validate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Validate {
-    /// Processes of the node, as many as it has GPUs.
+    /// Number of processes of the node. Give as many as it has GPUs.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub procs: u32,
-    /// Tensors that are reduced at once; by default the paper's load.
+    /// Number of tensors that are reduced at once. By default the paper's load.
     #[arg(long, default_value_t = LAYERS.0, value_parser = at_least_one)]
     pub tensors: usize,
     /// Bytes of a tensor of f32.
     #[arg(long, default_value_t = LAYERS.1, value_parser = whole_f32s)]
     pub tensor_bytes: usize,
-    /// How often it is timed.
+    /// How many times it is measured.
     #[arg(long, default_value_t = 10, value_parser = at_least_one)]
     pub rounds: usize,
-    /// Least algorithm bandwidth in GB/s, 10^9 bytes a second; without it only --of-memcpy counts.
+    /// Least algorithm bandwidth in GB/s (10^9 bytes a second). Without it only --of-memcpy counts.
     #[arg(long, value_parser = rate)]
     pub at_least: Option<f64>,
-    /// Least traffic of the sum, of what one thread of memcpy reaches in the same run; 0 does not compare.
+    /// Least memory traffic, as a share of what one thread of memcpy reaches in the same run. 0: no comparison.
     #[arg(long, default_value_t = 0.3, value_parser = rate)]
     pub of_memcpy: f64,
-    /// How the outcome is written.
+    /// Format of the result.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

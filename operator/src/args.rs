@@ -15,38 +15,38 @@ const SIDECAR_NUMA: &str = "FIREFLYER_HFREDUCE_NUMA";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "operator", version)]
 pub struct Cli {
-    /// What to do; without one, run as the operator of a cluster.
+    /// What to do. Without a command the program runs as the operator of a cluster.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Shared by all commands.
     #[command(flatten)]
     pub daemon: daemon::Args,
-    /// For running in a cluster.
+    /// Flags of the operator of a cluster.
     #[command(flatten)]
     pub operator: OperatorArgs,
 }
 
-/// Commands besides running as the operator.
+/// Other commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Serve the rendezvous of one attempt without a cluster, for tests and measurements.
     Rendezvous(StandaloneArgs),
 }
 
-/// For running in a cluster.
+/// Flags of the operator of a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct OperatorArgs {
-    /// Namespace of the operator: its Lease and the master key are there.
+    /// Namespace of the operator, with its Lease and its master key.
     #[arg(long, env = "POD_NAMESPACE", default_value = crds::names::SYSTEM_NAMESPACE)]
     pub namespace: String,
-    /// Name of this replica; unique among the replicas.
+    /// Name of this replica. It must be unique among the replicas.
     #[arg(long, env = "POD_NAME", default_value = "operator")]
     pub pod_name: String,
-    /// Address at which sidecars reach this replica, when another one sends them here.
+    /// Address at which sidecars reach this replica when another replica sends them here.
     #[arg(long, env = "POD_IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub pod_ip: IpAddr,
-    /// `host:port` at which sidecars reach the rendezvous service; by default what the kubelet
-    /// tells every pod of the namespace about the Service fireflyer-rendezvous.
+    /// `host:port` at which sidecars reach the rendezvous service. By default the address that the kubelet
+    /// sets for the Service fireflyer-rendezvous in every pod of the namespace.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE")]
     pub rendezvous_service: Option<String>,
     /// Host of the Service fireflyer-rendezvous, set by the kubelet.
@@ -55,7 +55,7 @@ pub struct OperatorArgs {
     /// Port of the Service fireflyer-rendezvous, set by the kubelet.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE_PORT", hide = true)]
     pub rendezvous_service_port: Option<String>,
-    /// Address of the rendezvous service; by default every address, port 9443.
+    /// Address on which the rendezvous service listens. By default every address, port 9443.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_LISTEN")]
     pub rendezvous_listen: Option<SocketAddr>,
     /// Image of the sidecar that each job pod gets.
@@ -65,7 +65,7 @@ pub struct OperatorArgs {
         default_value = concat!("localhost/fireflyer/hfreduce-sidecar:", env!("CARGO_PKG_VERSION"))
     )]
     pub sidecar_image: String,
-    /// When the kubelet pulls that image: Always, IfNotPresent or Never.
+    /// When the kubelet pulls the sidecar's image: Always, IfNotPresent or Never.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_PULL_POLICY",
@@ -73,12 +73,12 @@ pub struct OperatorArgs {
         value_parser = ["Always", "IfNotPresent", "Never"]
     )]
     pub sidecar_pull_policy: String,
-    /// Names of Secrets with registry credentials that each job pod gets beside those of its template. The kubelet looks
-    /// for them in the job's namespace and does without those that are not there.
+    /// Names of Secrets with registry credentials. Each job pod gets them beside those of its template. The kubelet looks
+    /// for them in the job's namespace and ignores those that do not exist.
     #[arg(long, env = "FIREFLYER_PULL_SECRETS", value_delimiter = ',')]
     pub pull_secrets: Vec<String>,
-    /// Where sidecars find the adapter on a machine with several NUMA nodes: `auto` looks in sysfs, a number says at which
-    /// node it is, `off` leaves all memory to the kernel.
+    /// At which NUMA node the network adapter is, on machines with several. `auto`: sidecars look in sysfs. A number names
+    /// the node. `off`: the kernel places all memory.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_NUMA",
@@ -86,8 +86,8 @@ pub struct OperatorArgs {
         value_parser = numa
     )]
     pub sidecar_numa: String,
-    /// What the flags of each job pod's sidecar are set to: their variables, `FIREFLYER_HFREDUCE_...` and `FIREFLYER_RDMA_...`,
-    /// as `NAME=VALUE`.
+    /// Flags for the sidecar of each job pod, by their variables `FIREFLYER_HFREDUCE_...` and `FIREFLYER_RDMA_...`, as
+    /// `NAME=VALUE`.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_ENV",
@@ -95,12 +95,12 @@ pub struct OperatorArgs {
         value_parser = sidecar_variable
     )]
     pub sidecar_env: Vec<(String, String)>,
-    /// File with the spec of the Fabric that is created when there is none; without it, one with
+    /// File with the spec of the Fabric. The operator creates the Fabric when there is none. Without the file it has
     /// the paper's node class.
     #[arg(long, env = "FIREFLYER_DEFAULT_FABRIC")]
     pub default_fabric: Option<PathBuf>,
-    /// Keys of NoSchedule taints that dedicate nodes to training: job pods tolerate them. Any other
-    /// such taint counts as a cordon.
+    /// Keys of NoSchedule taints that dedicate nodes to training. Job pods tolerate them. Any other NoSchedule taint
+    /// counts as a cordon.
     #[arg(
         long,
         env = "FIREFLYER_DEDICATED_TAINTS",
@@ -110,10 +110,10 @@ pub struct OperatorArgs {
     pub dedicated_taints: Vec<String>,
 }
 
-/// For serving one attempt without a cluster.
+/// Flags of the rendezvous of one attempt without a cluster.
 #[derive(Clone, Debug, Args)]
 pub struct StandaloneArgs {
-    /// Says that there is no cluster; a later form of the command may take one.
+    /// Required: the rendezvous runs without a cluster.
     #[arg(long, required = true)]
     pub standalone: bool,
     /// The attempt's assignment, as in its ConfigMap.
