@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use collective::encoding::PAYLOAD_LIMIT_BYTES;
 use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
-use wire::frame::PAYLOAD_LIMIT_BYTES;
 use wire::{DType, Numerics};
 
 use crate::bench::LAYERS;
@@ -311,11 +311,11 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
-    named(DType::ALL, DType::name, name)
+    named(&DType::ALL, DType::name, name)
 }
 
 fn numerics(name: &str) -> Result<Numerics, String> {
-    named(Numerics::ALL, Numerics::name, name)
+    named(&Numerics::ALL, Numerics::name, name)
 }
 
 /// The one of `all` that is called `name`.

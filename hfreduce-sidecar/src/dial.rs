@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 use wire::handshake::Party;
-use wire::transport::Transport;
 
+use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
 use crate::link::Arrivals;
 use crate::meet::{Meeting, Side};
@@ -70,7 +70,7 @@ impl Dial {
         }
     }
 
-    fn once(&self) -> Result<Box<dyn Transport>, Error> {
+    fn once(&self) -> Result<Link, Error> {
         let mut stream = TcpStream::connect_timeout(&self.address, DIAL_LIMIT)?;
         self.meeting.tune(&stream)?;
         let theirs = initiate(&mut stream, &self.credentials)?;

@@ -15,9 +15,9 @@ use daemon::pending::{Admission, Pending, PendingTicket};
 use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, info, warn};
 use wire::handshake::{Identity, Party};
-use wire::transport::Transport;
 
 use crate::dial::{AGREED, Dial};
+use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, receive, respond};
 use crate::link::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How often missing neighbours are named in the log.
 const REMIND: Duration = Duration::from_secs(10);
 /// The link to a neighbour.
-pub(crate) type Joined = (usize, Box<dyn Transport>);
+pub(crate) type Joined = (usize, Link);
 
 /// A round of connecting: who may knock, and who waits for it. A new round has a channel of its own, so
 /// that no connection of an earlier one is taken for one of this.
@@ -232,7 +232,7 @@ impl Door {
         epoch: u64,
         neighbours: &BTreeMap<usize, SocketAddr>,
         cancelled: impl Fn() -> bool,
-    ) -> Option<BTreeMap<usize, Box<dyn Transport>>> {
+    ) -> Option<BTreeMap<usize, Link>> {
         let Party::Sidecar { rank } = self.credentials.identity.party else {
             return None;
         };
@@ -262,7 +262,7 @@ impl Door {
         }
         let mut links = BTreeMap::new();
         let mut reminded = Instant::now();
-        let missing = |links: &BTreeMap<usize, Box<dyn Transport>>| -> Vec<usize> {
+        let missing = |links: &BTreeMap<usize, Link>| -> Vec<usize> {
             let there = |peer: &&usize| !links.contains_key(*peer);
             neighbours.keys().filter(there).copied().collect()
         };

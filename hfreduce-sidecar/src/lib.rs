@@ -5,10 +5,10 @@
 pub mod args;
 pub mod background;
 pub mod bench;
-pub mod codec;
 mod dial;
 pub mod engine;
 mod follow;
+pub mod frame;
 pub mod inspect;
 pub mod introduce;
 pub mod join;

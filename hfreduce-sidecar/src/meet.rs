@@ -9,8 +9,9 @@ use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
-use wire::transport::{self, Tcp, Transport, tcp};
+use wire::transport::{self, Tcp, tcp};
 
+use crate::frame::Link;
 use crate::introduce::{HANDSHAKE_LIMIT, limit};
 use crate::member::Options;
 use rdma::Capability;
@@ -168,7 +169,7 @@ impl Meeting {
         mut stream: TcpStream,
         peer: u32,
         side: Side,
-    ) -> Result<Box<dyn Transport>, Error> {
+    ) -> Result<Link, Error> {
         limit(&stream, Some(HANDSHAKE_LIMIT))?;
         let ours = Offer {
             rdma: self.rdma.as_ref().ok().map(rdma::Device::capability),
@@ -191,12 +192,7 @@ impl Meeting {
         }
     }
 
-    fn over_tcp(
-        &self,
-        stream: TcpStream,
-        wishes: [Wish; 2],
-        peer: u32,
-    ) -> Result<Box<dyn Transport>, Error> {
+    fn over_tcp(&self, stream: TcpStream, wishes: [Wish; 2], peer: u32) -> Result<Link, Error> {
         let is_off = wishes.contains(&Wish::Off);
         if is_off && self.checksum == Checksum::On {
             return Err(Error::Checksum);

@@ -19,10 +19,10 @@ use topology::OnPeerLoss;
 use tracing::{info, warn};
 use wire::attach::{self, Listener};
 use wire::rendezvous::Peer;
-use wire::transport::Transport;
 
 use crate::engine::{self, Command, Engine, Epoch, Notice};
 use crate::follow::Follower;
+use crate::frame::Link;
 use crate::inspect::{Inspector, Snapshots};
 use crate::join::Door;
 use crate::meet::Meeting;
@@ -238,9 +238,8 @@ impl Node {
                 "linked to a neighbour"
             );
         }
-        let place = |(rank, link): (usize, Box<dyn Transport>)| {
-            Some((members.binary_search(&(rank as u32)).ok()?, link))
-        };
+        let place =
+            |(rank, link): (usize, Link)| Some((members.binary_search(&(rank as u32)).ok()?, link));
         let links = links.into_iter().filter_map(place).collect();
         let all: Vec<usize> = members.iter().map(|rank| *rank as usize).collect();
         let layout = self.layout()?;

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
+use collective::encoding::HEADER_BYTES;
 use gang::{Gang, PATIENCE, encode, failure, filled, run, sum};
 use hfreduce_sidecar::meet::{Checksum, Preference};
 use hfreduce_sidecar::member::Options;
 use wire::DType;
 use wire::entry::FailureKind;
-use wire::frame::HEADER_BYTES;
 
 const ELEMENTS: u64 = 1_000_000;
 

@@ -31,8 +31,8 @@ const CHUNK_BYTES: u32 = 4096;
 /// Small enough for sums of all ranks to be exact in every type but those of 8 bits, which have 0 to 2 of it.
 fn value(dtype: DType, rank: u32, at: u64) -> i64 {
     let spread = match dtype {
-        DType::E4M3 | DType::E5M2 => 2,
-        DType::F32 | DType::F16 | DType::BF16 | DType::U8 | DType::I32 | DType::I64 => 7,
+        DType::E4m3 | DType::E5m2 => 2,
+        DType::F32 | DType::F16 | DType::Bf16 | DType::U8 | DType::I32 | DType::I64 => 7,
     };
     ((u64::from(rank) * 5 + at * 3) % spread) as i64
 }

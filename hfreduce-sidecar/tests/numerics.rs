@@ -26,9 +26,9 @@ fn gradients(dtype: DType, rank: u32) -> Vec<u8> {
     let mut element = || match dtype {
         DType::F32 => next().to_le_bytes().to_vec(),
         DType::F16 => half::f16::from_f32(next()).to_le_bytes().to_vec(),
-        DType::BF16 => half::bf16::from_f32(next()).to_le_bytes().to_vec(),
-        DType::E5M2 => vec![half::f16::from_f32(next()).to_le_bytes()[1]],
-        DType::E4M3 => vec![(next().to_bits() >> 20) as u8 & 0x8f | 0x30],
+        DType::Bf16 => half::bf16::from_f32(next()).to_le_bytes().to_vec(),
+        DType::E5m2 => vec![half::f16::from_f32(next()).to_le_bytes()[1]],
+        DType::E4m3 => vec![(next().to_bits() >> 20) as u8 & 0x8f | 0x30],
         DType::U8 | DType::I32 | DType::I64 => panic!("{dtype} is no float"),
     };
     (0..COUNT).flat_map(|_| element()).collect()
@@ -95,7 +95,7 @@ fn results(chunk_bytes: u32, what: (Numerics, DType)) -> Vec<Vec<u8>> {
 // COLL-1, goal G13, trap T10.
 #[test]
 fn bitwise_results_are_the_same_for_all_buckets_chunks_and_groups() {
-    for dtype in [DType::F32, DType::BF16, DType::E4M3] {
+    for dtype in [DType::F32, DType::Bf16, DType::E4m3] {
         let mut all = results(512, (Numerics::Bitwise, dtype));
         all.extend(results(4096, (Numerics::Bitwise, dtype)));
         assert!(all.iter().all(|one| *one == all[0]), "{dtype}");
@@ -122,7 +122,7 @@ fn precise_sums_are_those_of_f32_rounded_once_and_fast_ones_are_not() {
         Numerics::ALL
             .iter()
             .map(|&numerics| {
-                let call = call(numerics, DType::BF16, ReduceOp::Sum, input.len() / 2);
+                let call = call(numerics, DType::Bf16, ReduceOp::Sum, input.len() / 2);
                 run(&client, call, &input).unwrap().result.to_vec()
             })
             .collect::<Vec<_>>()
@@ -141,19 +141,19 @@ fn precise_sums_are_those_of_f32_rounded_once_and_fast_ones_are_not() {
 fn ranks_that_round_differently_are_told_and_the_next_call_works() {
     let gang = Gang::start(2, 2);
     gang.each(|client| {
-        let input = gradients(DType::BF16, 0);
+        let input = gradients(DType::Bf16, 0);
         let odd = client.standing().rank == 3;
         let numerics = if odd {
             Numerics::Bitwise
         } else {
             Numerics::Precise
         };
-        let differs = call(numerics, DType::BF16, ReduceOp::Sum, COUNT);
+        let differs = call(numerics, DType::Bf16, ReduceOp::Sum, COUNT);
         let (kind, text) = failure(run(&client, differs, &input));
         assert_eq!(kind, FailureKind::Mismatch);
         assert!(text.contains("5000 x bf16, precise)"), "{text}");
         assert!(text.contains("5000 x bf16, bitwise)"), "{text}");
-        let agreed = call(Numerics::Precise, DType::BF16, ReduceOp::Sum, COUNT);
+        let agreed = call(Numerics::Precise, DType::Bf16, ReduceOp::Sum, COUNT);
         run(&client, agreed, &input).unwrap();
     });
 }

@@ -18,9 +18,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Call {
         let (kind, dtype, count, reduction, factor, root, tag, numerics): Fields<'a> =
             call.extract()?;
         let kind = named(OpKind::ALL, OpKind::name, "operation", kind)?;
-        let dtype = named(DType::ALL, DType::name, "element type", dtype)?;
+        let dtype = named(&DType::ALL, DType::name, "element type", dtype)?;
         let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduction)?;
-        let numerics = named(Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
+        let numerics = named(&Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
         let has_factor = reduce == ReduceOp::PremulSum;
         Ok(Self(wire::Call {
             reduce,

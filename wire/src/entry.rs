@@ -1,7 +1,9 @@
 //! What the entries of the two rings say: calls and releases towards the sidecar, outcomes back. Owns
 //! the layout in words; the sidecar checks segments and sizes against its own tables.
 
-use crate::op::{CALL_WORDS, Call};
+use collective::encoding::CALL_WORDS;
+
+use crate::op::Call;
 use crate::ring::{COMPLETION_WORDS, SUBMISSION_WORDS};
 
 /// Longest text of a failure: what an outcome's entry leaves for it.
@@ -248,7 +250,7 @@ mod tests {
         let call = Submission::Call {
             ticket: 9,
             group: 5 << 33,
-            call: Call::new(OpKind::AllGather, DType::BF16, 1 << 40),
+            call: Call::new(OpKind::AllGather, DType::Bf16, 1 << 40),
             input: Place {
                 segment: 3,
                 offset: 64,

@@ -3,6 +3,9 @@
 //! means is decided by those who exchange it. No module here reads a clock to make a decision,
 //! and none depends on another crate of ours but `contract`.
 
+#[cfg(test)]
+extern crate self as wire;
+
 pub mod attach;
 pub mod bell;
 pub mod block;
@@ -11,8 +14,8 @@ pub mod cuda;
 pub mod doorbell;
 mod draft;
 pub mod entry;
-pub mod frame;
 pub mod handshake;
+pub mod header;
 pub mod home;
 mod identity;
 mod key;
@@ -23,6 +26,9 @@ pub mod rendezvous;
 pub mod ring;
 pub mod segment;
 pub mod spin;
+#[cfg(test)]
+#[path = "../tests/toy/mod.rs"]
+mod toy;
 pub mod transport;
 pub mod verbs;
 

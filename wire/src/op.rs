@@ -1,22 +1,16 @@
-//! The words that a trainer and its sidecar share about an operation: element types, reductions
-//! and kinds. Their byte codes are part of the ring's and the frames' layout and never change.
+//! An operation as a trainer's process describes it: kinds and reductions by name alone, their arguments beside. The
+//! collective's own [`collective::Call`] has them in one, and its words are what the ring carries.
 
-/// Implements the byte code of a field-less enum, both ways.
-macro_rules! codes {
-    ($type:ident { $($variant:ident = $code:literal => $name:literal),+ $(,)? }) => {
+use collective::encoding::{CALL_WORDS, call_from_words, call_to_words};
+use collective::op;
+pub use collective::{DType, Numerics};
+
+/// Implements the name of a field-less enum.
+macro_rules! names {
+    ($type:ident { $($variant:ident => $name:literal),+ $(,)? }) => {
         impl $type {
-            /// Every value, in the order of the codes.
+            /// Every value.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// The byte that stands for it on the wire.
-            pub const fn code(self) -> u8 {
-                match self { $(Self::$variant => $code),+ }
-            }
-
-            /// The value a byte stands for, if any.
-            pub const fn from_code(code: u8) -> Option<Self> {
-                match code { $($code => Some(Self::$variant),)+ _ => None }
-            }
 
             /// The name used in logs, errors and metrics.
             pub const fn name(self) -> &'static str {
@@ -30,50 +24,6 @@ macro_rules! codes {
             }
         }
     };
-}
-
-/// Type of one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DType {
-    /// IEEE 754 single precision.
-    F32,
-    /// IEEE 754 half precision, accumulated in single precision.
-    F16,
-    /// bfloat16, accumulated in single precision.
-    BF16,
-    /// Unsigned byte; sums wrap.
-    U8,
-    /// 32-bit integer; sums wrap.
-    I32,
-    /// 64-bit integer; sums wrap.
-    I64,
-    /// 4 bits of exponent, 3 of fraction, no infinity; accumulated in single precision.
-    E4M3,
-    /// 5 bits of exponent, 2 of fraction; accumulated in single precision.
-    E5M2,
-}
-
-codes!(DType {
-    F32 = 1 => "f32",
-    F16 = 2 => "f16",
-    BF16 = 3 => "bf16",
-    U8 = 4 => "u8",
-    I32 = 5 => "i32",
-    I64 = 6 => "i64",
-    E4M3 = 7 => "e4m3",
-    E5M2 = 8 => "e5m2",
-});
-
-impl DType {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
-        match self {
-            Self::U8 | Self::E4M3 | Self::E5M2 => 1,
-            Self::F16 | Self::BF16 => 2,
-            Self::F32 | Self::I32 => 4,
-            Self::I64 => 8,
-        }
-    }
 }
 
 /// How contributions become one value.
@@ -93,12 +43,12 @@ pub enum ReduceOp {
     PremulSum,
 }
 
-codes!(ReduceOp {
-    Sum = 1 => "sum",
-    Avg = 2 => "avg",
-    Max = 3 => "max",
-    Min = 4 => "min",
-    PremulSum = 5 => "premul_sum",
+names!(ReduceOp {
+    Sum => "sum",
+    Avg => "avg",
+    Max => "max",
+    Min => "min",
+    PremulSum => "premul_sum",
 });
 
 /// What an operation does.
@@ -132,19 +82,19 @@ pub enum OpKind {
     Receive,
 }
 
-codes!(OpKind {
-    AllReduce = 1 => "allreduce",
-    Reduce = 2 => "reduce",
-    Broadcast = 3 => "broadcast",
-    AllGather = 4 => "allgather",
-    Barrier = 5 => "barrier",
-    Close = 6 => "close",
-    ReduceScatter = 7 => "reduce_scatter",
-    Gather = 8 => "gather",
-    Scatter = 9 => "scatter",
-    AllToAll = 10 => "alltoall",
-    Send = 11 => "send",
-    Receive = 12 => "recv",
+names!(OpKind {
+    AllReduce => "allreduce",
+    Reduce => "reduce",
+    Broadcast => "broadcast",
+    AllGather => "allgather",
+    Barrier => "barrier",
+    Close => "close",
+    ReduceScatter => "reduce_scatter",
+    Gather => "gather",
+    Scatter => "scatter",
+    AllToAll => "alltoall",
+    Send => "send",
+    Receive => "recv",
 });
 
 impl OpKind {
@@ -164,24 +114,6 @@ impl OpKind {
         }
     }
 }
-
-/// How a sum of floats is rounded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Numerics {
-    /// To the elements' type on every level of the tree between nodes.
-    #[default]
-    Fast,
-    /// Once, where the sum is complete: until then 16-bit and 8-bit floats travel in f32.
-    Precise,
-    /// Once, and all elements are added up in one order, wherever they lie.
-    Bitwise,
-}
-
-codes!(Numerics {
-    Fast = 0 => "fast",
-    Precise = 1 => "precise",
-    Bitwise = 2 => "bitwise",
-});
 
 /// An operation as one rank calls it. Ranks of a group make equal calls in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,9 +136,6 @@ pub struct Call {
     /// How a sum is rounded; [`Numerics::Fast`] where nothing is reduced.
     pub numerics: Numerics,
 }
-
-/// Words of an encoded call.
-pub const CALL_WORDS: usize = 4;
 
 impl Call {
     /// A call of this kind, with zeros and sums where nothing else is said.
@@ -295,46 +224,91 @@ impl Call {
         matches!(self.kind, OpKind::Send | OpKind::Receive)
     }
 
-    /// The call as words, for rings and frames: the first holds four codes and the factor.
-    pub const fn encode(&self) -> [u64; CALL_WORDS] {
-        let [a, b, c, d] = self.factor_bits.to_le_bytes();
-        let codes = u64::from_le_bytes([
-            self.kind.code(),
-            self.dtype.code(),
-            self.reduce.code(),
-            self.numerics.code(),
-            a,
-            b,
-            c,
-            d,
-        ]);
-        [codes, self.root as u64, self.count, self.tag]
+    /// The call as words, for the ring.
+    pub fn encode(&self) -> [u64; CALL_WORDS] {
+        call_to_words(&self.into())
     }
 
     /// The call that words stand for, if any.
     pub fn decode(words: &[u64; CALL_WORDS]) -> Option<Self> {
-        let [codes, root, count, tag] = *words;
-        let [kind, dtype, reduce, numerics, a, b, c, d] = codes.to_le_bytes();
-        let kind = OpKind::from_code(kind)?;
-        let reduce = ReduceOp::from_code(reduce)?;
-        let factor_bits = u32::from_le_bytes([a, b, c, d]);
-        if factor_bits != 0 && reduce != ReduceOp::PremulSum {
-            return None;
-        }
-        let numerics = Numerics::from_code(numerics)?;
-        if numerics != Numerics::Fast && !kind.reduces() {
-            return None;
-        }
-        Some(Self {
+        call_from_words(words).ok().map(Self::from)
+    }
+}
+
+impl From<&Call> for collective::Call {
+    fn from(call: &Call) -> Self {
+        let op = match call.reduce {
+            ReduceOp::Sum => op::ReduceOp::Sum,
+            ReduceOp::Avg => op::ReduceOp::Avg,
+            ReduceOp::Max => op::ReduceOp::Max,
+            ReduceOp::Min => op::ReduceOp::Min,
+            ReduceOp::PremulSum => op::ReduceOp::PremulSum(op::Factor::from_bits(call.factor_bits)),
+        };
+        let root = call.root;
+        let kind = match call.kind {
+            OpKind::AllReduce => op::OpKind::AllReduce { op },
+            OpKind::Reduce => op::OpKind::Reduce { op, root },
+            OpKind::Broadcast => op::OpKind::Broadcast { root },
+            OpKind::AllGather => op::OpKind::AllGather,
+            OpKind::Barrier => op::OpKind::Barrier,
+            OpKind::Close => op::OpKind::Close,
+            OpKind::ReduceScatter => op::OpKind::ReduceScatter { op },
+            OpKind::Gather => op::OpKind::Gather { root },
+            OpKind::Scatter => op::OpKind::Scatter { root },
+            OpKind::AllToAll => op::OpKind::AllToAll {
+                with: root.checked_sub(1),
+            },
+            OpKind::Send => op::OpKind::Send { to: root },
+            OpKind::Receive => op::OpKind::Receive { from: root },
+        };
+        Self {
             kind,
-            dtype: DType::from_code(dtype)?,
+            dtype: call.dtype,
+            count: call.count,
+            tag: call.tag,
+            numerics: call.numerics,
+        }
+    }
+}
+
+impl From<collective::Call> for Call {
+    fn from(call: collective::Call) -> Self {
+        let (reduce, factor_bits) = match call.reduce_op() {
+            None | Some(op::ReduceOp::Sum) => (ReduceOp::Sum, 0),
+            Some(op::ReduceOp::Avg) => (ReduceOp::Avg, 0),
+            Some(op::ReduceOp::Max) => (ReduceOp::Max, 0),
+            Some(op::ReduceOp::Min) => (ReduceOp::Min, 0),
+            Some(op::ReduceOp::PremulSum(factor)) => (ReduceOp::PremulSum, factor.to_bits()),
+        };
+        let kind = match call.kind {
+            op::OpKind::AllReduce { .. } => OpKind::AllReduce,
+            op::OpKind::Reduce { .. } => OpKind::Reduce,
+            op::OpKind::Broadcast { .. } => OpKind::Broadcast,
+            op::OpKind::AllGather => OpKind::AllGather,
+            op::OpKind::Barrier => OpKind::Barrier,
+            op::OpKind::Close => OpKind::Close,
+            op::OpKind::ReduceScatter { .. } => OpKind::ReduceScatter,
+            op::OpKind::Gather { .. } => OpKind::Gather,
+            op::OpKind::Scatter { .. } => OpKind::Scatter,
+            op::OpKind::AllToAll { .. } => OpKind::AllToAll,
+            op::OpKind::Send { .. } => OpKind::Send,
+            op::OpKind::Receive { .. } => OpKind::Receive,
+        };
+        let root = if let op::OpKind::AllToAll { with } = call.kind {
+            with.map_or(0, |rank| rank.saturating_add(1))
+        } else {
+            call.kind.root().unwrap_or(0)
+        };
+        Self {
+            kind,
+            dtype: call.dtype,
             reduce,
             factor_bits,
-            root: u32::try_from(root).ok()?,
-            count,
-            tag,
-            numerics,
-        })
+            root,
+            count: call.count,
+            tag: call.tag,
+            numerics: call.numerics,
+        }
     }
 }
 
@@ -346,71 +320,34 @@ impl std::fmt::Display for Call {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
-    fn every_code_names_one_value_and_the_rest_none() {
-        let dtypes = (0..=u8::MAX).filter_map(DType::from_code);
-        assert!(dtypes.eq(DType::ALL.iter().copied()));
-        let reductions = (0..=u8::MAX).filter_map(ReduceOp::from_code);
-        assert!(reductions.eq(ReduceOp::ALL.iter().copied()));
-        let kinds = (0..=u8::MAX).filter_map(OpKind::from_code);
-        assert!(kinds.eq(OpKind::ALL.iter().copied()));
-        assert!(
-            DType::ALL
-                .iter()
-                .all(|dtype| DType::from_code(dtype.code()) == Some(*dtype))
-        );
-    }
-
-    #[test]
-    fn a_factor_travels_with_its_operator_only() {
-        let call = Call::premul_sum(DType::E5M2, -0.75, 9);
-        assert_eq!(Call::decode(&call.encode()), Some(call));
-        let sum = Call {
-            reduce: ReduceOp::Sum,
-            ..call
-        };
-        assert_eq!(Call::decode(&sum.encode()), None);
-    }
-
-    #[test]
-    fn a_mode_travels_with_what_reduces_only() {
-        for numerics in Numerics::ALL.iter().copied() {
-            let sum = Call {
-                numerics,
-                ..Call::all_reduce(DType::BF16, ReduceOp::Avg, 9)
-            };
-            assert_eq!(Call::decode(&sum.encode()), Some(sum));
-            let gather = Call {
-                kind: OpKind::AllGather,
-                ..sum
-            };
-            let fast = numerics == Numerics::Fast;
-            assert_eq!(Call::decode(&gather.encode()), fast.then_some(gather));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn words_are_a_call_or_are_refused(
-            words in any::<[u64; CALL_WORDS]>(),
-            codes in any::<[u8; 4]>(),
-            factor in any::<u32>(),
-        ) {
-            let [kind, dtype, reduce, numerics] = codes.map(|code| code % 14);
-            let [a, b, c, d] = factor.to_le_bytes();
-            let mut likely = words;
-            likely[0] = u64::from_le_bytes([kind, dtype, reduce, numerics % 4, 0, 0, 0, 0]);
-            likely[1] %= 1 << 32;
-            let mut scaled = likely;
-            scaled[0] = u64::from_le_bytes([kind, dtype, reduce, 0, a, b, c, d]);
-            for words in [words, likely, scaled] {
-                if let Some(call) = Call::decode(&words) {
-                    prop_assert_eq!(call.encode(), words);
-                }
+    fn a_call_keeps_its_meaning_in_the_collectives_words() {
+        for kind in OpKind::ALL.iter().copied() {
+            for reduce in ReduceOp::ALL.iter().copied() {
+                let scaled = reduce == ReduceOp::PremulSum && kind.reduces();
+                let names_a_rank = matches!(
+                    kind,
+                    OpKind::Reduce
+                        | OpKind::Broadcast
+                        | OpKind::Gather
+                        | OpKind::Scatter
+                        | OpKind::Send
+                        | OpKind::Receive
+                );
+                let call = Call {
+                    reduce: if kind.reduces() {
+                        reduce
+                    } else {
+                        ReduceOp::Sum
+                    },
+                    factor_bits: if scaled { 0.5_f32.to_bits() } else { 0 },
+                    root: if names_a_rank { 7 } else { 0 },
+                    tag: 5,
+                    ..Call::new(kind, DType::Bf16, 9)
+                };
+                assert_eq!(Call::decode(&call.encode()), Some(call));
             }
         }
     }

@@ -29,9 +29,9 @@ Targets:
     run,
 };
 
-/// Each target's package, which is a test of that name in its program `fuzz`.
+/// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
 const TARGETS: [(&str, &str); 8] = [
-    ("frames", "wire"),
+    ("frames", "core/collective"),
     ("handshakes", "wire"),
     ("attach", "wire"),
     ("rendezvous", "wire"),
@@ -49,10 +49,11 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let known = TARGETS
         .iter()
         .find(|(name, _)| target.as_deref() == Some(name));
-    let Some((name, package)) = known else {
+    let Some((name, folder)) = known else {
         let names: Vec<_> = TARGETS.iter().map(|(name, _)| *name).collect();
         return Err(Usage(format!("TARGET is one of {}", names.join(", "))).into());
     };
+    let package = folder.rsplit('/').next().unwrap_or(folder);
     let mut command = child::command("cargo");
     command.args(["test", "--package", package, "--test", "fuzz", "--"]);
     command.args([name, "--nocapture"]);
@@ -64,7 +65,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
         }
         None => {
             command.env("SIM_SECONDS", (minutes * 60).to_string());
-            counts::run_and_add(&mut command, &format!("fuzz {name}"), &["wire", package])?
+            counts::run_and_add(&mut command, &format!("fuzz {name}"), &[folder])?
         }
     };
     Ok(if succeeded {

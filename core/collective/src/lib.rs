@@ -5,6 +5,7 @@
 pub mod agenda;
 pub mod check;
 pub mod dtype;
+pub mod encoding;
 pub mod kernels;
 pub mod layout;
 pub mod machine;

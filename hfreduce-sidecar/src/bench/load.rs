@@ -212,7 +212,7 @@ const fn number(at: usize, dtype: DType) -> usize {
     match dtype {
         // A multiplier that scatters the numbers over the range.
         DType::F32 | DType::I32 | DType::I64 => at * 51_749 % WIDE,
-        DType::BF16 | DType::F16 | DType::U8 | DType::E4M3 | DType::E5M2 => at % NARROW,
+        DType::Bf16 | DType::F16 | DType::U8 | DType::E4m3 | DType::E5m2 => at % NARROW,
     }
 }
 
@@ -242,7 +242,7 @@ fn encode(number: usize, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::F32 => float.to_le_bytes().to_vec(),
         // The upper half.
-        DType::BF16 => ((float >> 16) as u16).to_le_bytes().to_vec(),
+        DType::Bf16 => ((float >> 16) as u16).to_le_bytes().to_vec(),
         DType::F16 if number == 0 => vec![0, 0],
         // Exponents are biased by 15 instead of 127; of 23 bits of fraction the upper 10 remain.
         DType::F16 => (((float >> 13) - ((127 - 15) << 10)) as u16)
@@ -250,7 +250,7 @@ fn encode(number: usize, dtype: DType) -> Vec<u8> {
             .to_vec(),
         DType::U8 => vec![number as u8],
         // They have no more than four bits for a number: zeros show nothing, and time the same.
-        DType::E4M3 | DType::E5M2 => vec![0],
+        DType::E4m3 | DType::E5m2 => vec![0],
         DType::I32 => (number as i32).to_le_bytes().to_vec(),
         DType::I64 => (number as i64).to_le_bytes().to_vec(),
     }
@@ -270,7 +270,7 @@ mod tests {
         let largest = |dtype| (0..PERIOD).map(|at| number(at, dtype)).max().unwrap() * weights;
         assert!(largest(DType::F32) <= 1 << 24);
         assert!(largest(DType::U8) < 256, "{}", largest(DType::U8));
-        assert!(largest(DType::BF16) <= 256);
+        assert!(largest(DType::Bf16) <= 256);
     }
 
     #[test]
@@ -337,9 +337,9 @@ mod tests {
                 u16::from_le_bytes([bytes[0], bytes[1]])
             };
             assert_eq!(f16::from_bits(bits(DType::F16)).to_f32(), number as f32);
-            assert_eq!(bf16::from_bits(bits(DType::BF16)).to_f32(), number as f32);
+            assert_eq!(bf16::from_bits(bits(DType::Bf16)).to_f32(), number as f32);
         }
-        for &dtype in DType::ALL {
+        for dtype in DType::ALL {
             assert_eq!(encode(3, dtype).len(), dtype.size(), "{dtype}");
         }
     }

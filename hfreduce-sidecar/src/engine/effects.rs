@@ -8,12 +8,11 @@ use collective::session::{Called, Lane};
 use tracing::error;
 use wire::block::Reading;
 use wire::entry::FailureKind;
-use wire::frame::Header;
 use wire::transport::{self as link, Outgoing, Place, Received};
 
 use super::Engine;
 use super::links::Flushed;
-use crate::codec;
+use crate::frame::FencedFrame;
 use crate::memory::OutOfBounds;
 use crate::session::Kept;
 
@@ -48,9 +47,8 @@ impl Engine {
         let mut any = false;
         for _ in 0..READ_BUDGET {
             let (machine, results) = (self.driver.machine(), &self.results);
-            let mut place = |header: &Header| {
-                let (fence, frame) = codec::frame_from_wire(header).map_err(|e| e.to_string())?;
-                match machine.place(peer, fence, &frame) {
+            let mut place = |header: &FencedFrame| {
+                match machine.place(peer, header.fence, &header.frame) {
                     Placement::Discard => Ok(Place::Discard),
                     Placement::Into(region) => {
                         let into = results.write(&region).map_err(|error| error.to_string())?;
@@ -66,10 +64,7 @@ impl Engine {
                 }
                 Ok(Received::Frame(header, lent)) => {
                     any = true;
-                    if let Err(error) = self.received(peer, &header, lent) {
-                        self.lose_link(peer, &error);
-                        return any;
-                    }
+                    self.received(peer, header, lent);
                 }
                 Err(error) => {
                     self.lose_link(peer, &error);
@@ -85,11 +80,9 @@ impl Engine {
     fn received(
         &mut self,
         peer: usize,
-        header: &Header,
+        FencedFrame { fence, frame }: FencedFrame,
         lent: Option<Reading>,
-    ) -> Result<(), link::Error> {
-        let unknown = |error: codec::Unknown| link::Error::Unplaced(error.to_string());
-        let (fence, frame) = codec::frame_from_wire(header).map_err(unknown)?;
+    ) {
         if let Some(lent) = lent
             && let Frame::Up {
                 group, tree, slot, ..
@@ -100,7 +93,6 @@ impl Engine {
         }
         self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
-        Ok(())
     }
 
     /// Part of a frame has come.
@@ -255,7 +247,10 @@ impl Engine {
         if let Frame::Credit { group, tree, slot } = *frame {
             self.results.give_back((group, peer, tree), slot);
         }
-        let header = codec::frame_to_wire(self.driver.config().fence, frame);
+        let header = FencedFrame {
+            fence: self.driver.config().fence,
+            frame: *frame,
+        };
         let token = payload.map(|(ticket, _)| ticket.0);
         let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
             let bytes = self.results.read(&region)?;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{info, warn};
 use wire::entry::FailureKind;
-use wire::transport::Transport;
 
 use super::driver::Driver;
 use super::links::Links;
 use super::{Engine, Error};
+use crate::frame::Link;
 use crate::link::Linker;
 use crate::memory::Sizes;
 
@@ -27,7 +27,7 @@ pub struct Epoch {
     /// The rank in the attempt of each member.
     pub members: Vec<u32>,
     /// Authenticated connections to all neighbours, by their place among the members.
-    pub links: BTreeMap<usize, Box<dyn Transport>>,
+    pub links: BTreeMap<usize, Link>,
     /// Makes further ones, for groups.
     pub linker: Option<Linker>,
     /// What it begins with, if it is not the first.

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use tracing::{info, warn};
-use wire::frame::Header;
-use wire::transport::{Error, Outgoing, Placing, Received, Transport};
+use wire::transport::{Error, Outgoing, Placing, Received};
 
 use super::LINK;
 use super::members::Members;
 use super::park::Park;
+use crate::frame::{FencedFrame, Link};
 use crate::link::Linker;
 use crate::metrics::Metrics;
 
 #[derive(Debug)]
 pub(super) struct Links {
-    each: BTreeMap<usize, Box<dyn Transport>>,
+    each: BTreeMap<usize, Link>,
     /// Makes further ones.
     linker: Option<Linker>,
     /// Neighbours whose links have something to send.
@@ -29,7 +29,7 @@ pub(super) struct Flushed {
 }
 
 impl Links {
-    pub(super) fn new(each: BTreeMap<usize, Box<dyn Transport>>, linker: Option<Linker>) -> Self {
+    pub(super) fn new(each: BTreeMap<usize, Link>, linker: Option<Linker>) -> Self {
         Self {
             each,
             linker,
@@ -91,8 +91,8 @@ impl Links {
     pub(super) fn receive(
         &mut self,
         peer: usize,
-        place: &mut Placing<'_>,
-    ) -> Result<Received, Error> {
+        place: &mut Placing<'_, FencedFrame>,
+    ) -> Result<Received<FencedFrame>, Error> {
         let link = self.each.get_mut(&peer);
         link.map_or(Ok(Received::Nothing), |link| link.receive(place))
     }
@@ -106,7 +106,7 @@ impl Links {
     pub(super) fn push(
         &mut self,
         peer: usize,
-        header: &Header,
+        header: &FencedFrame,
         payload: Option<Outgoing>,
     ) -> Result<bool, Error> {
         let link = self.each.get_mut(&peer).filter(|link| link.can_send());

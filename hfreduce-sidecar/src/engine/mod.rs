@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use collective::machine::{Input, WORLD};
 use wire::attach::{Listener, Standing};
-use wire::frame::PAYLOAD_LIMIT_BYTES;
+use collective::encoding::PAYLOAD_LIMIT_BYTES;
 use wire::segment;
 use wire::spin::Spin;
 

@@ -12,10 +12,10 @@ use collective::session::Called;
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
 
-use wire::transport::{Tcp, Transport};
+use wire::transport::Tcp;
 
 use super::*;
-use crate::codec;
+use crate::frame::{FencedFrame, Link};
 use crate::inspect::Inspector;
 use crate::session::Kept;
 
@@ -41,7 +41,7 @@ fn setup() -> (Setup, TcpStream) {
         timing: Timing::default(),
         recovery: Recovery::default(),
     };
-    let link: Box<dyn Transport> = Box::new(Tcp::new(ours, false).unwrap());
+    let link: Link = Box::new(Tcp::new(ours, false).unwrap());
     let setup = Setup {
         before_memory: Before::default(),
         epoch: Epoch {
@@ -82,12 +82,15 @@ fn what_a_peer_said_last_counts_although_a_write_found_it_gone_first() {
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
     let cause = Broken::RankLost { rank: 1, by: 1 };
     let abort = Frame::Abort { broken: cause };
-    let bytes = codec::frame_to_wire(FENCE, &abort).encode();
+    let bytes = collective::encoding::encode(FENCE, &abort);
     theirs.write_all(&bytes).unwrap();
     // The end of a process that has not read everything: the connection is reset.
     set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
     drop(theirs);
-    let heartbeat = codec::frame_to_wire(FENCE, &Frame::Heartbeat);
+    let heartbeat = FencedFrame {
+        fence: FENCE,
+        frame: Frame::Heartbeat,
+    };
     let since = Instant::now();
     while engine.links.push(PEER, &heartbeat, None).unwrap() {
         assert!(since.elapsed() < Duration::from_secs(20), "it never failed");

@@ -15,10 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
 use wire::transport::Error as LinkError;
-use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
+use wire::transport::verbs::{Adapter, INVITATION_BYTES, Opening, Shape, Wanted};
 use wire::verbs::{Error, GidChoice, Library, LinkLayer, PathOptions};
 
 use super::Side;
+use crate::frame::FencedFrame;
 use crate::member::Options;
 
 /// How long what was written may take to arrive. Less than a word of the handshake: the other side waits for ours.
@@ -81,6 +82,7 @@ enum Cable {
 pub(super) struct Device {
     adapter: Arc<Adapter>,
     shape: Shape,
+    slots: u8,
 }
 
 impl fmt::Display for Device {
@@ -118,11 +120,17 @@ impl Device {
             }
             (None, None) => open(GidChoice::Automatic)?,
         };
+        let slots = options.slots;
         let shape = Shape {
             payload_bytes: options.chunk_bytes,
-            slots: options.slots,
+            // Two trees, up and down.
+            places: 4 * usize::from(slots),
         };
-        Ok(Self { adapter, shape })
+        Ok(Self {
+            adapter,
+            shape,
+            slots,
+        })
     }
 
     pub(super) fn forget_gone(&self) {
@@ -136,7 +144,7 @@ impl Device {
                 LinkLayer::Ethernet => Cable::Ethernet,
             },
             payload_bytes: self.shape.payload_bytes,
-            slots: self.shape.slots,
+            slots: self.slots,
         }
     }
 
@@ -147,7 +155,7 @@ impl Device {
         peer: u32,
         theirs: Capability,
         side: Side,
-    ) -> io::Result<Option<Opening>> {
+    ) -> io::Result<Option<Opening<FencedFrame>>> {
         if theirs != self.capability() {
             let ours = self.capability();
             info!(
@@ -160,7 +168,7 @@ impl Device {
         }
         let opened = Opening::new(&self.adapter, self.shape, side == Side::Dialled)
             .and_then(|opening| Ok((opening.invitation()?, opening)));
-        let none = [0; Opening::INVITATION_BYTES];
+        let none = [0; INVITATION_BYTES];
         let ours = opened.as_ref().map_or(&none, |(invitation, _)| invitation);
         stream.write_all(ours)?;
         let mut theirs = none;
@@ -182,7 +190,7 @@ impl Device {
 }
 
 /// Waits until what each has written has arrived.
-fn arrives(opening: &mut Opening) -> Result<(), LinkError> {
+fn arrives(opening: &mut Opening<FencedFrame>) -> Result<(), LinkError> {
     let start = Instant::now();
     while !opening.look()? {
         let left = ARRIVAL_LIMIT.saturating_sub(start.elapsed());
@@ -211,7 +219,7 @@ fn both(stream: &mut TcpStream, done: bool) -> io::Result<bool> {
     Ok(done && theirs == [1])
 }
 
-fn off(peer: u32, error: Option<&LinkError>) -> Option<Opening> {
+fn off(peer: u32, error: Option<&LinkError>) -> Option<Opening<FencedFrame>> {
     match error {
         Some(error) => warn!(node = peer, %error, "no RDMA with this neighbour: TCP is used"),
         None => info!(node = peer, "no RDMA with this neighbour: it has said so"),

@@ -11,7 +11,6 @@ use wire::ring::{self, PushError};
 
 use super::input::Brought;
 use super::{Error, Ranks, Session};
-use crate::codec;
 use crate::memory::Input;
 use crate::pool::ResultBlock;
 
@@ -88,7 +87,7 @@ impl Session {
                 } = self.input(ranks.lane(group, rank), &call, input);
                 let place = input.as_ref().ok().and_then(Option::as_ref);
                 let called = Called {
-                    call: codec::call_from_wire(&call),
+                    call: collective::Call::from(&call),
                     splits,
                     ready: place.map_or(0, |input| input.bytes as u64),
                     refused: None,

@@ -9,7 +9,6 @@ use wire::entry::Place;
 use wire::{OpKind, parts};
 
 use super::{Kept, Session};
-use crate::codec;
 use crate::memory::Input;
 
 /// Inputs begin at a cache line.
@@ -41,7 +40,7 @@ impl Session {
         let Some((rank, size)) = lane.map(|lane| (lane.rank(), lane.size())) else {
             return refused;
         };
-        if codec::call_from_wire(call).check(size).is_err() {
+        if collective::Call::from(call).check(size).is_err() {
             return refused;
         }
         let read = call.reads_input_of(rank);
@@ -57,7 +56,7 @@ impl Session {
                 Err(wrong) => plain(Err(wrong), 0),
             };
         }
-        let own_bytes = codec::call_from_wire(call).own_bytes(rank, size);
+        let own_bytes = collective::Call::from(call).own_bytes(rank, size);
         plain(input, own_bytes)
     }
 

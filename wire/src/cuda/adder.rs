@@ -38,11 +38,11 @@ impl Sum {
         let element = match dtype {
             DType::F32 => ptx::Element::F32,
             DType::F16 => ptx::Element::F16,
-            DType::BF16 => ptx::Element::BF16,
+            DType::Bf16 => ptx::Element::BF16,
             DType::I32 => ptx::Element::I32,
             DType::I64 => ptx::Element::I64,
             DType::U8 => ptx::Element::U8,
-            DType::E4M3 | DType::E5M2 => return None,
+            DType::E4m3 | DType::E5m2 => return None,
         };
         Some(Self {
             operator,

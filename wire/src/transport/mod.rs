@@ -10,16 +10,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::block::{Denied, Reading, Writing};
-use crate::frame::{self, Body, Header};
+use crate::header::Header;
 use crate::segment;
 use crate::verbs::channel;
 
 pub use tcp::Tcp;
 pub use verbs::Verbs;
-
-/// Frames that may wait: each operation in flight sends less than this per neighbour at once, because
-/// payload is bounded by slots. A machine that queues more has a bug.
-const QUEUE_LIMIT: usize = 4096;
 
 /// Why a link is of no use any more.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +27,8 @@ pub enum Error {
     #[error("the connection failed: {0}")]
     Failed(#[source] io::Error),
     /// What came is no frame.
-    #[error(transparent)]
-    Frame(#[from] frame::Error),
+    #[error("{0}")]
+    Frame(String),
     /// The receiver has no place for it.
     #[error("{0}")]
     Unplaced(String),
@@ -40,18 +36,11 @@ pub enum Error {
     #[error(transparent)]
     Memory(#[from] Denied),
     /// More is sent than can ever be on the way.
-    #[error("{0} frames wait to be sent, at most {QUEUE_LIMIT} can")]
+    #[error("{0} frames wait to be sent: no more may")]
     Queue(usize),
     /// A payload is not what was sent.
-    #[error(
-        "chunk {chunk} of operation {operation} was damaged on the way: it does not match its checksum"
-    )]
-    Damaged {
-        /// The operation.
-        operation: u64,
-        /// The chunk.
-        chunk: u32,
-    },
+    #[error("{0} was damaged on the way: it does not match its checksum")]
+    Damaged(String),
     /// What came with a frame cannot be read.
     #[error("a frame speaks of {0}")]
     Payload(&'static str),
@@ -82,14 +71,14 @@ pub enum Place {
 }
 
 /// Says where a payload goes.
-pub type Placing<'a> = dyn FnMut(&Header) -> Result<Place, String> + 'a;
+pub type Placing<'a, H> = dyn FnMut(&H) -> Result<Place, String> + 'a;
 
 /// What one look at a link brought.
 #[derive(Debug)]
-pub enum Received {
+pub enum Received<H> {
     /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be dropped
-    /// before the `Credit` of its slot is sent.
-    Frame(Header, Option<Reading>),
+    /// before the sender is told that it may send another.
+    Frame(H, Option<Reading>),
     /// Part of one: look again.
     Part,
     /// Nothing more for now.
@@ -97,12 +86,12 @@ pub enum Received {
 }
 
 /// A link to a neighbour.
-pub trait Transport: fmt::Debug + Send {
+pub trait Transport<H: Header>: fmt::Debug + Send {
     /// How it is called in logs and metrics.
     fn name(&self) -> &'static str;
 
     /// Queues a frame.
-    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error>;
+    fn push(&mut self, header: &H, payload: Option<Outgoing>) -> Result<(), Error>;
 
     /// Sends what can be sent. The tokens of payloads that have left go into `left`.
     fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error>;
@@ -111,7 +100,7 @@ pub trait Transport: fmt::Debug + Send {
     fn is_flushed(&self) -> bool;
 
     /// Looks once for what has come.
-    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error>;
+    fn receive(&mut self, place: &mut Placing<'_, H>) -> Result<Received<H>, Error>;
 
     /// Whether frames may be pushed.
     fn can_send(&self) -> bool;
@@ -141,7 +130,7 @@ pub trait Transport: fmt::Debug + Send {
         false
     }
 
-    /// Whether it lends what goes up, so that its receiver needs no memory for it.
+    /// Whether it lends payload that is [read in place](Header::is_read_in_place), so that its receiver needs no memory for it.
     fn lends(&self) -> bool {
         false
     }
@@ -160,11 +149,6 @@ pub trait Transport: fmt::Debug + Send {
     fn sleep(&mut self) -> Result<bool, Error> {
         Ok(!self.has_more())
     }
-}
-
-/// Whether a receiver reads payload where it lies until it returns the slot; else it copies it at once.
-const fn is_read_in_place(body: &Body) -> bool {
-    matches!(body, Body::Up { .. })
 }
 
 /// A peer that died looks like one of these, depending on what was under way.

@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crc32c::{crc32c, crc32c_append};
 use rustix::net::sockopt::{set_ip_tos, set_ipv6_tclass, set_tcp_congestion};
 
-use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, gone};
+use super::{Error, Outgoing, Place, Placing, Received, Transport, gone};
 use crate::block::Writing;
-use crate::frame::{HEADER_BYTES, Header};
+use crate::header::{Header, MAX_HEADER_BYTES, encoded};
 
 /// Payload that nobody wants is read in pieces of this size.
 const DISCARD_BYTES: usize = 64 << 10;
@@ -46,7 +46,8 @@ pub fn tune(stream: &TcpStream, traffic_class: u8) -> io::Result<bool> {
 
 #[derive(Debug)]
 struct Queued {
-    header: [u8; HEADER_BYTES],
+    header: [u8; MAX_HEADER_BYTES],
+    header_bytes: usize,
     payload: Option<Outgoing>,
     /// Of the payload, where one is sent.
     sum: Option<[u8; SUM_BYTES]>,
@@ -75,27 +76,31 @@ impl Queued {
 
     fn parts(&self) -> [&[u8]; PARTS] {
         let sum = self.sum.as_ref();
-        [&self.header, self.payload(), sum.map_or(&[], |sum| sum)]
+        [
+            &self.header[..self.header_bytes],
+            self.payload(),
+            sum.map_or(&[], |sum| sum),
+        ]
     }
 }
 
 #[derive(Debug)]
-enum Incoming {
+enum Incoming<H> {
     Header,
     Payload {
-        header: Header,
+        header: H,
         into: Writing,
         filled: usize,
         sum: u32,
     },
     Discard {
-        header: Header,
+        header: H,
         left: usize,
         sum: u32,
     },
     /// The payload is there, and has this sum.
     Sum {
-        header: Header,
+        header: H,
         sum: u32,
     },
 }
@@ -145,10 +150,10 @@ impl Ahead {
 
 /// A link over an authenticated connection.
 #[derive(Debug)]
-pub struct Tcp {
+pub struct Tcp<H> {
     stream: TcpStream,
     queue: VecDeque<Queued>,
-    incoming: Incoming,
+    incoming: Incoming<H>,
     ahead: Ahead,
     scratch: Vec<u8>,
     has_sums: bool,
@@ -157,7 +162,7 @@ pub struct Tcp {
     traffic: (u64, u64),
 }
 
-impl Tcp {
+impl<H: Header> Tcp<H> {
     /// A link over an authenticated connection. Whether payload has checksums both sides have agreed on.
     pub fn new(stream: TcpStream, has_sums: bool) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
@@ -176,8 +181,8 @@ impl Tcp {
     }
 
     /// What was read of a payload already goes to its place.
-    fn begin(&mut self, header: Header, place: &mut Placing<'_>) -> Result<Incoming, Error> {
-        let bytes = header.payload as usize;
+    fn begin(&mut self, header: H, place: &mut Placing<'_, H>) -> Result<Incoming<H>, Error> {
+        let bytes = header.payload_bytes() as usize;
         let has_sums = self.has_sums;
         let ahead = self.ahead.take(bytes);
         let sum = if has_sums { crc32c(ahead) } else { 0 };
@@ -201,7 +206,7 @@ impl Tcp {
     }
 
     /// The frame, if its payload is complete and what it should be.
-    fn finish(&mut self) -> Result<Received, Error> {
+    fn finish(&mut self) -> Result<Received<H>, Error> {
         let (header, sum) = match &self.incoming {
             Incoming::Header => return Ok(Received::Part),
             Incoming::Payload { into, filled, .. } if *filled < into.len() => {
@@ -218,10 +223,7 @@ impl Tcp {
                 return Ok(Received::Nothing);
             };
             if u32::from_le_bytes(sent) != sum {
-                return Err(Error::Damaged {
-                    operation: header.operation,
-                    chunk: header.chunk,
-                });
+                return Err(Error::Damaged(header.payload_name()));
             }
         }
         self.incoming = Incoming::Header;
@@ -229,27 +231,35 @@ impl Tcp {
     }
 
     /// The next header, once all of it has come.
-    fn next_header(&mut self) -> Result<Option<Header>, Error> {
-        let bytes = self.next_bytes()?;
-        Ok(bytes.as_ref().map(Header::parse).transpose()?)
+    fn next_header(&mut self) -> Result<Option<H>, Error> {
+        if !self.are_ahead(H::BYTES)? {
+            return Ok(None);
+        }
+        let header = H::parse(self.ahead.take(H::BYTES)).map_err(Error::Frame)?;
+        Ok(Some(header))
     }
 
     /// The next bytes, once all of them have come.
     fn next_bytes<const BYTES: usize>(&mut self) -> Result<Option<[u8; BYTES]>, Error> {
-        if self.ahead.len() < BYTES {
-            // What had nothing more is not asked again at once: the socket tells. One that is abandoned is read
-            // to its end.
-            if std::mem::take(&mut self.ahead.is_all) && !self.abandoned {
-                return Ok(None);
-            }
-            self.ahead.fill(&mut self.stream, &mut self.traffic.1)?;
-        }
-        if self.ahead.len() < BYTES {
+        if !self.are_ahead(BYTES)? {
             return Ok(None);
         }
         let mut bytes = [0; BYTES];
         bytes.copy_from_slice(self.ahead.take(BYTES));
         Ok(Some(bytes))
+    }
+
+    /// Whether so many have been read ahead, or are now.
+    fn are_ahead(&mut self, bytes: usize) -> Result<bool, Error> {
+        if self.ahead.len() < bytes {
+            // What had nothing more is not asked again at once: the socket tells. One that is abandoned is read
+            // to its end.
+            if std::mem::take(&mut self.ahead.is_all) && !self.abandoned {
+                return Ok(false);
+            }
+            self.ahead.fill(&mut self.stream, &mut self.traffic.1)?;
+        }
+        Ok(self.ahead.len() >= bytes)
     }
 }
 
@@ -273,19 +283,20 @@ fn read(stream: &mut TcpStream, count: &mut u64, into: &mut [u8]) -> Result<usiz
     }
 }
 
-impl Transport for Tcp {
+impl<H: Header> Transport<H> for Tcp<H> {
     fn name(&self) -> &'static str {
         "tcp"
     }
 
-    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error> {
-        if self.queue.len() >= QUEUE_LIMIT {
+    fn push(&mut self, header: &H, payload: Option<Outgoing>) -> Result<(), Error> {
+        if self.queue.len() >= H::MAX_QUEUED {
             return Err(Error::Queue(self.queue.len()));
         }
         let summed = payload.as_ref().filter(|_| self.has_sums);
         let sum = summed.map(|payload| crc32c(&payload.bytes).to_le_bytes());
         self.queue.push_back(Queued {
-            header: header.encode(),
+            header: encoded(header),
+            header_bytes: H::BYTES,
             payload,
             sum,
             sent: 0,
@@ -333,12 +344,12 @@ impl Transport for Tcp {
         self.queue.is_empty()
     }
 
-    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error> {
+    fn receive(&mut self, place: &mut Placing<'_, H>) -> Result<Received<H>, Error> {
         if let Incoming::Header = self.incoming {
             let Some(header) = self.next_header()? else {
                 return Ok(Received::Nothing);
             };
-            if header.payload == 0 {
+            if header.payload_bytes() == 0 {
                 return Ok(Received::Frame(header, None));
             }
             self.incoming = self.begin(header, place)?;
@@ -414,7 +425,7 @@ impl Transport for Tcp {
         match self.incoming {
             Incoming::Sum { .. } => self.ahead.len() >= SUM_BYTES,
             Incoming::Header | Incoming::Payload { .. } | Incoming::Discard { .. } => {
-                self.ahead.len() >= HEADER_BYTES
+                self.ahead.len() >= H::BYTES
             }
         }
     }

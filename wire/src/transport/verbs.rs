@@ -18,14 +18,14 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
-use super::{Error, Outgoing, Place, Placing, QUEUE_LIMIT, Received, Transport, is_read_in_place};
+use super::{Error, Outgoing, Place, Placing, Received, Transport};
 use crate::block::Reading;
-use crate::frame::Header;
+use crate::header::Header;
 use crate::verbs::channel::{self, Channel, Destination, Event, Payload};
 use crate::verbs::{Completion, CompletionQueue, Source};
 pub use adapter::{Adapter, Trouble, Wanted};
 use landings::{Landings, window};
-pub use opening::{Opening, Shape};
+pub use opening::{INVITATION_BYTES, Opening, Shape};
 use staging::Staging;
 
 /// What is under way, by its token: the bytes are lent until they have left.
@@ -40,9 +40,9 @@ struct Underway {
 
 /// A link over RDMA.
 #[derive(Debug)]
-pub struct Verbs {
+pub struct Verbs<H> {
     /// First, so that it is given up before the memory that it uses.
-    channel: Channel,
+    channel: Channel<H>,
     queue: Arc<CompletionQueue>,
     landings: Landings,
     staging: Staging,
@@ -53,7 +53,7 @@ pub struct Verbs {
     /// Readable when the queue is, or the connection beside.
     poll: OwnedFd,
     /// Frames that the channel was not given yet.
-    waiting: VecDeque<(Header, Option<Outgoing>)>,
+    waiting: VecDeque<(H, Option<Outgoing>)>,
     lent: Lent,
     /// Not looked at yet.
     completions: VecDeque<Completion>,
@@ -67,7 +67,7 @@ pub struct Verbs {
     abandoned: bool,
 }
 
-impl Verbs {
+impl<H: Header> Verbs<H> {
     /// Takes what has completed. Says whether there was anything.
     fn poll(&mut self) -> Result<bool, Error> {
         let mut completions = Vec::new();
@@ -160,13 +160,13 @@ impl Verbs {
     /// A frame whose payload lies in a landing.
     fn landed(
         &mut self,
-        header: Header,
+        header: H,
         to: Destination,
-        place: &mut Placing<'_>,
-    ) -> Result<Received, Error> {
+        place: &mut Placing<'_, H>,
+    ) -> Result<Received<H>, Error> {
         let channel = &mut self.channel;
-        let arrived = self.landings.arrived(to, header.payload, channel)?;
-        if is_read_in_place(&header.body) {
+        let arrived = self.landings.arrived(to, header.payload_bytes(), channel)?;
+        if header.is_read_in_place() {
             let lent = self.landings.lend(arrived, channel);
             return Ok(Received::Frame(header, Some(lent)));
         }
@@ -182,13 +182,13 @@ impl Verbs {
     }
 }
 
-impl Transport for Verbs {
+impl<H: Header> Transport<H> for Verbs<H> {
     fn name(&self) -> &'static str {
         "verbs"
     }
 
-    fn push(&mut self, header: &Header, payload: Option<Outgoing>) -> Result<(), Error> {
-        if self.waiting.len() >= QUEUE_LIMIT {
+    fn push(&mut self, header: &H, payload: Option<Outgoing>) -> Result<(), Error> {
+        if self.waiting.len() >= H::MAX_QUEUED {
             return Err(Error::Queue(self.waiting.len()));
         }
         self.waiting.push_back((*header, payload));
@@ -212,7 +212,7 @@ impl Transport for Verbs {
         self.waiting.is_empty() && self.channel.is_idle()
     }
 
-    fn receive(&mut self, place: &mut Placing<'_>) -> Result<Received, Error> {
+    fn receive(&mut self, place: &mut Placing<'_, H>) -> Result<Received<H>, Error> {
         loop {
             let Some(completion) = self.completions.pop_front() else {
                 if self.poll()? {

@@ -4,7 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
-mod frames;
 mod handshakes;
 mod messages;
 mod rings;

@@ -9,8 +9,27 @@ use wire::ring::{
     self, CAPACITY, COMPLETION_WORDS, Consumer, Depth, Producer, SUBMISSION_WORDS, Sleep,
 };
 use wire::segment::Segment;
+use wire::{Call, DType, OpKind, ReduceOp};
 
-use crate::frames::call;
+/// Any call.
+fn call(rng: &mut Rng) -> Call {
+    let kind = *rng.pick(&[OpKind::AllReduce, OpKind::Reduce, OpKind::AllGather]);
+    let (dtype, count) = (*rng.pick(&DType::ALL), damage::number(rng));
+    Call {
+        reduce: if kind.reduces() {
+            *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max])
+        } else {
+            ReduceOp::Sum
+        },
+        root: if kind == OpKind::Reduce {
+            rng.next_u64() as u32
+        } else {
+            0
+        },
+        tag: damage::number(rng),
+        ..Call::new(kind, dtype, count)
+    }
+}
 
 /// Any way to sleep.
 fn sleep(rng: &mut Rng) -> (Sleep, Depth) {

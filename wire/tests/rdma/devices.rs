@@ -470,7 +470,7 @@ fn be_a_peer(socket: &str) {
         });
         for at in before..end.frames.len() {
             let (header, _) = end.frames[at];
-            end.send(header.operation, 0, 0, header.payload);
+            end.send(header.number, 0, 0, header.payload);
         }
     }
 }

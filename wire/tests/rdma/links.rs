@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wire::Call;
 use wire::block::{Block, Reading};
-use wire::frame::{Body, Claim, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::transport::verbs::{Adapter, Opening, Shape, Wanted};
 use wire::transport::{Outgoing, Place, Received, Transport, Verbs};
@@ -17,12 +15,12 @@ use wire::verbs::{Library, abi};
 
 use crate::fake::{Fake, REGISTER_REFUSED, SHUFFLE, STATUS};
 use crate::nodes::LIMIT;
+use crate::toy::{Kind, Toy};
 
-const MARK: Mark = Mark { done: 0, told: 0 };
 const CHUNK: u32 = 10_000;
 const SHAPE: Shape = Shape {
     payload_bytes: CHUNK,
-    slots: 2,
+    places: 8,
 };
 
 fn adapter(library: &Arc<Library>, device: &str) -> Arc<Adapter> {
@@ -42,7 +40,7 @@ fn adapter_with(
 }
 
 /// Two links to each other.
-fn link(adapters: [&Arc<Adapter>; 2]) -> [Verbs; 2] {
+fn link(adapters: [&Arc<Adapter>; 2]) -> [Verbs<Toy>; 2] {
     let [mut one, mut other] =
         [0, 1].map(|at: usize| Opening::new(adapters[at], SHAPE, at == 0).unwrap());
     let invitations = [&one, &other].map(|end| end.invitation().unwrap());
@@ -66,7 +64,7 @@ fn link(adapters: [&Arc<Adapter>; 2]) -> [Verbs; 2] {
 }
 
 /// Two links on the stand-in's two devices.
-fn links(fake: &Fake) -> [Verbs; 2] {
+fn links(fake: &Fake) -> [Verbs<Toy>; 2] {
     let adapters = ["fake0", "fake1"].map(|device| adapter(&fake.library, device));
     link([&adapters[0], &adapters[1]])
 }
@@ -79,31 +77,24 @@ fn block(content: &[u8]) -> Arc<Block> {
     block
 }
 
-fn up(operation: u64, payload: u32) -> Header {
-    let call = Call::barrier();
-    let (claim, mark) = (Claim { rank: 0, call }, MARK);
-    Header {
-        operation,
-        payload,
-        ..Header::empty(1, 1, Body::Up { claim, mark })
+fn up(number: u64, payload: u32) -> Toy {
+    Toy {
+        kind: Kind::Lent,
+        ..Toy::copied(number, payload)
     }
 }
 
-fn down(operation: u64, payload: u32) -> Header {
-    Header {
-        operation,
-        payload,
-        ..Header::empty(1, 1, Body::Down { mark: MARK })
-    }
+const fn down(number: u64, payload: u32) -> Toy {
+    Toy::copied(number, payload)
 }
 
-fn push(link: &mut Verbs, header: &Header, payload: Option<(u64, Reading)>) {
+fn push(link: &mut Verbs<Toy>, header: &Toy, payload: Option<(u64, Reading)>) {
     let payload = payload.map(|(token, bytes)| Outgoing { token, bytes });
     link.push(header, payload).unwrap();
 }
 
 /// Lets both work until there is a frame for the second, whose payload goes there if it is not lent.
-fn receive(links: &mut [Verbs; 2], into: &Arc<Block>) -> (Header, Option<Reading>, Vec<u64>) {
+fn receive(links: &mut [Verbs<Toy>; 2], into: &Arc<Block>) -> (Toy, Option<Reading>, Vec<u64>) {
     let [from, to] = links;
     let (start, mut left) = (Instant::now(), Vec::new());
     loop {
@@ -114,7 +105,7 @@ fn receive(links: &mut [Verbs; 2], into: &Arc<Block>) -> (Header, Option<Reading
             Received::Nothing
         ));
         let mut place =
-            |header: &Header| Ok(Place::Into(into.write(0..header.payload as usize).unwrap()));
+            |header: &Toy| Ok(Place::Into(into.write(0..header.payload as usize).unwrap()));
         if let Received::Frame(header, lent) = to.receive(&mut place).unwrap() {
             to.flush(&mut Vec::new()).unwrap();
             return (header, lent, left);
@@ -186,7 +177,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
             let mut tokens = Vec::new();
             links[at].flush(&mut tokens).unwrap();
             left[at] += tokens.len() as u64;
-            let mut place = |header: &Header| {
+            let mut place = |header: &Toy| {
                 Ok(Place::Into(
                     result.write(0..header.payload as usize).unwrap(),
                 ))
@@ -195,7 +186,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
                 continue;
             };
             let number = came[at];
-            assert_eq!(header.operation, number, "frames are out of order");
+            assert_eq!(header.number, number, "frames are out of order");
             let expected = &content[range(number)];
             match lent {
                 Some(lent) => drop(kept[at].insert(number, lent)),
@@ -288,7 +279,7 @@ fn written_by_peers(relaxed_ordering: bool) -> [Vec<u32>; 2] {
     let _links = link([&adapters[0], &adapters[1]]);
     let (mut landings, mut rings) = (Vec::new(), Vec::new());
     // Rings have slots for headers, landings have places for chunks: those of two trees, up and down.
-    let places = 4 * u64::from(SHAPE.slots) * u64::from(CHUNK);
+    let places = SHAPE.places as u64 * u64::from(CHUNK);
     for (bytes, flags) in fake.registered() {
         if flags & abi::ACCESS_REMOTE_WRITE == 0 {
             assert_eq!(flags, abi::ACCESS_LOCAL_WRITE, "what is only sent from");
@@ -363,7 +354,7 @@ fn a_request_that_fails_ends_the_link_with_the_reason_and_every_token_comes_back
     part.write(0..6).unwrap();
 }
 
-fn wait(link: &Verbs) {
+fn wait(link: &Verbs<Toy>) {
     let limit = Timespec {
         tv_sec: LIMIT.as_secs() as i64,
         tv_nsec: 0,

@@ -11,3 +11,5 @@ mod fake;
 mod links;
 mod nodes;
 mod stand_in;
+#[path = "../toy/mod.rs"]
+mod toy;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::toy::Toy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wire::frame::{Body, Header, Mark};
 use wire::segment::{Segment, Writers};
 use wire::verbs::channel::{Channel, Destination, Error, Event, Options, Payload, Place};
 use wire::verbs::{
@@ -43,15 +43,15 @@ pub(crate) fn nodes(library: &Arc<Library>) -> Vec<Node> {
 
 /// One end of a channel: sends from the first half of its memory and receives into the second.
 pub(crate) struct End {
-    pub(crate) channel: Channel,
+    pub(crate) channel: Channel<Toy>,
     pub(crate) queue: Arc<CompletionQueue>,
     pub(crate) memory: Segment,
     pub(crate) region: Arc<Region>,
-    pub(crate) frames: Vec<(Header, Place)>,
+    pub(crate) frames: Vec<(Toy, Place)>,
     pub(crate) left: Vec<u64>,
     pub(crate) error: Option<Error>,
     /// Looks at each frame as it comes.
-    pub(crate) check: fn(&Segment, &Header, Place),
+    pub(crate) check: fn(&Segment, &Toy, Place),
 }
 
 impl End {
@@ -147,21 +147,8 @@ impl End {
     }
 }
 
-pub(crate) fn header(operation: u64, payload: u32) -> Header {
-    Header {
-        operation,
-        tree: 0,
-        slot: 0,
-        chunk: 0,
-        payload,
-        ..Header::empty(
-            1,
-            1,
-            Body::Down {
-                mark: Mark { done: 0, told: 0 },
-            },
-        )
-    }
+pub(crate) fn header(number: u64, payload: u32) -> Toy {
+    Toy::copied(number, payload)
 }
 
 /// Connects two ends, which tell each other nothing but invitations.
@@ -224,9 +211,9 @@ pub(crate) fn exchange(ends: &mut [End; 2], frames: u64, largest: u32) {
             };
             let start = memory.len() / 2 + to.offset as usize;
             let bytes = &memory.bytes()[start..start + header.payload as usize];
-            let right = |(at, byte): (usize, &u8)| *byte == pattern(header.operation, at);
+            let right = |(at, byte): (usize, &u8)| *byte == pattern(header.number, at);
             let wrong = bytes.iter().enumerate().find(|byte| !right(*byte));
-            assert_eq!(wrong, None, "frame {} is damaged", header.operation);
+            assert_eq!(wrong, None, "frame {} is damaged", header.number);
         };
     }
     let [one, other] = ends;
@@ -274,11 +261,7 @@ pub(crate) fn exchange(ends: &mut [End; 2], frames: u64, largest: u32) {
             .all(|end| end.frames.len() as u64 == frames && end.left.len() == loaded.len())
     });
     for end in [one, other] {
-        let came: Vec<u64> = end
-            .frames
-            .iter()
-            .map(|(header, _)| header.operation)
-            .collect();
+        let came: Vec<u64> = end.frames.iter().map(|(header, _)| header.number).collect();
         assert_eq!(came, (0..frames).collect::<Vec<_>>());
         end.left.sort_unstable();
         assert_eq!(end.left, loaded);

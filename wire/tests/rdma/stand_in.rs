@@ -220,7 +220,7 @@ fn two_channels_share_a_queue() {
             owner.unwrap().take(&completion);
         }
     }
-    let first = |end: &End| end.frames[0].0.operation;
+    let first = |end: &End| end.frames[0].0.number;
     assert_eq!((first(&near[0]), first(&near[1])), (0, 1000));
 }
 

@@ -6,8 +6,14 @@ use rustix::net::sockopt::{ip_tos, ipv6_tclass};
 
 use super::*;
 use crate::block::Block;
-use crate::frame::{Body, Mark};
 use crate::segment::{Segment, Writers};
+use crate::toy::Toy;
+
+const HEADER_BYTES: usize = Toy::BYTES;
+
+fn bytes_of(header: &Toy) -> Vec<u8> {
+    encoded(header)[..HEADER_BYTES].to_vec()
+}
 
 #[test]
 fn packets_get_the_traffic_class_on_both_kinds_of_addresses() {
@@ -34,13 +40,10 @@ fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_ope
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
-    let bye = Header {
-        operation: 3,
-        ..Header::empty(1, 1, Body::Bye)
-    };
-    theirs.write_all(&bye.encode()).unwrap();
+    let bye = Toy::copied(3, 0);
+    theirs.write_all(&bytes_of(&bye)).unwrap();
     while ours.peek(&mut [0; HEADER_BYTES]).unwrap() < HEADER_BYTES {}
-    let mut link = Tcp::new(ours, false).unwrap();
+    let mut link = Tcp::<Toy>::new(ours, false).unwrap();
     link.abandon(&mut Vec::new());
     assert!(!link.can_send() && link.is_flushed());
     let mut receive = || link.receive(&mut |_| Ok(Place::Discard));
@@ -54,11 +57,11 @@ fn nobody_falls_asleep_over_a_frame_that_was_read_ahead() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
-    let frame = Header::empty(1, 1, Body::Heartbeat).encode();
+    let frame = bytes_of(&Toy::copied(1, 0));
     let (bytes, part) = (frame.repeat(2), &frame[..8]);
     theirs.write_all(&[&bytes, part].concat()).unwrap();
     while ours.peek(&mut [0; 3 * HEADER_BYTES]).unwrap() < bytes.len() + part.len() {}
-    let mut link = Tcp::new(ours, false).unwrap();
+    let mut link = Tcp::<Toy>::new(ours, false).unwrap();
     for may_sleep in [false, true] {
         let said = link.receive(&mut |_| Ok(Place::Discard)).unwrap();
         assert!(matches!(said, Received::Frame(..)));
@@ -67,7 +70,7 @@ fn nobody_falls_asleep_over_a_frame_that_was_read_ahead() {
 }
 
 /// Two links to each other.
-fn pair(has_sums: bool) -> (Tcp, Tcp) {
+fn pair(has_sums: bool) -> (Tcp<Toy>, Tcp<Toy>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
@@ -76,12 +79,8 @@ fn pair(has_sums: bool) -> (Tcp, Tcp) {
         .into()
 }
 
-fn down(bytes: usize) -> Header {
-    let mark = Mark { done: 0, told: 0 };
-    Header {
-        payload: bytes as u32,
-        ..Header::empty(1, 1, Body::Down { mark })
-    }
+fn down(bytes: usize) -> Toy {
+    Toy::copied(1, bytes as u32)
 }
 
 #[test]
@@ -98,13 +97,9 @@ fn frames_with_checksums_come_whole_and_in_order_however_they_are_read() {
 #[test]
 fn a_bit_that_is_flipped_on_the_way_is_found_wherever_it_is() {
     let payload: Vec<u8> = (0..20_000).map(|at| (at % 251) as u8).collect();
-    let header = Header {
-        operation: 5,
-        chunk: 6,
-        ..down(payload.len())
-    };
+    let header = Toy::copied(5, payload.len() as u32);
     let frame = [
-        &header.encode()[..],
+        &bytes_of(&header)[..],
         &payload,
         &crc32c(&payload).to_le_bytes(),
     ]
@@ -121,7 +116,7 @@ fn a_bit_that_is_flipped_on_the_way_is_found_wherever_it_is() {
         theirs.write_all(&sent).unwrap();
         let into = Block::new(Segment::create("test", payload.len(), Writers::Creator).unwrap());
         let came = loop {
-            let mut place = |header: &Header| {
+            let mut place = |header: &Toy| {
                 Ok(match wanted {
                     true => Place::Into(into.write(0..header.payload as usize).unwrap()),
                     false => Place::Discard,
@@ -136,7 +131,7 @@ fn a_bit_that_is_flipped_on_the_way_is_found_wherever_it_is() {
             None => assert!(matches!(came, Ok(Received::Frame(came, None)) if came == header)),
             Some(bit) => assert_eq!(
                 came.unwrap_err().to_string(),
-                "chunk 6 of operation 5 was damaged on the way: it does not match its checksum",
+                "toy 5 was damaged on the way: it does not match its checksum",
                 "{bit}"
             ),
         }
@@ -172,7 +167,7 @@ fn frames_come_whole(has_sums: bool) {
     let (mut left, mut at) = (Vec::new(), 0);
     while at < sizes.len() {
         one.flush(&mut left).unwrap();
-        let mut place = |header: &Header| {
+        let mut place = |header: &Toy| {
             // Every third is unwanted.
             if at.is_multiple_of(3) {
                 return Ok(Place::Discard);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Error;
 use super::adapter::Adapter;
 use crate::block::{Block, Reading, Writing};
+use crate::header::Header;
 use crate::segment::{Segment, Writers};
 use crate::verbs::channel::{self, Channel, Destination};
 use crate::verbs::{Access, Region};
@@ -55,12 +56,12 @@ pub(super) const fn window(number: u64, parity: u64) -> u64 {
 
 impl Landings {
     /// `places` places of `bytes` each, more if that many are lent.
-    pub(super) fn new(
+    pub(super) fn new<H: Header>(
         adapter: &Arc<Adapter>,
         bytes: usize,
         places: usize,
         parity: u64,
-        channel: &mut Channel,
+        channel: &mut Channel<H>,
     ) -> Result<Self, Error> {
         let mut landings = Self {
             adapter: Arc::clone(adapter),
@@ -77,7 +78,7 @@ impl Landings {
         Ok(landings)
     }
 
-    fn grow(&mut self, channel: &mut Channel) -> Result<(), Error> {
+    fn grow<H: Header>(&mut self, channel: &mut Channel<H>) -> Result<(), Error> {
         let bytes = self.places * self.bytes;
         let (writers, home) = (Writers::Creator, &self.adapter.home);
         let segment = Segment::create_at("fireflyer-landings", bytes, writers, home)?;
@@ -97,7 +98,7 @@ impl Landings {
         Ok(())
     }
 
-    fn announce(&mut self, place: Place, channel: &mut Channel) -> Result<(), Error> {
+    fn announce<H: Header>(&mut self, place: Place, channel: &mut Channel<H>) -> Result<(), Error> {
         let Slab { block, region } = &self.slabs[place.slab];
         let writing = block.write(place.start..place.start + self.bytes)?;
         let remote = region
@@ -110,11 +111,11 @@ impl Landings {
     }
 
     /// A payload has arrived. It must be given to `lend` or `free` then.
-    pub(super) fn arrived(
+    pub(super) fn arrived<H: Header>(
         &mut self,
         to: Destination,
         bytes: u32,
-        channel: &mut Channel,
+        channel: &mut Channel<H>,
     ) -> Result<Arrived, Error> {
         let expected = Destination {
             window: window(self.filled, self.parity),
@@ -131,14 +132,22 @@ impl Landings {
     }
 
     /// Announces a place again whose payload was copied.
-    pub(super) fn free(&mut self, arrived: Arrived, channel: &mut Channel) -> Result<(), Error> {
+    pub(super) fn free<H: Header>(
+        &mut self,
+        arrived: Arrived,
+        channel: &mut Channel<H>,
+    ) -> Result<(), Error> {
         let Arrived { place, reading } = arrived;
         drop(reading);
         self.announce(place, channel)
     }
 
     /// Keeps a place until what is given here is dropped.
-    pub(super) fn lend(&mut self, arrived: Arrived, channel: &mut Channel) -> Reading {
+    pub(super) fn lend<H: Header>(
+        &mut self,
+        arrived: Arrived,
+        channel: &mut Channel<H>,
+    ) -> Reading {
         self.lent.push(arrived.place);
         // The peer must not wait for a place because this node does for something else. Where there can be none
         // it waits until places come back.
@@ -149,7 +158,7 @@ impl Landings {
     }
 
     /// Announces again what nobody reads any more.
-    pub(super) fn reclaim(&mut self, channel: &mut Channel) -> Result<(), Error> {
+    pub(super) fn reclaim<H: Header>(&mut self, channel: &mut Channel<H>) -> Result<(), Error> {
         for place in std::mem::take(&mut self.lent) {
             let range = place.start..place.start + self.bytes;
             if self.slabs[place.slab].block.write(range).is_ok() {

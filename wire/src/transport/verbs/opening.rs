@@ -12,6 +12,7 @@ use super::adapter::Adapter;
 use super::landings::Landings;
 use super::staging::Staging;
 use super::{Error, Verbs};
+use crate::header::Header;
 use crate::verbs::CompletionQueue;
 use crate::verbs::channel::{self, Channel, Event, Invitation, Options};
 
@@ -20,14 +21,17 @@ use crate::verbs::channel::{self, Channel, Event, Invitation, Options};
 pub struct Shape {
     /// Largest payload.
     pub payload_bytes: u32,
-    /// Payloads that are under way in each tree and direction.
-    pub slots: u8,
+    /// Payloads that may be under way to an end, or be read there.
+    pub places: usize,
 }
+
+/// Bytes of an invitation.
+pub const INVITATION_BYTES: usize = Invitation::BYTES;
 
 /// An end that is not in use yet.
 #[derive(Debug)]
-pub struct Opening {
-    channel: Channel,
+pub struct Opening<H> {
+    channel: Channel<H>,
     queue: Arc<CompletionQueue>,
     landings: Landings,
     staging: Staging,
@@ -35,10 +39,7 @@ pub struct Opening {
     is_first: bool,
 }
 
-impl Opening {
-    /// Bytes of an invitation.
-    pub const INVITATION_BYTES: usize = Invitation::BYTES;
-
+impl<H: Header> Opening<H> {
     /// Makes an end and registers its memory. One of the two is the first.
     pub fn new(adapter: &Arc<Adapter>, shape: Shape, is_first: bool) -> Result<Self, Error> {
         let options = Options::default();
@@ -49,9 +50,7 @@ impl Opening {
         } = &**adapter;
         let mut channel = Channel::new(domain, &queue, port, gid, options)?;
         let bytes = shape.payload_bytes as usize;
-        let slots = usize::from(shape.slots);
-        // Two trees, up and down.
-        let landings = Landings::new(adapter, bytes, 4 * slots, is_first.into(), &mut channel)?;
+        let landings = Landings::new(adapter, bytes, shape.places, is_first.into(), &mut channel)?;
         let staging = Staging::new(adapter, bytes)?;
         let adapter = Arc::clone(adapter);
         Ok(Self {
@@ -65,12 +64,12 @@ impl Opening {
     }
 
     /// What the other end has to know.
-    pub fn invitation(&self) -> Result<[u8; Self::INVITATION_BYTES], Error> {
+    pub fn invitation(&self) -> Result<[u8; INVITATION_BYTES], Error> {
         Ok(self.channel.invitation()?.encode())
     }
 
     /// Connects to the end that has invited. When both have, both may [`Opening::look`].
-    pub fn connect(&mut self, invitation: &[u8; Self::INVITATION_BYTES]) -> Result<(), Error> {
+    pub fn connect(&mut self, invitation: &[u8; INVITATION_BYTES]) -> Result<(), Error> {
         let invitation = Invitation::parse(invitation).map_err(channel::Error::from)?;
         Ok(self.channel.connect(&invitation, self.adapter.path)?)
     }
@@ -95,7 +94,7 @@ impl Opening {
     }
 
     /// The link. `control` is the connection over which the two have agreed: it ends when a side dies.
-    pub fn finish(self, control: TcpStream) -> Result<Verbs, Error> {
+    pub fn finish(self, control: TcpStream) -> Result<Verbs<H>, Error> {
         let failed = |errno: rustix::io::Errno| Error::Failed(errno.into());
         control.set_nonblocking(true).map_err(Error::Failed)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -124,7 +123,7 @@ impl Opening {
     }
 }
 
-impl AsFd for Opening {
+impl<H> AsFd for Opening<H> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }

@@ -10,11 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::slot::{Content, Destination, Malformed, Place, Signal};
-use crate::frame::{Body, Header};
+use crate::header::Header;
 use crate::verbs::Remote;
 
-/// Frames that may wait, as for a link over TCP.
-pub(super) const QUEUE_LIMIT: usize = 4096;
 /// Windows that may be known at a time, in each direction: fixed ones, and two for each operation in flight.
 pub(super) const WINDOWS_LIMIT: usize = 4096;
 /// Words about read slots that can be unread.
@@ -37,7 +35,7 @@ impl Limits {
 }
 
 /// What goes wrong by somebody's fault; the channel is of no use afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// What the peer wrote makes no sense.
     #[error(transparent)]
@@ -70,7 +68,7 @@ pub enum Violation {
     #[error("more than {WINDOWS_LIMIT} windows are announced")]
     Windows,
     /// We send without end.
-    #[error("{0} frames wait to be sent, at most {QUEUE_LIMIT} can")]
+    #[error("{0} frames wait to be sent: no more may")]
     Queue(usize),
     /// A write has completed that was not under way.
     #[error("write {0} has completed and was not under way")]
@@ -79,20 +77,20 @@ pub enum Violation {
 
 /// A write that is to be posted now, in this order. `id` is there if it must say when it has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Post<S> {
+pub(super) enum Post<S, H> {
     /// Payload, before its header.
     Payload { source: S, to: Remote },
     /// A slot's content, with the number that wakes the peer.
     Slot {
         number: u64,
-        content: Content,
+        content: Content<H>,
         id: Option<u64>,
     },
     /// How many slots were read.
     Credit { count: u64, id: Option<u64> },
 }
 
-impl<S> Post<S> {
+impl<S, H> Post<S, H> {
     /// The number that the peer receives.
     pub(super) fn signal(&self) -> Option<u32> {
         match self {
@@ -114,14 +112,14 @@ pub(super) enum Arrival {
 
 /// What came in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opened {
-    Frame { header: Header, place: Place },
+pub(super) enum Opened<H> {
+    Frame { header: H, place: Place },
     Window,
 }
 
 #[derive(Debug)]
-struct Outgoing<S> {
-    content: Content,
+struct Outgoing<S, H> {
+    content: Content<H>,
     payload: Option<(u64, S)>,
 }
 
@@ -135,11 +133,11 @@ struct Batch {
 
 /// One end of a channel.
 #[derive(Debug)]
-pub(super) struct Flow<S> {
+pub(super) struct Flow<S, H> {
     limits: Limits,
     /// Go before frames: were both sides' frames to wait for windows, nobody would hear of any.
-    announcements: VecDeque<Content>,
-    waiting: VecDeque<Outgoing<S>>,
+    announcements: VecDeque<Content<H>>,
+    waiting: VecDeque<Outgoing<S, H>>,
     /// The payload of the first that waits is posted, its header is not.
     payload_posted: bool,
     /// Slots that we have written, and of them those that the peer has read.
@@ -157,7 +155,7 @@ pub(super) struct Flow<S> {
     under_way: VecDeque<Batch>,
 }
 
-impl<S: Clone> Flow<S> {
+impl<S: Clone, H: Header> Flow<S, H> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -179,7 +177,7 @@ impl<S: Clone> Flow<S> {
     /// Queues a frame. The source of a payload is in use until its ticket has left.
     pub(super) fn push(
         &mut self,
-        header: Header,
+        header: H,
         payload: Option<(u64, S, Destination)>,
     ) -> Result<(), Violation> {
         let place = match &payload {
@@ -226,7 +224,7 @@ impl<S: Clone> Flow<S> {
 
     fn check_room(&self) -> Result<(), Violation> {
         match self.waiting.len() + self.announcements.len() {
-            queued @ QUEUE_LIMIT.. => Err(Violation::Queue(queued)),
+            queued if queued >= H::MAX_QUEUED => Err(Violation::Queue(queued)),
             _ => Ok(()),
         }
     }
@@ -258,7 +256,7 @@ impl<S: Clone> Flow<S> {
     }
 
     /// What is to be posted next, if there is anything that may be.
-    pub(super) fn next_post(&mut self) -> Result<Option<Post<S>>, Violation> {
+    pub(super) fn next_post(&mut self) -> Result<Option<Post<S, H>>, Violation> {
         if self.room == 0 {
             return Ok(None);
         }
@@ -287,7 +285,7 @@ impl<S: Clone> Flow<S> {
                 None => return Ok(self.sign_of_life()),
                 Some(None) => *place = Place::Unwanted,
                 Some(Some(window)) => {
-                    let bytes = header.payload;
+                    let bytes = header.payload_bytes();
                     let to = part(window, to, bytes)?;
                     let source = source.clone();
                     self.payload_posted = true;
@@ -305,16 +303,16 @@ impl<S: Clone> Flow<S> {
     }
 
     /// Brings a heartbeat past what waits for its window, which may take as long as a late rank: its sender lives.
-    fn sign_of_life(&mut self) -> Option<Post<S>> {
+    fn sign_of_life(&mut self) -> Option<Post<S, H>> {
         let at = self.waiting.iter().position(|one| match &one.content {
-            Content::Frame { header, .. } => header.body == Body::Heartbeat,
+            Content::Frame { header, .. } => header.may_overtake(),
             Content::Window { .. } => false,
         })?;
         let heartbeat = self.waiting.remove(at)?;
         Some(self.slot(heartbeat.content, None))
     }
 
-    fn slot(&mut self, content: Content, ticket: Option<u64>) -> Post<S> {
+    fn slot(&mut self, content: Content<H>, ticket: Option<u64>) -> Post<S, H> {
         let number = self.written;
         self.written += 1;
         self.open.tickets.extend(ticket);
@@ -395,11 +393,11 @@ impl<S: Clone> Flow<S> {
     }
 
     /// Takes in the content of a slot that has arrived.
-    pub(super) fn open(&mut self, content: Content) -> Result<Opened, Violation> {
+    pub(super) fn open(&mut self, content: Content<H>) -> Result<Opened<H>, Violation> {
         match content {
             Content::Frame { header, place } => {
                 if let Place::At(to) = place {
-                    let bytes = header.payload;
+                    let bytes = header.payload_bytes();
                     let length = self.announced.get(&to.window);
                     let fits = to
                         .offset

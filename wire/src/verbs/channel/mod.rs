@@ -1,4 +1,4 @@
-//! Frames over RDMA: what `frame` describes, with the same meaning as over TCP, in order and without loss, but payload
+//! Frames over RDMA, with the same meaning as over TCP, in order and without loss, but payload
 //! goes straight from the sender's memory to its destination. Owns a queue pair and the two rings of header slots; the
 //! rules are in `flow`, the bytes in `slot`. What frames mean, and which window is announced when, is the engine's
 //! business. A channel never blocks; whoever polls the completion queue hands it what concerns it.
@@ -14,7 +14,7 @@ mod slot;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::frame::Header;
+use crate::header::Header;
 use crate::segment::{self, Segment, Writers};
 use flow::{Arrival, Flow, Limits, Opened, Post};
 use slot::{Content, SLOT_BYTES, SLOTS_LIMIT, USED_BYTES};
@@ -155,11 +155,11 @@ pub struct Payload {
 
 /// What a completion brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum Event<H> {
     /// A whole frame; its payload, if it has any, lies at its place.
     Frame {
         /// The frame.
-        header: Header,
+        header: H,
         /// Where its payload is. It was announced by this side; whether this frame's payload belongs there is
         /// for whoever knows the frame's meaning to check.
         place: Place,
@@ -170,8 +170,8 @@ pub enum Event {
 
 /// One end of a channel.
 #[derive(Debug)]
-pub struct Channel {
-    flow: Flow<Source>,
+pub struct Channel<H> {
+    flow: Flow<Source, H>,
     /// First, so that it is given up before its memory.
     pair: Pair,
     region: Arc<Region>,
@@ -184,7 +184,7 @@ pub struct Channel {
     pub traffic: (u64, u64),
 }
 
-impl Channel {
+impl<H: Header> Channel<H> {
     /// An end that can be connected from the port.
     pub fn new(
         domain: &Arc<Domain>,
@@ -253,10 +253,10 @@ impl Channel {
     }
 
     /// Queues a frame.
-    pub fn push(&mut self, header: Header, payload: Option<Payload>) -> Result<(), Error> {
+    pub fn push(&mut self, header: H, payload: Option<Payload>) -> Result<(), Error> {
         let payload = payload.map(|payload| (payload.ticket, payload.source, payload.destination));
         let bytes = payload.as_ref().map_or(0, |(_, source, _)| source.bytes());
-        if bytes != header.payload {
+        if bytes != header.payload_bytes() {
             return Err(Violation::from(Malformed::Field("length of the payload")).into());
         }
         Ok(self.flow.push(header, payload)?)
@@ -308,7 +308,7 @@ impl Channel {
         Ok(())
     }
 
-    fn post(&mut self, ring: &Remote, post: &Post<Source>) -> Result<(), Error> {
+    fn post(&mut self, ring: &Remote, post: &Post<Source, H>) -> Result<(), Error> {
         let number = post.signal();
         let slot;
         let (source, to, id) = match post {
@@ -350,7 +350,7 @@ impl Channel {
         &mut self,
         completion: &Completion,
         left: &mut Vec<u64>,
-    ) -> Result<Event, Error> {
+    ) -> Result<Event<H>, Error> {
         if !completion.status.is_success() {
             return if self.failed {
                 Ok(Event::Nothing)
@@ -381,7 +381,7 @@ impl Channel {
                     Opened::Window => Event::Nothing,
                     Opened::Frame { header, place } => {
                         if matches!(place, Place::At(_)) {
-                            self.traffic.1 += u64::from(header.payload);
+                            self.traffic.1 += u64::from(header.payload_bytes());
                         }
                         Event::Frame { header, place }
                     }

@@ -3,13 +3,13 @@
 
 use crc32c::crc32c;
 
-use crate::frame::{self, HEADER_BYTES, Header};
+use crate::header::{Header, MAX_HEADER_BYTES, encoded};
 use crate::verbs::Remote;
 
 /// A slot's distance from the next: cache lines of its own.
 pub(super) const SLOT_BYTES: usize = 192;
 /// What is written of it.
-pub(super) const USED_BYTES: usize = HEADER_BYTES + 32;
+pub(super) const USED_BYTES: usize = MAX_HEADER_BYTES + 32;
 /// Slots of a ring, at most: their numbers wrap within what an immediate number holds, many times over.
 pub(super) const SLOTS_LIMIT: u32 = 1 << 16;
 
@@ -18,7 +18,7 @@ const COUNT_MASK: u32 = (1 << 31) - 1;
 const CREDIT: u32 = 1 << 31;
 
 /// Why a peer's channel is of no use any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The slot holds something else than what was announced: a write was lost, or the sender is broken.
     #[error("slot {0} of the ring does not hold what was announced")]
@@ -30,8 +30,8 @@ pub enum Malformed {
     #[error("the {0} of a slot is out of bounds")]
     Field(&'static str),
     /// The header in it is none.
-    #[error(transparent)]
-    Header(#[from] frame::Error),
+    #[error("{0}")]
+    Header(String),
 }
 
 /// Where payload was written.
@@ -56,9 +56,9 @@ pub struct Destination {
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum Content<H> {
     Frame {
-        header: Header,
+        header: H,
         place: Place,
     },
     /// The sender of this takes payload there, or none at all under this name.
@@ -68,13 +68,13 @@ pub(super) enum Content {
     },
 }
 
-impl Content {
+impl<H: Header> Content<H> {
     /// The content as the bytes of the slot with this number.
     pub(super) fn encode(&self, number: u64) -> [u8; USED_BYTES] {
         let mut bytes = [0; USED_BYTES];
         let (code, window, offset) = match self {
             Self::Frame { header, place } => {
-                bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+                bytes[..MAX_HEADER_BYTES].copy_from_slice(&encoded(header));
                 match place {
                     Place::None => (1, 0, 0),
                     Place::At(to) => (2, to.window, to.offset),
@@ -91,7 +91,7 @@ impl Content {
             }
         };
         let mut put = |at: usize, word: &[u8]| {
-            bytes[HEADER_BYTES + at..HEADER_BYTES + at + word.len()].copy_from_slice(word);
+            bytes[MAX_HEADER_BYTES + at..MAX_HEADER_BYTES + at + word.len()].copy_from_slice(word);
         };
         put(0, &number.to_le_bytes());
         put(8, &window.to_le_bytes());
@@ -105,27 +105,25 @@ impl Content {
     /// What the bytes of the slot with this number stand for.
     pub(super) fn parse(bytes: &[u8; USED_BYTES], number: u64) -> Result<Self, Malformed> {
         // An earlier or a half-written one.
-        if word(bytes, HEADER_BYTES) != number {
+        if word(bytes, MAX_HEADER_BYTES) != number {
             return Err(Malformed::Lost(number));
         }
         let (content, sum) = bytes.split_at(USED_BYTES - 4);
         if crc32c(content).to_le_bytes() != sum {
             return Err(Malformed::Checksum(number));
         }
-        let window = word(bytes, HEADER_BYTES + 8);
-        let offset = word(bytes, HEADER_BYTES + 16);
-        let code = word(bytes, HEADER_BYTES + 24) as u32;
+        let window = word(bytes, MAX_HEADER_BYTES + 8);
+        let offset = word(bytes, MAX_HEADER_BYTES + 16);
+        let code = word(bytes, MAX_HEADER_BYTES + 24) as u32;
         let parsed = match code {
             1..=3 => {
-                let mut header = [0; HEADER_BYTES];
-                header.copy_from_slice(&bytes[..HEADER_BYTES]);
                 let place = match code {
                     1 => Place::None,
                     2 => Place::At(Destination { window, offset }),
                     _ => Place::Unwanted,
                 };
-                let header = Header::parse(&header)?;
-                if (header.payload > 0) != (place != Place::None) {
+                let header = H::parse(&bytes[..H::BYTES]).map_err(Malformed::Header)?;
+                if (header.payload_bytes() > 0) != (place != Place::None) {
                     return Err(Malformed::Field("place of the payload"));
                 }
                 Self::Frame { header, place }
@@ -196,25 +194,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::frame::{Body, Mark};
+    use crate::toy::Toy;
 
-    fn content() -> impl Strategy<Value = Content> {
+    fn content() -> impl Strategy<Value = Content<Toy>> {
         let frame = (any::<u64>(), 0u32..1000, any::<[u64; 2]>(), any::<bool>()).prop_map(
             |(operation, payload, [window, offset], wanted)| Content::Frame {
-                header: Header {
-                    operation,
-                    tree: 1,
-                    slot: 3,
-                    chunk: 4,
-                    payload,
-                    ..Header::empty(
-                        1,
-                        2,
-                        Body::Down {
-                            mark: Mark { done: 0, told: 0 },
-                        },
-                    )
-                },
+                header: Toy::copied(operation, payload),
                 place: match (payload, wanted) {
                     (0, _) => Place::None,
                     (_, true) => Place::At(Destination { window, offset }),
@@ -247,9 +232,9 @@ mod tests {
             bit in 0..USED_BYTES * 8,
         ) {
             let mut bytes = content.encode(number);
-            prop_assert!(Content::parse(&bytes, number.wrapping_add(1)).is_err());
+            prop_assert!(Content::<Toy>::parse(&bytes, number.wrapping_add(1)).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Content::parse(&bytes, number).is_err());
+            prop_assert!(Content::<Toy>::parse(&bytes, number).is_err());
         }
 
         #[test]
@@ -263,7 +248,7 @@ mod tests {
             }
             let sum = crc32c(&bytes[..USED_BYTES - 4]);
             bytes[USED_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
-            if let Ok(parsed) = Content::parse(&bytes, 7) {
+            if let Ok(parsed) = Content::<Toy>::parse(&bytes, 7) {
                 prop_assert_eq!(parsed.encode(7), bytes);
             }
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{Body, Mark};
+use crate::toy::{Kind, Toy};
 use crate::verbs::channel::slot::USED_BYTES;
 
 /// Where the fixed window of the tests lies.
@@ -36,7 +36,7 @@ enum Completed {
 }
 
 struct End {
-    flow: Flow<u32>,
+    flow: Flow<u32, Toy>,
     limits: Limits,
     ring: Vec<[u8; USED_BYTES]>,
     receives: u32,
@@ -68,21 +68,8 @@ impl End {
         }
     }
 
-    fn header(operation: u64, payload: u32) -> Header {
-        Header {
-            operation,
-            tree: 0,
-            slot: 0,
-            chunk: 0,
-            payload,
-            ..Header::empty(
-                1,
-                1,
-                Body::Down {
-                    mark: Mark { done: 0, told: 0 },
-                },
-            )
-        }
+    fn header(number: u64, payload: u32) -> Toy {
+        Toy::copied(number, payload)
     }
 
     fn push(&mut self, window: u64, loaded: bool) {
@@ -174,7 +161,7 @@ impl End {
                         match self.flow.open(content).unwrap() {
                             Opened::Window => {}
                             Opened::Frame { header, place } => {
-                                self.came.push((header.operation, place));
+                                self.came.push((header.number, place));
                             }
                         }
                     }
@@ -263,7 +250,7 @@ proptest! {
 
     #[test]
     fn a_number_from_a_hostile_peer_is_refused_or_means_what_comes_next(number in any::<u32>()) {
-        let mut flow = Flow::<u32>::new(Limits { slots: 4, sends: 8 });
+        let mut flow = Flow::<u32, Toy>::new(Limits { slots: 4, sends: 8 });
         match flow.arrived(number) {
             Ok(Arrival::Slot(slot)) => prop_assert_eq!(slot, 0),
             Ok(Arrival::Credit) => prop_assert_eq!(number, 1 << 31),
@@ -272,7 +259,7 @@ proptest! {
     }
 }
 
-fn flow() -> Flow<u32> {
+fn flow() -> Flow<u32, Toy> {
     Flow::new(Limits {
         slots: 4,
         sends: 16,
@@ -318,7 +305,10 @@ fn a_heartbeat_does_not_wait_for_the_window_of_what_is_before_it() {
     flow.push(End::header(0, 100), Some((1, 5, to(9, 10))))
         .unwrap();
     flow.push(End::header(1, 0), None).unwrap();
-    let heartbeat = Header::empty(1, 1, Body::Heartbeat);
+    let heartbeat = Toy {
+        kind: Kind::Urgent,
+        ..Toy::copied(2, 0)
+    };
     for _ in 0..2 {
         flow.push(heartbeat, None).unwrap();
     }

@@ -1,10 +1,12 @@
-//! What is said is heard: every call, frame and cause there and back.
-
-use collective::machine::{Dispute, MessageId, OpenReason, Opener, Reason, Stream};
+//! Every call, frame and cause there and back, and damage to them.
 
 use super::*;
+use crate::dtype::DType;
+use crate::machine::{Claim, Mark, OpenReason, Opener, Reason, Violation};
+use crate::numerics::Numerics;
+use crate::op::{Factor, OpKind, ReduceOp};
 
-fn calls() -> Vec<collective::Call> {
+fn calls() -> Vec<Call> {
     let kinds = [
         OpKind::AllReduce { op: ReduceOp::Avg },
         OpKind::AllReduce {
@@ -27,7 +29,7 @@ fn calls() -> Vec<collective::Call> {
         OpKind::Receive { from: 5 },
     ];
     let call = |kind| {
-        DType::ALL.map(|dtype| collective::Call {
+        DType::ALL.map(|dtype| Call {
             kind,
             dtype,
             count: 9,
@@ -35,7 +37,7 @@ fn calls() -> Vec<collective::Call> {
             numerics: Numerics::Fast,
         })
     };
-    let modes = Numerics::ALL.map(|numerics| collective::Call {
+    let modes = Numerics::ALL.map(|numerics| Call {
         numerics,
         ..call(kinds[0])[0]
     });
@@ -45,7 +47,7 @@ fn calls() -> Vec<collective::Call> {
 #[test]
 fn calls_keep_their_meaning() {
     for call in calls() {
-        assert_eq!(call_from_wire(&call_to_wire(&call)), call);
+        assert_eq!(call_from_words(&call_to_words(&call)), Ok(call));
     }
 }
 
@@ -220,18 +222,78 @@ fn frames_keep_their_meaning() {
         frames.push(Frame::Fail { group, op, verdict });
     }
     for frame in frames {
-        let header = Header::parse(&frame_to_wire(fence, &frame).encode()).unwrap();
-        assert_eq!(frame_from_wire(&header), Ok((fence, frame)));
+        assert_eq!(parse(&encode(fence, &frame)), Ok((fence, frame)));
+    }
+}
+
+const FENCE: Fence = Fence {
+    attempt: 1,
+    epoch: 2,
+};
+
+/// Sets the checksum right, as a hostile sender would.
+fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+    let sum = crc32c(&bytes[..HEADER_BYTES - SUM_BYTES]);
+    bytes[HEADER_BYTES - SUM_BYTES..].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_code_that_stands_for_nothing_and_a_field_that_its_kind_does_not_have_are_refused() {
+    let broken = Broken::Revoked;
+    for (at, what) in [(5, "kind"), (COMMON_BYTES, "cause"), (8 + 8, "padding")] {
+        let mut bytes = encode(FENCE, &Frame::Abort { broken });
+        bytes[at] = 99;
+        seal(&mut bytes);
+        assert_eq!(parse(&bytes), Err(Error::Field(what)));
     }
 }
 
 #[test]
-fn a_reason_that_nobody_gives_is_refused() {
-    let notice = Notice {
-        code: 99,
-        detail: 0,
-        subject: 0,
-        by: 0,
+fn a_factor_travels_with_its_reduction_only_and_a_mode_with_what_reduces_only() {
+    let call = |kind, numerics| Call {
+        kind,
+        dtype: DType::E5m2,
+        count: 9,
+        tag: 0,
+        numerics,
     };
-    assert_eq!(broken(&notice, 0), Err(Unknown("reason")));
+    let op = ReduceOp::PremulSum(Factor::new(-0.75));
+    let mut words = call_to_words(&call(OpKind::AllReduce { op }, Numerics::Fast));
+    words[0] ^= (5 ^ 1) << 16;
+    assert_eq!(call_from_words(&words), Err(Error::Field("call")));
+    let words = call_to_words(&call(OpKind::AllGather, Numerics::Precise));
+    assert_eq!(call_from_words(&words), Err(Error::Field("call")));
+}
+
+#[test]
+fn a_payload_above_the_limit_is_refused() {
+    let down = |bytes| Frame::Down {
+        group: 0,
+        tree: 0,
+        op: 0,
+        chunk: 0,
+        bytes,
+        mark: Mark::default(),
+    };
+    let largest = down(PAYLOAD_LIMIT_BYTES);
+    assert_eq!(parse(&encode(FENCE, &largest)), Ok((FENCE, largest)));
+    let larger = encode(FENCE, &down(PAYLOAD_LIMIT_BYTES + 1));
+    assert_eq!(parse(&larger), Err(Error::Field("payload")));
+}
+
+/// Also where they lie so that one would undo the other in a sum that mixes less well.
+#[test]
+fn any_two_flipped_bits_are_refused() {
+    let mut bytes = encode(FENCE, &Frame::Heartbeat);
+    let flip = |bytes: &mut [u8; HEADER_BYTES], bit: usize| bytes[bit / 8] ^= 1 << (bit % 8);
+    for one in 0..HEADER_BYTES * 8 {
+        flip(&mut bytes, one);
+        for other in 0..one {
+            flip(&mut bytes, other);
+            assert!(parse(&bytes).is_err(), "bits {other} and {one}");
+            flip(&mut bytes, other);
+        }
+        flip(&mut bytes, one);
+    }
+    assert_eq!(parse(&bytes), Ok((FENCE, Frame::Heartbeat)));
 }

@@ -1,11 +1,11 @@
 //! The bytes of every kind of call and frame, kept: whoever changes them changes what releases that run beside each
 //! other understand, and has to raise the version of the frames.
 
-use collective::machine::{
+use crate::machine::{
     Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,
     Reason, Refusal, Stream, Verdict, Violation,
 };
-use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
 const FENCE: Fence = Fence {
     attempt: 3,
@@ -290,7 +290,7 @@ fn listed(name: &str, bytes: &[u8]) -> String {
 #[test]
 fn calls_keep_their_bytes() {
     let bytes = |call: &Call| -> Vec<u8> {
-        let words = super::call_to_wire(call).encode();
+        let words = super::call_to_words(call);
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     };
     let list = |(name, call)| listed(name, &bytes(&call));
@@ -300,7 +300,7 @@ fn calls_keep_their_bytes() {
 
 #[test]
 fn frames_keep_their_bytes() {
-    let bytes = |frame: &Frame| super::frame_to_wire(FENCE, frame).encode();
+    let bytes = |frame: &Frame| super::encode(FENCE, frame);
     let list = |(name, frame)| listed(name, &bytes(&frame));
     let all: String = frames().into_iter().map(list).collect();
     assert_eq!(all, include_str!("golden/frames.txt"));

@@ -1,0 +1,228 @@
+//! Bytes from a hostile or broken side, for the encodings of the collective: what is valid, damaged in a few places, so
+//! that most of it passes the first checks. Nothing panics, and what is accepted means what it says.
+//! `cargo xtask fuzz frames --minutes M` goes on for longer.
+
+#![expect(clippy::panic, reason = "test harness")]
+
+use collective::encoding::{self, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
+use collective::machine::{
+    Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,
+    Reason, Refusal, Stream, Verdict, Violation,
+};
+use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use sim::{Rng, damage, explore};
+
+/// Any call.
+fn call(rng: &mut Rng) -> Call {
+    let op = *rng.pick(&[
+        ReduceOp::Sum,
+        ReduceOp::Avg,
+        ReduceOp::Max,
+        ReduceOp::PremulSum(Factor::new(0.5)),
+    ]);
+    let root = rng.next_u64() as u32 >> 1;
+    let kind = *rng.pick(&[
+        OpKind::AllReduce { op },
+        OpKind::Reduce { op, root },
+        OpKind::ReduceScatter { op },
+        OpKind::Broadcast { root },
+        OpKind::AllGather,
+        OpKind::Scatter { root },
+        OpKind::AllToAll { with: Some(root) },
+        OpKind::Send { to: root },
+        OpKind::Barrier,
+        OpKind::Close,
+    ]);
+    let call = Call {
+        kind,
+        dtype: *rng.pick(&DType::ALL),
+        count: damage::number(rng),
+        tag: damage::number(rng),
+        numerics: Numerics::Fast,
+    };
+    Call {
+        numerics: match call.reduce_op() {
+            Some(_) => *rng.pick(&Numerics::ALL),
+            None => Numerics::Fast,
+        },
+        ..call
+    }
+}
+
+fn opener(rng: &mut Rng) -> Opener {
+    Opener {
+        rank: rng.next_u64() as u32,
+        size: rng.next_u64() as u32,
+        checksum: damage::number(rng),
+    }
+}
+
+fn verdict(rng: &mut Rng) -> Verdict {
+    let claim = |rng: &mut Rng| Claim {
+        rank: rng.next_u64() as u32,
+        call: call(rng),
+    };
+    let (one, other) = (claim(rng), claim(rng));
+    if rng.chance(1, 2) {
+        Verdict::Mismatch(Mismatch { one, other })
+    } else {
+        Verdict::Refusal(Refusal {
+            claim: one,
+            reason: Reason::Splits,
+        })
+    }
+}
+
+/// Any frame that may be sent.
+fn frame(rng: &mut Rng) -> Frame {
+    let (group, op) = (damage::number(rng), damage::number(rng));
+    let (tree, slot) = (rng.below(3) as u8, rng.below(16) as u8);
+    let (chunk, bytes) = (damage::number(rng) as u32, rng.range(0..4096) as u32);
+    let (rank, by) = (rng.next_u64() as u32, rng.below(100));
+    let mark = Mark {
+        done: damage::number(rng),
+        told: damage::number(rng),
+    };
+    let message = MessageId {
+        from: rank,
+        to: by as u32,
+        of: if rng.chance(1, 2) {
+            Stream::Operation
+        } else {
+            Stream::Tag(damage::number(rng))
+        },
+        number: op,
+    };
+    let refused = rng.chance(1, 2).then_some(Reason::Memory);
+    match rng.below(16) {
+        0 => Frame::Up {
+            group,
+            tree,
+            op,
+            chunk,
+            slot,
+            bytes,
+            call: call(rng),
+            rank,
+            mark,
+        },
+        1 => Frame::Refuse {
+            group,
+            op,
+            verdict: verdict(rng),
+        },
+        2 => Frame::Down {
+            group,
+            tree,
+            op,
+            chunk,
+            bytes,
+            mark,
+        },
+        3 => Frame::Fail {
+            group,
+            op,
+            verdict: verdict(rng),
+        },
+        4 => Frame::Want {
+            group,
+            message,
+            call: call(rng),
+            refused,
+        },
+        5 => Frame::Data {
+            group,
+            message,
+            chunk,
+            slot,
+            bytes,
+        },
+        6 => Frame::Deny {
+            group,
+            message,
+            call: call(rng),
+            refused,
+        },
+        7 => Frame::Credit { group, tree, slot },
+        8 => Frame::Awaiting { group, op },
+        9 => Frame::Abort {
+            broken: *rng.pick(&[
+                Broken::NodeLost { node: 1, by },
+                Broken::NodeLeft { node: 1, by, op },
+                Broken::RankLeft { rank, by, op },
+                Broken::Protocol {
+                    node: 1,
+                    by,
+                    violation: Violation::Tree,
+                },
+                Broken::Revoked,
+            ]),
+        },
+        10 => Frame::Mark { group, mark },
+        11 => Frame::Bye { group, ended: op },
+        12 => Frame::Open {
+            group,
+            claim: Claimed {
+                opener: opener(rng),
+                present: rank,
+                refused: rng.chance(1, 2).then_some(OpenReason::Links),
+            },
+        },
+        13 => Frame::Opened {
+            group,
+            outcome: Ok(()),
+        },
+        14 => Frame::Opened {
+            group,
+            outcome: Err(Dispute::Mismatch {
+                one: opener(rng),
+                other: opener(rng),
+            }),
+        },
+        _ => Frame::Heartbeat,
+    }
+}
+
+/// Makes the checksum right, so that the fields are looked at. Written down once more: a reader and a writer that agree
+/// on another sum would pass. CRC32C, bit by bit.
+fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+    let (content, sum) = bytes.split_at_mut(HEADER_BYTES - 4);
+    let remainder = content.iter().fold(!0_u32, |rest, &byte| {
+        (0..8).fold(rest ^ u32::from(byte), |rest, _bit| {
+            (rest >> 1) ^ ((rest & 1) * 0x82f6_3b78)
+        })
+    });
+    sum.copy_from_slice(&(!remainder).to_le_bytes());
+}
+
+#[test]
+fn frames() {
+    explore(20_000, &[], |rng| {
+        let fence = Fence {
+            attempt: rng.range(0..4) as u32,
+            epoch: rng.range(0..4) as u32,
+        };
+        let frame = frame(rng);
+        let mut bytes = encoding::encode(fence, &frame);
+        assert_eq!(encoding::parse(&bytes), Ok((fence, frame)));
+        let whole = bytes;
+        damage::in_place(rng, &mut bytes);
+        let damaged = bytes != whole;
+        let sealed = rng.chance(7, 8);
+        if sealed {
+            seal(&mut bytes);
+        }
+        match encoding::parse(&bytes) {
+            Ok((fence, frame)) => {
+                assert!(
+                    sealed || !damaged,
+                    "a damaged header was taken for a whole one"
+                );
+                assert!(frame.payload_bytes() <= PAYLOAD_LIMIT_BYTES);
+                let again = encoding::encode(fence, &frame);
+                assert_eq!(again, bytes, "there is one way to write it");
+            }
+            Err(error) => assert!(error.to_string().starts_with("failed to parse a frame")),
+        }
+    });
+}
