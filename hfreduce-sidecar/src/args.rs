@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use collective::encoding::PAYLOAD_LIMIT_BYTES;
 use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
-use wire::{DType, Numerics};
+use hfreduce_client::{DType, Numerics};
 
 use crate::bench::LAYERS;
 use crate::meet::{Checksum, Preference, Rdma};

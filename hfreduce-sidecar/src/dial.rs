@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use link::handshake::Party;
 use tracing::{debug, warn};
-use wire::handshake::Party;
 
 use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
-use crate::link::Arrivals;
+use crate::linker::Arrivals;
 use crate::meet::{Meeting, Side};
 
 /// How long a connection may take to be made before it is tried again.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use collective::membership::{Reach, probes};
 use collective::recovery::Report as Progress;
+use link::rendezvous::Peer;
 use tracing::{info, warn};
-use wire::rendezvous::Peer;
 
 use crate::engine::{self, Command, Engine, Notice};
 use crate::node::{Error, Joined, LOOK, Node, Running};

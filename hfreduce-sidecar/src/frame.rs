@@ -2,8 +2,8 @@
 
 use collective::encoding::{self, HEADER_BYTES};
 use collective::machine::{Fence, Frame, MessageId};
-use wire::header::Header;
-use wire::transport::Transport;
+use link::header::Header;
+use link::transport::Transport;
 
 /// A link to another sidecar.
 pub type Link = Box<dyn Transport<FencedFrame>>;

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::meet;
-use wire::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
+use link::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
 
 /// How long the other side may take for a message of the handshake.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);

@@ -12,14 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::pending::{Admission, Pending, PendingTicket};
+use link::handshake::{Identity, Party};
 use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, info, warn};
-use wire::handshake::{Identity, Party};
 
 use crate::dial::{AGREED, Dial};
 use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, receive, respond};
-use crate::link::{Arrivals, Linker};
+use crate::linker::{Arrivals, Linker};
 use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
 use crate::stop::Stop;
@@ -396,7 +396,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::path::PathBuf;
 
-    use wire::handshake::{JobId, Key};
+    use link::handshake::{JobId, Key};
 
     use super::*;
     use crate::dial::propose;

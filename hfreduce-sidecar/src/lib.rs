@@ -12,7 +12,7 @@ pub mod frame;
 pub mod inspect;
 pub mod introduce;
 pub mod join;
-pub mod link;
+pub mod linker;
 pub mod meet;
 pub mod member;
 pub mod memory;

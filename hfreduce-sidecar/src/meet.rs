@@ -7,9 +7,9 @@ mod rdma;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
+use link::transport::{self, Tcp, tcp};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
-use wire::transport::{self, Tcp, tcp};
 
 use crate::frame::Link;
 use crate::introduce::{HANDSHAKE_LIMIT, limit};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use collective::DoubleTree;
 use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use link::handshake::{Identity, JobId, Key, Party};
+use link::rendezvous::Peer;
 use topology::OnPeerLoss;
-use wire::handshake::{Identity, JobId, Key, Party};
-use wire::rendezvous::Peer;
 
 use crate::background::Before;
 use crate::introduce::Credentials;

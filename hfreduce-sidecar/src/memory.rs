@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
-use wire::block::{Block, Reading, Writing};
-use wire::home::Home;
-use wire::segment::{self, Segment, Writers};
+use link::block::{Block, Reading, Writing};
+use link::home::Home;
+use link::segment::{self, Segment, Writers};
 
 use crate::background::Background;
 use crate::pool::{Pool, PoolError, ResultBlock, Wanted};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use collective::machine::{Buffer, Region};
 use daemon::Registry;
 use daemon::metrics::Error;
+use hfreduce_client::OpKind;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
-use wire::OpKind;
 
 use crate::numa::Report;
 
@@ -219,7 +219,7 @@ impl Metrics {
     }
 
     /// An operation succeeded for a local rank.
-    pub fn succeeded(&self, call: &wire::Call, took: Duration) {
+    pub fn succeeded(&self, call: &hfreduce_client::Call, took: Duration) {
         let bytes = call.input_bytes().unwrap_or(0);
         let size = SIZES.iter().position(|(largest, _)| bytes <= *largest);
         let kind = OpKind::ALL.iter().position(|kind| *kind == call.kind);
@@ -243,7 +243,7 @@ impl Metrics {
     }
 
     /// An operation failed for a local rank.
-    pub fn failed(&self, call: &wire::Call) {
+    pub fn failed(&self, call: &hfreduce_client::Call) {
         self.operations
             .with_label_values(&[call.kind.name(), "failed"])
             .inc();
@@ -266,7 +266,7 @@ fn microseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use wire::{DType, ReduceOp};
+    use hfreduce_client::{DType, ReduceOp};
 
     use super::*;
 
@@ -275,7 +275,7 @@ mod tests {
         let registry = Registry::new("test").unwrap();
         let metrics = Metrics::new(&registry).unwrap();
         for count in [0, 1024, 1025, 1 << 30] {
-            let call = wire::Call::all_reduce(DType::F32, ReduceOp::Sum, count);
+            let call = hfreduce_client::Call::all_reduce(DType::F32, ReduceOp::Sum, count);
             metrics.succeeded(&call, Duration::from_millis(3));
         }
         let text = registry.text().unwrap();

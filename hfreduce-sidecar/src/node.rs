@@ -15,10 +15,10 @@ use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use contract::run_dir::{self, Roster, RosterNode};
 use daemon::{Gate, Readiness};
+use hfreduce_client::attach::{self, Listener};
+use link::rendezvous::Peer;
 use topology::OnPeerLoss;
 use tracing::{info, warn};
-use wire::attach::{self, Listener};
-use wire::rendezvous::Peer;
 
 use crate::engine::{self, Command, Engine, Epoch, Notice};
 use crate::follow::Follower;
@@ -76,7 +76,7 @@ pub enum Error {
     #[error(
         "failed to say how far this node is: close groups that are not used any more, or wait for operations sooner"
     )]
-    Report(#[from] wire::rendezvous::Error),
+    Report(#[from] link::rendezvous::Error),
     /// The data path failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use collective::machine::{GroupId, OpId};
-use wire::block::Block;
-use wire::home::Home;
-use wire::segment::{self, Segment, Writers};
+use link::block::Block;
+use link::home::Home;
+use link::segment::{self, Segment, Writers};
 
 use crate::background::{Answer, Background, Unable};
 
@@ -256,7 +256,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use wire::segment::View;
+    use link::segment::View;
 
     use super::*;
 

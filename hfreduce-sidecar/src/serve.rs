@@ -14,11 +14,11 @@ use contract::assignment::{self, Assignment};
 use contract::run_dir;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
+use link::handshake::{JobId, KEY_BYTES, Key};
+use link::rendezvous::Peer;
 use serde::Deserialize;
 use topology::OnPeerLoss;
 use tracing::info;
-use wire::handshake::{JobId, KEY_BYTES, Key};
-use wire::rendezvous::Peer;
 
 use crate::args::{Fabric, Serve};
 use crate::inspect::{Inspector, Ops};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use wire::bell::Bell;
+use link::bell::Bell;
 
 /// Asks a running engine to leave.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use collective::session::Departed;
 use contract::run_dir;
+use hfreduce_client::attach::{GROUP_LIMIT, OPERATION_LIMIT};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-use wire::attach::{GROUP_LIMIT, OPERATION_LIMIT};
 
 /// Largest record: a few groups of a large gang, or hundreds of small ones.
 const RECORD_LIMIT_BYTES: u64 = 4 << 20;

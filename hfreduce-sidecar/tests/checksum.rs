@@ -11,10 +11,10 @@ use std::thread;
 
 use collective::encoding::HEADER_BYTES;
 use gang::{Gang, PATIENCE, encode, failure, filled, run, sum};
+use hfreduce_client::DType;
+use hfreduce_client::entry::FailureKind;
 use hfreduce_sidecar::meet::{Checksum, Preference};
 use hfreduce_sidecar::member::Options;
-use wire::DType;
-use wire::entry::FailureKind;
 
 const ELEMENTS: u64 = 1_000_000;
 

@@ -5,9 +5,9 @@ mod gang;
 
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, encode, f32s, failure, filled, run, to_f32s};
+use hfreduce_client::{Call, DType, OpKind, ReduceOp};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
-use wire::{Call, DType, OpKind, ReduceOp};
 
 #[test]
 fn two_nodes_sum() {

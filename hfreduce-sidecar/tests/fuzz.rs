@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use gang::grouped::call_sum_in;
 use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s, wait_until_some};
+use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
+use hfreduce_client::client::{Client, Error, Group, Ticket};
+use hfreduce_client::entry::{Place, Submission};
+use link::bell::Bell;
+use link::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
+use link::ring::{Depth, Sleep};
+use link::segment::{Segment, Writers};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, explore};
-use wire::attach::{Channel, ToClient, ToSidecar, Told};
-use wire::bell::Bell;
-use wire::client::{Client, Error, Group, Ticket};
-use wire::entry::{Place, Submission};
-use wire::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
-use wire::ring::{Depth, Sleep};
-use wire::segment::{Segment, Writers};
 
 /// An answer takes milliseconds; a sidecar that is kept busy or asleep never answers.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ fn dial(rng: &mut Rng, gang: &Gang) {
         },
     };
     let nonce: [u8; NONCE_BYTES] = std::array::from_fn(|_| rng.next_u64() as u8);
-    let key = wire::handshake::Key::new([rng.next_u64() as u8; 32]);
+    let key = link::handshake::Key::new([rng.next_u64() as u8; 32]);
     let (_, hello) = Initiator::new(key, identity, nonce);
     let mut bytes = hello.to_vec();
     damage(rng, &mut bytes);
@@ -144,7 +144,7 @@ fn say(rng: &mut Rng, channel: &Channel) {
             failed: rng.chance(1, 2),
         }),
         0 => ToSidecar::Attach {
-            version: wire::attach::VERSION + rng.below(2) as u32,
+            version: hfreduce_client::attach::VERSION + rng.below(2) as u32,
             local_rank: rng.below(3) as u32,
             again: rng.chance(1, 2).then(|| number(rng)),
             groups: rng.below(3) as u32,
@@ -214,7 +214,7 @@ struct Hostile {
 fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
     let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
     let hello = ToSidecar::Attach {
-        version: wire::attach::VERSION,
+        version: hfreduce_client::attach::VERSION,
         local_rank: 1,
         // One that claims to have been here before may be refused, and is then no neighbour.
         again: rng
@@ -239,7 +239,7 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
 
 impl Hostile {
     fn misbehave(&self, rng: &mut Rng) {
-        let Some((mut calls, mut outcomes)) = wire::ring::client_ends(&self.control) else {
+        let Some((mut calls, mut outcomes)) = link::ring::client_ends(&self.control) else {
             return;
         };
         for _ in 0..1 + rng.below(12) {

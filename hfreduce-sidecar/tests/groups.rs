@@ -5,11 +5,11 @@ mod gang;
 use gang::grouped::{across, close, sum_in};
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, f32s, filled, sum, to_f32s, wait_until};
+use hfreduce_client::client::{Client, Error};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, OpKind};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
-use wire::client::{Client, Error};
-use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind};
 
 // COLL-1.
 #[test]

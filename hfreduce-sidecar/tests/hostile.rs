@@ -17,18 +17,18 @@ use gang::descriptors::allow_descriptors;
 use gang::processes::{Sidecars, loopback};
 use gang::restarted::Restarted;
 use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
+use hfreduce_client::Call;
+use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
+use hfreduce_client::client::Client;
+use hfreduce_client::entry::{FailureKind, Place, Submission};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
+use link::bell::Bell;
+use link::handshake::{Identity, JobId, Key, Party};
+use link::ring::{Depth, SUBMISSION_WORDS, Sleep};
+use link::segment::{Segment, Writers};
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create,
 };
-use wire::Call;
-use wire::attach::{Channel, ToClient, ToSidecar, Told};
-use wire::bell::Bell;
-use wire::client::Client;
-use wire::entry::{FailureKind, Place, Submission};
-use wire::handshake::{Identity, JobId, Key, Party};
-use wire::ring::{Depth, SUBMISSION_WORDS, Sleep};
-use wire::segment::{Segment, Writers};
 
 /// An answer takes a millisecond; a sidecar that is kept busy or asleep never answers.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -91,7 +91,7 @@ fn a_local_rank_that_is_none_or_taken_is_refused_with_the_reason() {
 #[test]
 fn a_client_of_another_release_is_refused_with_both_versions() {
     let gang = Gang::start(1, 1);
-    let ours = wire::attach::VERSION;
+    let ours = hfreduce_client::attach::VERSION;
     for theirs in [ours - 1, ours + 1] {
         // What every release has said so far, and something that a later one might add.
         let attach =
@@ -144,7 +144,7 @@ fn attach_with(
     groups: u32,
 ) -> (String, Option<ByHand>) {
     let channel = wait_until_some(|| Channel::connect(socket).ok());
-    let version = wire::attach::VERSION;
+    let version = hfreduce_client::attach::VERSION;
     let attach = ToSidecar::Attach {
         version,
         local_rank,
@@ -204,7 +204,7 @@ fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
         let socket = gang.nodes[0].socket();
         let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
         let (channel, control, bell) = attach_by_hand(&socket, 1);
-        let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+        let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
         calls.push(submission).unwrap();
         bell.ring();
         let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
@@ -245,7 +245,7 @@ fn a_call_in_a_group_that_does_not_stand_is_the_end_of_who_makes_it_alone() {
         let gang = Gang::start(1, 2);
         let honest = gang.client(0);
         let (_channel, control, bell) = attach_by_hand(&gang.nodes[0].socket(), 1);
-        let (mut calls, _outcomes) = wire::ring::client_ends(&control).unwrap();
+        let (mut calls, _outcomes) = link::ring::client_ends(&control).unwrap();
         for submission in before.into_iter().chain([call]) {
             calls.push(&submission.encode()).unwrap();
         }
@@ -299,7 +299,7 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
     }
     // If it is a counter, it is full now, and who rings again waits.
     rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+    let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
     for ticket in 0..1000 {
         // It sleeps, and never hears the bell.
         outcomes.sleep(Sleep::Bell, Depth::Light).unwrap();
@@ -347,7 +347,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     gang.pods.kill(0);
     gang.clients.truncate(1);
     gang.pods.start_again(0);
-    let (refused, _) = attach_again(&socket, 1, Some(wire::attach::OPERATION_LIMIT));
+    let (refused, _) = attach_again(&socket, 1, Some(hfreduce_client::attach::OPERATION_LIMIT));
     assert!(refused.contains("knows nothing of"), "{refused}");
     let (refused, _) = attach_again(&socket, 7, Some(1));
     assert!(refused.contains("no local rank 7"), "{refused}");
@@ -385,7 +385,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     assert!(twice.contains("a segment 3 already"), "{twice}");
 
     // What it lends in good order is used, and nobody else was harmed.
-    let (mut calls, mut outcomes) = wire::ring::client_ends(&control).unwrap();
+    let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
     let input = Place {
         segment: 3,
         offset: 0,
@@ -417,7 +417,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
 fn is_closed(channel: &Channel) -> bool {
     matches!(
         channel.receive::<ToClient>(),
-        Err(wire::attach::Error::Closed)
+        Err(hfreduce_client::attach::Error::Closed)
     )
 }
 
@@ -468,7 +468,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     gang.pods.kill(0);
     gang.clients.truncate(1);
     gang.pods.start_again(0);
-    let most = wire::attach::GROUP_LIMIT as u32;
+    let most = hfreduce_client::attach::GROUP_LIMIT as u32;
     let (refused, _) = attach_with(&socket, 1, Some(1), most + 1);
     assert!(refused.contains("1024 are the most"), "{refused}");
     let (channel, control, bell) = attach_with(&socket, 1, Some(1), 2).1.unwrap();
@@ -514,7 +514,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
         assert_eq!(told(group, first, closed), None);
     }
     let honest = &gang.clients[0];
-    let (mut calls, _outcomes) = wire::ring::client_ends(&control).unwrap();
+    let (mut calls, _outcomes) = link::ring::client_ends(&control).unwrap();
     calls.push(&refused_call(2)).unwrap();
     bell.ring();
     let (kind, _) = failure(run(honest, sum(1), &f32s(&[1.0])));

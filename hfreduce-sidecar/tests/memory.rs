@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
 use gang::{Gang, PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use hfreduce_client::client::{Client, ResultView, Ticket};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, OpKind};
 use hfreduce_sidecar::background::Before;
 use hfreduce_sidecar::member::Options;
-use wire::client::{Client, ResultView, Ticket};
-use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind};
 
 const LIMIT_BYTES: usize = 4 << 20;
 /// Elements of a sum whose result takes a quarter of the memory.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s};
+use hfreduce_client::client::{Client, Error, Group, Ticket};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, OpKind, parts};
 use hfreduce_sidecar::meet::Preference;
 use hfreduce_sidecar::member::Options;
-use wire::client::{Client, Error, Group, Ticket};
-use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind, parts};
 
 fn submit(client: &Client, group: Group, call: Call, input: Option<&[f32]>) -> Ticket {
     let input = input.map(|input| filled(client, &f32s(input)));
@@ -124,7 +124,7 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
             };
             received.push((number, submit(&client, world, call, None)));
         }
-        let sum = Call::all_reduce(DType::F32, wire::ReduceOp::Sum, 1);
+        let sum = Call::all_reduce(DType::F32, hfreduce_client::ReduceOp::Sum, 1);
         let total = submit(&client, world, sum, Some(&[1.0]));
         let sent: Vec<Ticket> = (0..4)
             .map(|number| {

@@ -4,10 +4,10 @@
 mod gang;
 
 use gang::{Gang, PATIENCE, failure, filled, run};
+use hfreduce_client::client::{Client, Group};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, Numerics, OpKind, ReduceOp};
 use hfreduce_sidecar::member::Options;
-use wire::client::{Client, Group};
-use wire::entry::FailureKind;
-use wire::{Call, DType, Numerics, OpKind, ReduceOp};
 
 /// Elements of a rank's gradients.
 const COUNT: usize = 5000;

@@ -16,14 +16,14 @@ use flate2::write::GzEncoder;
 use gang::pods::{Caller, Pods, Streams, sum};
 use gang::processes::get;
 use gang::{PATIENCE, f32s, failure, filled, wait_until};
+use hfreduce_client::client::Client;
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, ReduceOp};
 use hfreduce_sidecar::node::not_ready;
+use link::rendezvous::{Peer, SuspectReason, ToSidecar, encode};
 use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
-use wire::client::Client;
-use wire::entry::FailureKind;
-use wire::rendezvous::{Peer, SuspectReason, ToSidecar, encode};
-use wire::{Call, DType, ReduceOp};
 
 /// A connection of a sidecar: what it says comes out of `heard` with its rank.
 struct Operator {

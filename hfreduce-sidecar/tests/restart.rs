@@ -13,9 +13,9 @@ use gang::limits::{self, RESTARTED};
 use gang::processes::get;
 use gang::restarted::{Restarted, submit, whole};
 use gang::{PATIENCE, counter, to_f32s, wait_until};
+use hfreduce_client::Call;
+use hfreduce_client::client::{Client, Error, Group, Ticket};
 use rustix::process::Signal;
-use wire::Call;
-use wire::client::{Client, Error, Group, Ticket};
 
 const NODES: u32 = 3;
 const PROCS: u32 = 2;

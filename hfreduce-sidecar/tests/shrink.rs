@@ -13,11 +13,11 @@ use gang::leader::Leader;
 use gang::limits::{self, KILLED};
 use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
+use hfreduce_client::client::{Client, Group, Output, Ticket};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, ReduceOp};
 use rustix::process::Signal;
 use topology::OnPeerLoss;
-use wire::client::{Client, Group, Output, Ticket};
-use wire::entry::FailureKind;
-use wire::{Call, DType, ReduceOp};
 
 const PEER_LOSS: Duration = Duration::from_secs(2);
 

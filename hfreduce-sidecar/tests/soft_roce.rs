@@ -14,12 +14,12 @@ use gang::limits::{self, NAMED};
 use gang::pods::Pods;
 use gang::processes::{self, Sidecars, get, loopback, transports};
 use gang::{PATIENCE, encode, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use hfreduce_client::client::{Client, Ticket};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, OpKind};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use topology::OnPeerLoss;
-use wire::client::{Client, Ticket};
-use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind};
 
 /// How long a sidecar may be gone before the others go on.
 const PEER_LOSS: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Gangs over RDMA, on the stand-in for libibverbs that belongs to the tests of `wire`: its devices write into memory
+//! Gangs over RDMA, on the stand-in for libibverbs that belongs to the tests of `link`: its devices write into memory
 //! of this very process, and fail when they are told to. The same on devices in software, with processes that are
 //! killed and cables that are pulled, is in `soft_roce`.
 #![expect(clippy::unwrap_used, reason = "test harness")]
@@ -15,11 +15,11 @@ use gang::rdma::{Fake, REGISTER_REFUSED, REGISTER_WAITS, STATUS, verbs};
 use gang::{
     Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum, to_f32s, wait_until,
 };
+use hfreduce_client::client::Client;
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, OpKind};
 use hfreduce_sidecar::meet::{Preference, Rdma};
 use hfreduce_sidecar::member::Options;
-use wire::client::Client;
-use wire::entry::FailureKind;
-use wire::{Call, DType, OpKind};
 
 /// Over which transports the nodes are linked.
 fn transports(gang: &Gang) -> BTreeSet<String> {

@@ -7,9 +7,9 @@ use crds::fabric::{Fabric, FabricSpec};
 use crds::names;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use link::handshake::KEY_BYTES;
 use serde_json::json;
 use tracing::info;
-use wire::handshake::KEY_BYTES;
 
 use crate::proof::Masters;
 use crate::training_job::write::{self, Writer};

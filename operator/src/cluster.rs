@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crds::{Fabric, TrainingJob};
 use kube::ResourceExt;
+use link::handshake::JobId;
 use scheduler::JobKey;
 use tokio::sync::{Notify, watch};
-use wire::handshake::JobId;
 
 use crate::mirror::{Mirror, Mirrored, ObjectKey};
 use crate::training_job::mirrored_job::MirroredJob;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use wire::handshake::{KEY_BYTES, Key, PROOF_BYTES};
+use link::handshake::{KEY_BYTES, Key, PROOF_BYTES};
 
 /// What a proof is about, so that it is no proof of anything else.
 const PURPOSE: &[u8] = b"fireflyer assignment of an attempt";

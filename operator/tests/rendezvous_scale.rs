@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
+use link::handshake::{
+    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
+};
+use link::rendezvous::{Features, ToOperator, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -21,10 +25,6 @@ use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use topology::OnPeerLoss;
-use wire::handshake::{
-    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
-};
-use wire::rendezvous::{Features, ToOperator, encode};
 
 const UID: &str = "u-1";
 const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];

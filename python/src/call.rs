@@ -1,15 +1,15 @@
 //! A call as Python describes it, `fireflyer.call.Call`; its words are checked here, once.
 
+use hfreduce_client::{DType, Numerics, OpKind, ReduceOp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::{DType, Numerics, OpKind, ReduceOp};
 
 /// The fields in their order.
 type Fields<'a> = (&'a str, &'a str, u64, &'a str, f32, u32, u64, &'a str);
 
 /// What one rank calls.
 #[derive(Debug)]
-pub(crate) struct Call(pub(crate) wire::Call);
+pub(crate) struct Call(pub(crate) hfreduce_client::Call);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Call {
     type Error = PyErr;
@@ -22,7 +22,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Call {
         let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduction)?;
         let numerics = named(&Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
         let has_factor = reduce == ReduceOp::PremulSum;
-        Ok(Self(wire::Call {
+        Ok(Self(hfreduce_client::Call {
             reduce,
             factor_bits: if has_factor { factor.to_bits() } else { 0 },
             root,
@@ -33,7 +33,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Call {
             } else {
                 Numerics::Fast
             },
-            ..wire::Call::new(kind, dtype, count)
+            ..hfreduce_client::Call::new(kind, dtype, count)
         }))
     }
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use hfreduce_client::client::Error;
+use hfreduce_client::parts;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::client::Error;
-use wire::parts;
 
 use crate::call::Call;
 use crate::error::raise;
@@ -25,12 +25,12 @@ const SIGNALS: Duration = Duration::from_millis(100);
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Ticket(wire::client::Ticket);
+pub(crate) struct Ticket(hfreduce_client::client::Ticket);
 
 /// A group of ranks that this process has opened.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Group(wire::client::Group);
+pub(crate) struct Group(hfreduce_client::client::Group);
 
 #[pymethods]
 impl Group {
@@ -52,16 +52,19 @@ impl Group {
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
 pub(crate) struct Client {
-    inner: wire::client::Client,
+    inner: hfreduce_client::client::Client,
     copied_in: AtomicU64,
     copied_out: AtomicU64,
     results_written: Arc<AtomicU64>,
     /// Arenas that operations in flight read: Python may drop its own before they are over.
-    read: Mutex<HashMap<wire::client::Ticket, Arc<wire::client::Arena>>>,
+    read: Mutex<HashMap<hfreduce_client::client::Ticket, Arc<hfreduce_client::client::Arena>>>,
 }
 
 impl Client {
-    fn read(&self) -> MutexGuard<'_, HashMap<wire::client::Ticket, Arc<wire::client::Arena>>> {
+    fn read(
+        &self,
+    ) -> MutexGuard<'_, HashMap<hfreduce_client::client::Ticket, Arc<hfreduce_client::client::Arena>>>
+    {
         crate::locked(&self.read)
     }
 
@@ -70,7 +73,7 @@ impl Client {
     fn at_once_or_detached<T: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce() -> Result<T, wire::client::Error> + Send,
+        call: impl FnOnce() -> Result<T, hfreduce_client::client::Error> + Send,
     ) -> PyResult<T> {
         let has_room = self.inner.has_room();
         if has_room.map_err(|error| raise(py, &error))? {
@@ -86,7 +89,7 @@ impl Client {
         py: Python<'_>,
         ticket: &Ticket,
         timeout: f64,
-    ) -> PyResult<wire::client::Output> {
+    ) -> PyResult<hfreduce_client::client::Output> {
         let timeout = seconds(timeout)?;
         let start = Instant::now();
         let output = loop {
@@ -115,7 +118,7 @@ impl Client {
     #[staticmethod]
     fn attach(py: Python<'_>, socket: PathBuf, local_rank: u32, timeout: f64) -> PyResult<Self> {
         let timeout = seconds(timeout)?;
-        py.detach(|| wire::client::Client::attach(&socket, local_rank, timeout))
+        py.detach(|| hfreduce_client::client::Client::attach(&socket, local_rank, timeout))
             .map(|inner| Self {
                 inner,
                 copied_in: AtomicU64::new(0),

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use hfreduce_client::client::ResultView;
+use hfreduce_client::cuda::{self, Device, DeviceMemory, Library, Stream};
 use pyo3::prelude::*;
-use wire::client::ResultView;
-use wire::cuda::{self, Device, DeviceMemory, Library, Stream};
 
 use crate::error::raise;
 use crate::memory;

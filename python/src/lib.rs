@@ -1,4 +1,4 @@
-//! The native module of the wheel: `wire`'s client as Python sees it. Owns the conversion of words, bytes
+//! The native module of the wheel: `hfreduce-client` as Python sees it. Owns the conversion of words, bytes
 //! and errors, and gives up the interpreter's lock while it waits. Leaves everything about tensors, groups
 //! and work objects to `fireflyer.backend`.
 

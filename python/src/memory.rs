@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use hfreduce_client::client::{Output, ResultView};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wire::client::{Output, ResultView};
 
 /// Memory for inputs that the sidecar uses until it is dropped. Do not write where an operation in flight reads.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Arena(pub(crate) Arc<wire::client::Arena>);
+pub(crate) struct Arena(pub(crate) Arc<hfreduce_client::client::Arena>);
 
 #[pymethods]
 impl Arena {

@@ -3,10 +3,10 @@
 
 use std::sync::Mutex;
 
+use hfreduce_client::cuda::abi::IpcHandle;
+use hfreduce_client::cuda::{self, DeviceMemory, Sum};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wire::cuda::abi::IpcHandle;
-use wire::cuda::{self, DeviceMemory, Sum};
 
 use crate::call::Call;
 use crate::error::raise;

@@ -9,7 +9,7 @@ use collective::recovery::{GroupReport, GroupResume, Held, Report, Served};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use contract::CheckpointRef;
 use contract::run_dir::Progress;
-use wire::rendezvous::{Features, SuspectReason, ToSidecar, encode};
+use link::rendezvous::{Features, SuspectReason, ToSidecar, encode};
 
 use super::{ToOperator, stopped, to_sidecar};
 

@@ -1,4 +1,4 @@
-//! Translates between the words of `collective::membership` and those of `wire::rendezvous`, which do not know each other:
+//! Translates between the words of `collective::membership` and those of `link::rendezvous`, which do not know each other:
 //! at the operator's end of the stream and at the sidecar's. Every translation names all cases, so a new message does not
 //! compile until it has one here. Who may say what when is membership's to decide.
 
@@ -7,7 +7,7 @@ use collective::membership::{
 };
 use collective::recovery::{Report, Resume};
 use contract::run_dir;
-use wire::rendezvous::{Error, Peer, SidecarMessage, SuspectReason, ToSidecar, encode};
+use link::rendezvous::{Error, Peer, SidecarMessage, SuspectReason, ToSidecar, encode};
 
 /// What a sidecar says, with its report in the words of membership.
 pub type ToOperator = SidecarMessage<Report>;
@@ -154,7 +154,7 @@ mod tests {
     use collective::membership::probes;
     use collective::recovery::{GroupReport, Held, MAX_HELD};
     use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
-    use wire::rendezvous::Decoder;
+    use link::rendezvous::Decoder;
 
     use super::*;
 

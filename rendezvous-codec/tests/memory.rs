@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 use collective::membership::Connection;
+use link::rendezvous::{Decoder, FRAME_LIMIT_BYTES};
 use rendezvous_codec::ToOperator;
-use wire::rendezvous::{Decoder, FRAME_LIMIT_BYTES};
 
 /// The most memory that this process has used, in bytes.
 fn peak() -> usize {

@@ -32,10 +32,10 @@ Targets:
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
 const TARGETS: [(&str, &str); 8] = [
     ("frames", "core/collective"),
-    ("handshakes", "wire"),
-    ("attach", "wire"),
-    ("rendezvous", "wire"),
-    ("rings", "wire"),
+    ("handshakes", "link"),
+    ("attach", "hfreduce-client"),
+    ("rendezvous", "hfreduce-client"),
+    ("rings", "hfreduce-client"),
     ("documents", "contract"),
     ("strangers", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),

@@ -283,7 +283,13 @@ fn drivers() -> Result<PathBuf> {
     report::begin("stand-in driver");
     let mut build = child::command(env!("CARGO"));
     build
-        .args(["build", "--package", "wire", "--example", "fake_cuda"])
+        .args([
+            "build",
+            "--package",
+            "hfreduce-client",
+            "--example",
+            "fake_cuda",
+        ])
         .current_dir(paths::repository());
     cargo::run("stand-in driver", &mut build)?;
     report::line("stand-in driver", StepOutcome::Built, started.elapsed());

@@ -2,8 +2,6 @@
 //! that most of it passes the first checks. Nothing panics, and what is accepted means what it says.
 //! `cargo xtask fuzz frames --minutes M` goes on for longer.
 
-#![expect(clippy::panic, reason = "test harness")]
-
 use collective::encoding::{self, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
 use collective::machine::{
     Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,

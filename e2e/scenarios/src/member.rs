@@ -18,12 +18,12 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
+use link::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BYTES, Party};
+use link::rendezvous::{Decoder, Features, ToOperator, ToSidecar, encode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use wire::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BYTES, Party};
-use wire::rendezvous::{Decoder, Features, ToOperator, ToSidecar, encode};
 
 use crate::context::leader;
 use crate::scenario::scale::RUN_SECONDS;
@@ -186,7 +186,7 @@ impl Member {
         let mut decoder = Decoder::<ToSidecar>::default();
         let mut buffer = vec![0; 16 << 10];
         let mut heartbeat =
-            tokio::time::interval(Duration::from_secs(wire::rendezvous::HEARTBEAT_SECONDS));
+            tokio::time::interval(Duration::from_secs(link::rendezvous::HEARTBEAT_SECONDS));
         let mut step = 0;
         loop {
             tokio::select! {
@@ -293,7 +293,7 @@ impl Member {
 async fn rendezvous(client: &Client) -> Result<SocketAddr> {
     let (_, address) = leader(client).await?;
     let address: IpAddr = address.parse().context("the leader's address is none")?;
-    Ok(SocketAddr::new(address, wire::rendezvous::PORT))
+    Ok(SocketAddr::new(address, link::rendezvous::PORT))
 }
 
 /// The trainer runs since then.

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use contract::run_dir;
 use daemon::Readiness;
+use hfreduce_client::client::Client;
+use hfreduce_client::{DType, Numerics};
+use link::handshake::{JobId, Key};
+use link::rendezvous::Peer;
 use topology::OnPeerLoss;
-use wire::client::Client;
-use wire::handshake::{JobId, Key};
-use wire::rendezvous::Peer;
-use wire::{DType, Numerics};
 
 use super::PATIENCE;
 use super::load::{Load, Mode};

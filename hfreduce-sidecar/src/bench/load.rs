@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, ensure};
+use hfreduce_client::client::{Buffer, Client, Ticket};
+use hfreduce_client::{Call, DType, Numerics, ReduceOp};
 use serde::Serialize;
-use wire::client::{Buffer, Client, Ticket};
-use wire::{Call, DType, Numerics, ReduceOp};
 
 use super::PATIENCE;
 
@@ -160,7 +160,7 @@ impl<'a> Load<'a> {
                 input.copy_from_slice(tensor);
             }
             // A result that nobody takes keeps its memory, so a trainer takes them as they come.
-            if called.len() >= wire::client::IN_FLIGHT_LIMIT / 2
+            if called.len() >= hfreduce_client::client::IN_FLIGHT_LIMIT / 2
                 && let Some(ticket) = called.pop_front()
             {
                 self.take(ticket, &mut back, &mut look)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use wire::Numerics;
+use hfreduce_client::Numerics;
 
 use super::LAYERS;
 use super::gang::{Calls, Gang, memcpy_rate, processor};

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use contract::run_dir;
+use hfreduce_client::client::Client;
+use hfreduce_client::{DType, Numerics};
 use rustix::time::{ClockId, clock_gettime};
-use wire::client::Client;
-use wire::{DType, Numerics};
 
 use super::PATIENCE;
 use super::load::{Load, Mode};

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
+use hfreduce_client::{DType, Numerics};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use topology::numa::Numbers;
-use wire::{DType, Numerics};
 
 use super::gang::{Calls, Gang, Measured, memcpy_rate, processor};
 use super::load::Wrong;

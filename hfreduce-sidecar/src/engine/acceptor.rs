@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hfreduce_client::attach::{Channel, Listener, ToSidecar};
 use tracing::{debug, warn};
-use wire::attach::{Channel, Listener, ToSidecar};
 
 use super::park::Park;
 use super::{KIND, LISTENER, PENDING};

@@ -4,9 +4,9 @@
 use collective::machine::{FIRST_POST, GroupId, OpId, Reason, WORLD};
 use collective::session::{Called, Lane};
 use collective::{Call, CallError};
+use hfreduce_client::entry::FailureKind;
+use link::ring;
 use tracing::warn;
-use wire::entry::FailureKind;
-use wire::ring;
 
 use super::Engine;
 use super::waits::Who;

@@ -5,10 +5,10 @@ use collective::machine::{
     Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
 use collective::session::{Called, Lane};
+use hfreduce_client::entry::FailureKind;
+use link::block::Reading;
+use link::transport::{self, Outgoing, Place, Received};
 use tracing::error;
-use wire::block::Reading;
-use wire::entry::FailureKind;
-use wire::transport::{self as link, Outgoing, Place, Received};
 
 use super::Engine;
 use super::links::Flushed;
@@ -47,15 +47,14 @@ impl Engine {
         let mut any = false;
         for _ in 0..READ_BUDGET {
             let (machine, results) = (self.driver.machine(), &self.results);
-            let mut place = |header: &FencedFrame| {
-                match machine.place(peer, header.fence, &header.frame) {
+            let mut place =
+                |header: &FencedFrame| match machine.place(peer, header.fence, &header.frame) {
                     Placement::Discard => Ok(Place::Discard),
                     Placement::Into(region) => {
                         let into = results.write(&region).map_err(|error| error.to_string())?;
                         Ok(Place::Into(into))
                     }
-                }
-            };
+                };
             match self.links.receive(peer, &mut place) {
                 Ok(Received::Nothing) => break,
                 Ok(Received::Part) => {
@@ -110,7 +109,7 @@ impl Engine {
         }
     }
 
-    fn stop_sending(&mut self, peer: usize, error: &link::Error) {
+    fn stop_sending(&mut self, peer: usize, error: &transport::Error) {
         let left = self.links.stop_sending(peer, error, &self.members);
         self.done(left);
     }
@@ -122,7 +121,7 @@ impl Engine {
         self.done(left);
     }
 
-    pub(super) fn lose_link(&mut self, peer: usize, error: &link::Error) {
+    pub(super) fn lose_link(&mut self, peer: usize, error: &transport::Error) {
         if self.links.has(peer) {
             self.links
                 .note_lost(peer, error, &self.members, self.telemetry.metrics());

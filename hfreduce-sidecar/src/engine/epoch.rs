@@ -4,16 +4,16 @@
 use collective::machine::{Config, GroupId, Input, RELAY, WORLD};
 use collective::recovery::{Held, Report, Resume};
 use collective::session::Begun;
+use hfreduce_client::entry::FailureKind;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{info, warn};
-use wire::entry::FailureKind;
 
 use super::driver::Driver;
 use super::links::Links;
 use super::{Engine, Error};
 use crate::frame::Link;
-use crate::link::Linker;
+use crate::linker::Linker;
 use crate::memory::Sizes;
 
 /// How long what is said at the end of an epoch may take to leave.

@@ -2,8 +2,8 @@
 
 use collective::machine::{Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict};
 use collective::session::Answer;
+use hfreduce_client::entry::FailureKind;
 use tracing::{debug, error, info};
-use wire::entry::FailureKind;
 
 use super::{Engine, epoch};
 use crate::session::Kept;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use link::transport::{Error, Outgoing, Placing, Received};
 use tracing::{info, warn};
-use wire::transport::{Error, Outgoing, Placing, Received};
 
 use super::LINK;
 use super::members::Members;
 use super::park::Park;
 use crate::frame::{FencedFrame, Link};
-use crate::link::Linker;
+use crate::linker::Linker;
 use crate::metrics::Metrics;
 
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use collective::machine::{GroupId, Input, OpId};
 use collective::session::Presence;
+use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
+use link::home::Home;
+use link::ring::{Bed, Depth, Sleep};
 use tracing::{info, warn};
-use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
-use wire::home::Home;
-use wire::ring::{Bed, Depth, Sleep};
 
 use super::park::Park;
 use super::{CLIENT, CLIENT_BELL};

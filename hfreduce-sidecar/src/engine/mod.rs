@@ -32,11 +32,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::machine::{Input, WORLD};
-use wire::attach::{Listener, Standing};
 use collective::encoding::PAYLOAD_LIMIT_BYTES;
-use wire::segment;
-use wire::spin::Spin;
+use collective::machine::{Input, WORLD};
+use hfreduce_client::attach::{Listener, Standing};
+use link::segment;
+use link::spin::Spin;
 
 use crate::background::{Background, Before};
 use crate::inspect::Snapshots;
@@ -79,7 +79,7 @@ pub enum Error {
     Memory(#[from] segment::Error),
     /// The socket of the local processes failed.
     #[error("failed to serve local processes")]
-    Socket(#[from] wire::attach::Error),
+    Socket(#[from] hfreduce_client::attach::Error),
     /// The configuration does not fit together.
     #[error("failed to configure the collective")]
     Config(#[from] collective::machine::ConfigError),

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use link::doorbell::{Depth, Doorbell, Sleep, WAIT_LIMIT};
+use link::ring::Bed;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use wire::doorbell::{Depth, Doorbell, Sleep, WAIT_LIMIT};
-use wire::ring::Bed;
 
 /// How often the watching thread looks whether it is still needed.
 const LOOK: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use link::doorbell::Depth;
+use link::spin::Look;
 use rustix::event::epoll;
-use wire::doorbell::Depth;
-use wire::spin::Look;
 
 use super::{Engine, Error};
 

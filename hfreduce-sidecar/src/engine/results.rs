@@ -6,8 +6,8 @@ use collective::Call;
 use collective::kernels::{self, Store};
 use collective::machine::{GroupId, OpId, Region};
 use collective::numerics::Arithmetic;
-use wire::block::{Reading, Writing};
-use wire::segment;
+use link::block::{Reading, Writing};
+use link::segment;
 
 use crate::background::Background;
 use crate::memory::{Input, Memory, OutOfBounds, Sizes};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use collective::machine::{Broken, GroupId, OpId};
 use contract::run_dir;
+use link::rendezvous::SuspectReason;
 use tracing::{error, info, warn};
-use wire::rendezvous::SuspectReason;
 
 use super::journal::Journal;
 use super::members::Members;

@@ -12,7 +12,7 @@ use collective::session::Called;
 use collective::{DoubleTree, Layout};
 use rustix::net::sockopt::set_socket_linger;
 
-use wire::transport::Tcp;
+use link::transport::Tcp;
 
 use super::*;
 use crate::frame::{FencedFrame, Link};
@@ -124,7 +124,7 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
     ranks.open((GROUP, 0), vec![0], (true, 0), 1).unwrap();
     assert_eq!(ranks.opened(GROUP, 0).ticket, Some(1));
     ranks.fail(GROUP, 0, "its nodes were lost");
-    let call = wire::Call::all_reduce(wire::DType::U8, wire::ReduceOp::Sum, 1 << 20);
+    let call = hfreduce_client::Call::all_reduce(hfreduce_client::DType::U8, hfreduce_client::ReduceOp::Sum, 1 << 20);
     for ticket in [2, 3] {
         let kept = Kept {
             ticket,
@@ -134,7 +134,7 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
             input: Ok(None),
         };
         let called = Called {
-            call: codec::call_from_wire(&call),
+            call: collective::Call::from(&call),
             splits: None,
             ready: 0,
             refused: None,

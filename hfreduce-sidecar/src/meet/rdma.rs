@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
+use link::transport::Error as LinkError;
+use link::transport::verbs::{Adapter, INVITATION_BYTES, Opening, Shape, Wanted};
+use link::verbs::{Error, GidChoice, Library, LinkLayer, PathOptions};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
-use wire::transport::Error as LinkError;
-use wire::transport::verbs::{Adapter, INVITATION_BYTES, Opening, Shape, Wanted};
-use wire::verbs::{Error, GidChoice, Library, LinkLayer, PathOptions};
 
 use super::Side;
 use crate::frame::FencedFrame;

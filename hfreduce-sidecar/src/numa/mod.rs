@@ -1,5 +1,5 @@
 //! Where this process's memory and its engine lie on the machine: has `sysfs` read what there is and `topology` decide,
-//! turns the decision into what `wire` and the kernel are told, and looks at what came of it. What cannot be read is
+//! turns the decision into what `link` and the kernel are told, and looks at what came of it. What cannot be read is
 //! taken for a machine without NUMA.
 
 mod sysfs;
@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 
+use link::home::{Home, may_set_policy};
+use link::segment::{Segment, Writers};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use topology::numa::Numbers;
 use topology::placement::{MemoryPlacement, NumaMachine, NumaPlacement, UnplacedReason, place};
 use tracing::{info, warn};
-use wire::home::{Home, may_set_policy};
-use wire::segment::{Segment, Writers};
 
 pub use sysfs::free_bytes;
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
 use collective::recovery::{self, Resume};
-use wire::bell::Bell;
-use wire::rendezvous::{Peer, SuspectReason};
+use link::bell::Bell;
+use link::rendezvous::{Peer, SuspectReason};
 
 use crate::introduce::Credentials;
 use crate::metrics::Metrics;
@@ -201,7 +201,7 @@ impl Rendezvous {
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
-    use wire::handshake::{Identity, JobId, Key, Party};
+    use link::handshake::{Identity, JobId, Key, Party};
 
     use super::*;
 

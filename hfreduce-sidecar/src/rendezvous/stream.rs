@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use contract::run_dir::Progress;
+use link::bell::Bell;
+use link::handshake::Party;
+use link::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
 use rendezvous_codec::ToOperator;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
-use wire::bell::Bell;
-use wire::handshake::Party;
-use wire::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
 
 use super::{Order, Report, Setup, Standstill};
 use crate::introduce;
@@ -41,7 +41,7 @@ pub(super) enum End {
     #[error(transparent)]
     Introduction(#[from] introduce::Error),
     #[error("somebody else answers: {0}")]
-    Somebody(wire::handshake::Identity),
+    Somebody(link::handshake::Identity),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error(transparent)]

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use collective::machine::{GroupId, OpId};
 use collective::session::Called;
-use wire::attach::ToClient;
-use wire::client::NO_SEGMENT;
-use wire::entry::{Completion, FailureKind, Outcome, Submission};
-use wire::ring::{self, PushError};
+use hfreduce_client::attach::ToClient;
+use hfreduce_client::client::NO_SEGMENT;
+use hfreduce_client::entry::{Completion, FailureKind, Outcome, Submission};
+use link::ring::{self, PushError};
 
 use super::input::Brought;
 use super::{Error, Ranks, Session};
@@ -20,7 +20,7 @@ pub struct Kept {
     /// The process's number for it.
     pub ticket: u64,
     /// The call.
-    pub call: wire::Call,
+    pub call: hfreduce_client::Call,
     /// When it came.
     pub since: Instant,
     /// Bytes that it gets for itself alone.

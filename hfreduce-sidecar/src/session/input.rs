@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use collective::machine::Splits;
 use collective::session::Lane;
-use wire::entry::Place;
-use wire::{OpKind, parts};
+use hfreduce_client::entry::Place;
+use hfreduce_client::{OpKind, parts};
 
 use super::{Kept, Session};
 use crate::memory::Input;
@@ -28,7 +28,7 @@ impl Session {
     pub(super) fn input(
         &self,
         lane: Option<&Lane<Kept>>,
-        call: &wire::Call,
+        call: &hfreduce_client::Call,
         place: Place,
     ) -> Brought {
         let plain = |input, own_bytes| Brought {
@@ -100,7 +100,7 @@ impl Session {
 /// The elements of an all-to-all, how they are divided, and how many bytes come. The process may change the lists
 /// afterwards, so they are read once.
 fn divide(
-    call: &wire::Call,
+    call: &hfreduce_client::Call,
     lists: Option<Input>,
     size: u32,
 ) -> Result<(Input, Splits, u64), String> {

@@ -3,10 +3,10 @@
 
 use std::os::fd::OwnedFd;
 
-use wire::attach::ToClient;
-use wire::block::Block;
-use wire::home::Home;
-use wire::segment::{self, Segment, Writers};
+use hfreduce_client::attach::ToClient;
+use link::block::Block;
+use link::home::Home;
+use link::segment::{self, Segment, Writers};
 
 use super::{Error, Session};
 use crate::background::{Answer, Background};

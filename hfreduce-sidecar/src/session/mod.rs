@@ -15,14 +15,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use collective::machine::{GroupId, OpId};
-use wire::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
-use wire::bell::Bell;
-use wire::block::Block;
-use wire::entry::Malformed;
-use wire::ring::{
+use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
+use hfreduce_client::entry::Malformed;
+use link::bell::Bell;
+use link::block::Block;
+use link::ring::{
     self, Bed, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, SUBMISSION_WORDS, Sleep,
 };
-use wire::segment;
+use link::segment;
 
 use crate::background::Background;
 pub use calls::{Kept, Taken};

@@ -1,8 +1,8 @@
 //! The groups that a process opens.
 
 use collective::machine::GroupId;
-use wire::client::NO_SEGMENT;
-use wire::entry::{FailureKind, Outcome, Place};
+use hfreduce_client::client::NO_SEGMENT;
+use hfreduce_client::entry::{FailureKind, Outcome, Place};
 
 use super::{Error, Ranks, Session, Taken};
 

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use collective::machine::WORLD;
-use wire::attach::Listener;
-use wire::home::Home;
-use wire::segment::Segment;
+use hfreduce_client::attach::Listener;
+use link::home::Home;
+use link::segment::Segment;
 
 use super::*;
 use crate::background::Before;
@@ -45,7 +45,7 @@ fn background() -> Background {
 fn barrier(ticket: u64) -> Kept {
     Kept {
         ticket,
-        call: wire::Call::barrier(),
+        call: hfreduce_client::Call::barrier(),
         since: Instant::now(),
         own_bytes: 0,
         input: Ok(None),
@@ -65,7 +65,7 @@ fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
         panic!("{welcome:?}");
     };
     let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
-    let (_, mut outcomes) = wire::ring::client_ends(&Arc::new(control)).unwrap();
+    let (_, mut outcomes) = link::ring::client_ends(&Arc::new(control)).unwrap();
     for ticket in 0..calls::MAX_HELD as u64 {
         let told = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
         told.unwrap();

@@ -3,7 +3,7 @@
 
 use collective::machine::GroupId;
 use collective::session::Remembered;
-use wire::attach::{GROUPS_IN_PACKET, OPERATION_LIMIT, RANKS_LIMIT, ToClient, Told};
+use hfreduce_client::attach::{GROUPS_IN_PACKET, OPERATION_LIMIT, RANKS_LIMIT, ToClient, Told};
 
 use super::{Begin, Error, Ranks, Session};
 

@@ -1,7 +1,7 @@
 //! Ranks that open groups, reduce in them and close them.
 
-use wire::client::{Client, Group, Ticket};
-use wire::{Call, DType, ReduceOp};
+use hfreduce_client::client::{Client, Group, Ticket};
+use hfreduce_client::{Call, DType, ReduceOp};
 
 use super::{PATIENCE, f32s, filled, to_f32s};
 

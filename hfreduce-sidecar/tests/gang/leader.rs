@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use collective::membership::{Connection, Effect, Event, Membership, Policy, View};
+use link::rendezvous::encode;
 use topology::OnPeerLoss;
-use wire::rendezvous::encode;
 
 use super::pods::Streams;
 

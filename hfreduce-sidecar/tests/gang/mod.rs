@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use hfreduce_client::client::{Buffer, Client, Error, Output};
+use hfreduce_client::entry::FailureKind;
+use hfreduce_client::{Call, DType, ReduceOp};
 use hfreduce_sidecar::member::{Member, Options, Place, Source};
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Node};
 use hfreduce_sidecar::stop::Stop;
+use link::handshake::{JobId, Key};
+use link::rendezvous::Peer;
 use topology::OnPeerLoss;
-use wire::client::{Buffer, Client, Error, Output};
-use wire::entry::FailureKind;
-use wire::handshake::{JobId, Key};
-use wire::rendezvous::Peer;
-use wire::{Call, DType, ReduceOp};
 
 /// Longer than anything takes here; what must be fast asserts its own time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -14,13 +14,13 @@ use std::thread;
 use contract::assignment::{
     ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION,
 };
+use hfreduce_client::client::Client;
+use hfreduce_client::{Call, DType, ReduceOp};
+use link::handshake::{self, Identity, JobId, Key, Party, Responder};
+use link::rendezvous::Decoder;
 use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
-use wire::client::Client;
-use wire::handshake::{self, Identity, JobId, Key, Party, Responder};
-use wire::rendezvous::Decoder;
-use wire::{Call, DType, ReduceOp};
 
 use super::processes::{METRICS_PORT, Seat, device, loopback, signal_to};
 use super::{PATIENCE, f32s, run};

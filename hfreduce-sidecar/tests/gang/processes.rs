@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use hfreduce_client::client::Client;
 use hfreduce_sidecar::node;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use wire::client::Client;
 
 use super::{PATIENCE, wait_until};
 

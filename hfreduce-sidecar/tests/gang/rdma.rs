@@ -1,4 +1,4 @@
-//! The stand-in for libibverbs that belongs to the tests of `wire`: its devices write into memory of this very process,
+//! The stand-in for libibverbs that belongs to the tests of `link`: its devices write into memory of this very process,
 //! and fail when they are told to.
 
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl Fake {
         let built = built.join("examples/libfake_ibverbs.so");
         assert!(
             built.exists(),
-            "{} is missing: run cargo build -p wire --examples",
+            "{} is missing: run cargo build -p link --examples",
             built.display()
         );
         let folder = tempfile::tempdir().unwrap();

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use wire::client::{Client, Output, Ticket};
-use wire::{Call, DType, ReduceOp};
+use hfreduce_client::client::{Client, Output, Ticket};
+use hfreduce_client::{Call, DType, ReduceOp};
 
 use super::leader::Leader;
 use super::pods::Pods;

@@ -24,16 +24,16 @@ use collective::machine::Timing;
 use gang::limits::{self, KILLED, NAMED};
 use gang::processes::{Seat, Sidecars, get, suspects};
 use gang::{PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use hfreduce_client::client::{Client, Output};
+use hfreduce_client::entry::FailureKind;
 use hfreduce_sidecar::introduce::Credentials;
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::rendezvous::{Rendezvous, Setup};
+use link::handshake::{HELLO_BYTES, Identity, JobId, Key, PROOF_BYTES, Party, Responder};
 use network::{Network, address, missing, missing_throttle};
 use rustix::process::Signal;
 use serde_json::Value;
 use sim::run_tests;
-use wire::client::{Client, Output};
-use wire::entry::FailureKind;
-use wire::handshake::{HELLO_BYTES, Identity, JobId, Key, PROOF_BYTES, Party, Responder};
 
 const ZONES: [&str; 4] = ["a", "a", "b", "b"];
 

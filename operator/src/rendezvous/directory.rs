@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use collective::membership::Policy;
 use crds::training_job::{FailurePolicy, Phase, TrainingJob};
+use link::handshake::{JobId, Key};
 use scheduler::JobKey;
 use topology::NodeName;
-use wire::handshake::{JobId, Key};
 
 use crate::cluster::SharedCluster;
 use crate::proof::{Masters, Signer};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Membership, Message, Progress, Reason, Refusal};
+use link::rendezvous::{Features, ToSidecar, encode};
 use scheduler::{CheckpointReport, GangLiveness, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use topology::OnPeerLoss;
 use tracing::error;
-use wire::rendezvous::{Features, ToSidecar, encode};
 
 use crate::rendezvous::directory::Gang;
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, Effect, Event};
+use link::handshake::JobId;
 use scheduler::{Gone, JobKey, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use topology::{NodeName, OnPeerLoss};
 use tracing::{debug, info, warn};
-use wire::handshake::JobId;
 
 use crate::clock;
 use crate::leader::Role;

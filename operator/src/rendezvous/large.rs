@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use link::handshake::{Identity, JobId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wire::handshake::{Identity, JobId};
 
 /// Bytes of all.
 const TOTAL_BYTES: usize = 64 << 20;
@@ -80,8 +80,8 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use wire::handshake::Party;
-    use wire::rendezvous::FRAME_LIMIT_BYTES;
+    use link::handshake::Party;
+    use link::rendezvous::FRAME_LIMIT_BYTES;
 
     use super::*;
 

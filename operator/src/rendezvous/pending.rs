@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use link::handshake::{Identity, JobId, Party};
 use tokio_util::sync::CancellationToken;
-use wire::handshake::{Identity, JobId, Party};
 
 /// Job, attempt and rank.
 type Rank = (JobId, u32, u32);

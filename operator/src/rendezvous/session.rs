@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use collective::membership::{Connection, Event};
 use daemon::slots::Slot;
+use link::handshake::{
+    self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
+};
+use link::rendezvous::{
+    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToSidecar, encode, text,
+};
 use rendezvous_codec::ToOperator;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
-use wire::handshake::{
-    self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
-};
-use wire::rendezvous::{
-    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToSidecar, encode, text,
-};
 
 use crate::leader::Role;
 use crate::rendezvous::Service;

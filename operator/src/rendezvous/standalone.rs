@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use collective::membership::Policy;
 use contract::assignment::{self, Assignment};
+use link::handshake::{JobId, KEY_BYTES, Key};
 use scheduler::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use wire::handshake::{JobId, KEY_BYTES, Key};
 
 use crate::args::StandaloneArgs;
 use crate::leader::Role;

@@ -73,9 +73,9 @@ const RDMA: &[&str] = &[
     "hfreduce-sidecar/src/meet",
     "hfreduce-sidecar/tests/gang",
     "hfreduce-sidecar/tests/soft_roce.rs",
-    "wire/src/transport",
-    "wire/src/verbs",
-    "wire/tests/rdma",
+    "link/src/transport",
+    "link/src/verbs",
+    "link/tests/rdma",
     "xtask/src/rdma",
 ];
 
@@ -102,7 +102,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "collective tests/instruction_sets.rs", On(&[])),
     ("unit", "operator src/lib.rs", Always),
     ("unit", "contract src/lib.rs", Always),
-    ("unit", "wire src/lib.rs", Always),
+    ("unit", "link src/lib.rs", Always),
+    ("unit", "hfreduce_client src/lib.rs", Always),
     ("unit", "crds ", Always),
     // One canary of what the sidecar does with processes, and of what others do.
     ("unit", "hfreduce_sidecar src/lib.rs", Always),
@@ -147,11 +148,12 @@ const TRAINING: &[&str] = &[
     "core/collective/src",
     "e2e/scenarios/src/scenario/training.rs",
     "examples",
+    "hfreduce-client/src",
     "hfreduce-sidecar/src",
     "launcher/src",
     "python/fireflyer",
     "python/src",
-    "wire/src",
+    "link/src",
 ];
 
 const JOBS: &[&str] = &[

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn units_that_are_left_out_are_counted_and_are_no_tests() {
         let mut counter = Counter::default();
-        counter.read("left out: wire tests/fuzz/main.rs: its turn is in 2 commits");
+        counter.read("left out: link tests/fuzz/main.rs: its turn is in 2 commits");
         counter.read("test a ... ok");
         let counts = counter.counts();
         assert_eq!((counts.left_out, counts.passed, counts.not_run), (1, 1, 0));

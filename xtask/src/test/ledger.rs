@@ -51,7 +51,7 @@ impl Row {
         }
     }
 
-    /// What a person reads: `unit: wire tests/verbs/main.rs`.
+    /// What a person reads: `unit: link tests/verbs/main.rs`.
     pub(super) fn name(&self) -> String {
         let program = self.program.as_deref().unwrap_or(WHOLE);
         format!("{}: {program}", self.stage)
@@ -186,7 +186,7 @@ mod tests {
 
     fn rows() -> Vec<Row> {
         vec![
-            Row::part("unit", "wire src/lib.rs".to_owned(), 2.0),
+            Row::part("unit", "link src/lib.rs".to_owned(), 2.0),
             Row::part("unit", "a, b".to_owned(), 30.04),
             Row::whole("unit", Duration::from_secs(99)),
             Row::part("cluster", "trains".to_owned(), 41.2),

@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(of(&[finished]), Made::Cached);
         assert_eq!(of(&["   Compiling serde v1.0.229", finished]), Made::Built);
         assert_eq!(
-            of(&["    Checking wire v0.1.0 (wire)", finished]),
+            of(&["    Checking link v0.1.0 (link)", finished]),
             Made::Built
         );
     }

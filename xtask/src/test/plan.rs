@@ -107,9 +107,9 @@ mod tests {
     const UNITS: [&str; 5] = [
         "cluster src/lib.rs",
         "scheduler src/lib.rs",
-        "wire tests/a.rs",
-        "wire tests/b.rs",
-        "wire tests/c.rs",
+        "link tests/a.rs",
+        "link tests/b.rs",
+        "link tests/c.rs",
     ];
 
     fn choose(commits: usize, paths: &[&str]) -> Choice {
@@ -122,7 +122,7 @@ mod tests {
             folders: [
                 ("cluster", &["e2e/cluster/"][..]),
                 ("scheduler", &["core/scheduler/"]),
-                ("wire", &["wire/", "core/sim/"]),
+                ("link", &["link/", "core/sim/"]),
             ]
             .into_iter()
             .map(|(name, folders)| (name.into(), folders.iter().map(|f| (*f).into()).collect()))
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_test_without_a_row_runs_when_its_package_or_one_below_changes() {
         assert!(
-            choose(0, &["wire/src/lib.rs"])
+            choose(0, &["link/src/lib.rs"])
                 .run
                 .contains(&UNITS[3].to_owned())
         );
@@ -143,7 +143,7 @@ mod tests {
                 .run
                 .contains(&UNITS[3].to_owned())
         );
-        let other = choose(0, &["wired/a", "docs/a.md"]);
+        let other = choose(0, &["linked/a", "docs/a.md"]);
         assert!(other.left_out.iter().any(|(unit, _)| unit == UNITS[3]));
     }
 

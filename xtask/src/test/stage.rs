@@ -150,7 +150,7 @@ mod tests {
     fn what_comes_on_stderr_is_read_as_well() {
         let (_told, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
-        let ended = shell("echo '   Compiling wire v0.1.0' >&2").run(&watchdog);
+        let ended = shell("echo '   Compiling link v0.1.0' >&2").run(&watchdog);
         ended.result.unwrap();
         assert_eq!(ended.made, Made::Built);
     }

@@ -40,7 +40,7 @@ impl Times {
         *self.seconds.entry(name).or_default() += seconds;
     }
 
-    /// `     Running tests/real/main.rs (target/debug/deps/real-0a1b)`, or `   Doc-tests wire`.
+    /// `     Running tests/real/main.rs (target/debug/deps/real-0a1b)`, or `   Doc-tests link`.
     fn program(&mut self, line: &str) -> Option<String> {
         let line = line.trim_start();
         if let Some(package) = line.strip_prefix("Doc-tests ") {
@@ -135,18 +135,18 @@ mod tests {
     fn a_test_program_is_named_by_its_package_and_its_source() {
         let found = rows(&[
             "    Finished `test` profile [unoptimized + debuginfo] target(s) in 1m 02s",
-            "     Running unittests src/lib.rs (target/debug/deps/wire-0a1b)",
+            "     Running unittests src/lib.rs (target/debug/deps/link-0a1b)",
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.50s",
             "     Running tests/verbs/main.rs (target/debug/deps/verbs-2c3d)",
             "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 61.25s",
-            "   Doc-tests wire",
+            "   Doc-tests link",
             "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ]);
         let expected = [
             row("cargo build", 62.0),
-            row("wire documentation", 0.0),
-            row("wire src/lib.rs", 0.5),
-            row("wire tests/verbs/main.rs", 61.25),
+            row("link documentation", 0.0),
+            row("link src/lib.rs", 0.5),
+            row("link tests/verbs/main.rs", 61.25),
         ];
         assert_eq!(found, expected);
     }
@@ -197,12 +197,12 @@ mod tests {
             "  image operator                     …            30.0 s",
             "  image operator                     built        45.5 s",
             "  trainer base                       cached        0.0 s",
-            "  wire tests/fuzz/main.rs            done          3.5 s",
+            "  link tests/fuzz/main.rs            done          3.5 s",
         ]);
         let expected = [
             row("image operator", 45.5),
             row("trainer base", 0.0),
-            row("wire tests/fuzz/main.rs", 3.5),
+            row("link tests/fuzz/main.rs", 3.5),
         ];
         assert_eq!(found, expected);
     }

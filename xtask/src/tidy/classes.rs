@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const TABLE: &str = "xtask/src/test/classes.rs";
 const SCENARIOS: &str = "e2e/scenarios/src/scenario.rs";
 /// Where the guest's tests are.
-const GUEST: [&str; 2] = ["wire/tests/rdma/", "hfreduce-sidecar/tests/soft_roce"];
+const GUEST: [&str; 2] = ["link/tests/rdma/", "hfreduce-sidecar/tests/soft_roce"];
 
 pub(super) fn check(
     files: &[File],

@@ -16,8 +16,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("collective", &["topology"]),
     ("sim", &[]),
     ("contract", &["topology"]),
-    ("wire", &["collective", "contract"]),
-    ("rendezvous-codec", &["collective", "contract", "wire"]),
+    ("link", &["contract"]),
+    ("hfreduce-client", &["collective", "link"]),
+    ("rendezvous-codec", &["collective", "contract", "link"]),
     ("crds", &[]),
     ("daemon", &[]),
     (
@@ -27,7 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "collective",
             "contract",
             "topology",
-            "wire",
+            "link",
             "rendezvous-codec",
             "crds",
             "daemon",
@@ -40,13 +41,14 @@ const EDGES: &[(&str, &[&str])] = &[
             "collective",
             "contract",
             "topology",
-            "wire",
+            "hfreduce-client",
+            "link",
             "rendezvous-codec",
             "daemon",
         ],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
-    ("fireflyer-python", &["wire"]),
+    ("fireflyer-python", &["hfreduce-client"]),
     ("cluster", &[]),
     ("bench", &["cluster"]),
     (
@@ -57,7 +59,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "scheduler",
             "collective",
             "contract",
-            "wire",
+            "link",
         ],
     ),
     ("xtask", &["cluster"]),
@@ -70,7 +72,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
-    ("wire", &["sim"]),
+    ("link", &["sim"]),
+    ("hfreduce-client", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
@@ -304,7 +307,7 @@ mod tests {
         );
         assert_eq!(errors("scheduler", r#"{"name":"sim","path":"x"}"#).len(), 1);
         assert_eq!(
-            errors("wire", r#"{"name":"collective","path":"x"}"#).len(),
+            errors("link", r#"{"name":"collective","path":"x"}"#).len(),
             1
         );
         assert_eq!(

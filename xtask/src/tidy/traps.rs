@@ -141,7 +141,7 @@ mod tests {
             text: text.to_owned(),
         };
         let test = "#[test]\nfn a_duck_quacks() {}\n";
-        let files = [file(PAGE.path, &text), file("wire/src/duck.rs", test)];
+        let files = [file(PAGE.path, &text), file("link/src/duck.rs", test)];
         let mut findings = Findings::default();
         PAGE.check(&files, &mut findings);
         findings.errors
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn a_trap_names_a_test_that_exists_or_says_that_it_is_not_run() {
-        assert_eq!(errors("[a_duck_quacks](../../wire/src/duck.rs)"), [""; 0]);
+        assert_eq!(errors("[a_duck_quacks](../../link/src/duck.rs)"), [""; 0]);
         assert_eq!(errors("Not run: no duck"), [""; 0]);
         for wrong in [
             "somehow",
-            "[a_goose_honks](../../wire/src/duck.rs)",
-            "[a_duck_quacks](../../wire/src/goose.rs)",
-            "[a_duck](../../wire/src/duck.rs)",
+            "[a_goose_honks](../../link/src/duck.rs)",
+            "[a_duck_quacks](../../link/src/goose.rs)",
+            "[a_duck](../../link/src/duck.rs)",
         ] {
             assert_eq!(errors(wrong).len(), 1, "{wrong}");
         }

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use collective::membership::Commit;
+use link::rendezvous::TO_OPERATOR_LIMIT_BYTES;
 use tokio::net::TcpSocket;
 use topology::OnPeerLoss;
-use wire::rendezvous::TO_OPERATOR_LIMIT_BYTES;
 
 use super::*;
 

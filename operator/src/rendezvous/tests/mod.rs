@@ -12,13 +12,13 @@ use collective::membership::Policy;
 use contract::CheckpointRef;
 use contract::run_dir::Progress;
 use daemon::Registry;
+use link::handshake::{
+    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
+};
+use link::rendezvous::{Decoder, Features, SuspectReason, ToOperator, ToSidecar, encode};
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wire::handshake::{
-    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
-};
-use wire::rendezvous::{Decoder, Features, SuspectReason, ToOperator, ToSidecar, encode};
 
 use super::standalone::OneGang;
 use super::*;

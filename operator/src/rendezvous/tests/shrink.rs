@@ -3,9 +3,9 @@
 use collective::machine::WORLD;
 use collective::recovery::{GroupReport, Held, MAX_HELD, Report};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use link::rendezvous::FRAME_LIMIT_BYTES;
 use scheduler::Gone;
 use topology::OnPeerLoss;
-use wire::rendezvous::FRAME_LIMIT_BYTES;
 
 use super::*;
 

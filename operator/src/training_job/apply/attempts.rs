@@ -11,9 +11,9 @@ use crds::training_job::TrainingJob;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
+use link::handshake::Key;
 use scheduler::{JobKey, NewAttempt};
 use serde_json::{Value, json};
-use wire::handshake::Key;
 
 use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};

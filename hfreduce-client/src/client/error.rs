@@ -1,0 +1,135 @@
+//! Why something a client asked for did not happen, in words for whoever runs the training script.
+
+use std::time::Duration;
+
+use super::IN_FLIGHT_LIMIT;
+use crate::attach;
+use crate::entry::{FailureKind, Malformed};
+use crate::op::Call;
+use link::ring::Corrupt;
+use link::segment;
+
+/// Why an operation or a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket is not there or broke.
+    #[error(transparent)]
+    Socket(#[from] attach::Error),
+    /// A segment could not be mapped.
+    #[error(transparent)]
+    Segment(#[from] segment::Error),
+    /// The sidecar will not have this process, or not lend what it asked for.
+    #[error("failed to {request}: the sidecar refused: {reason}")]
+    Refused {
+        /// What was asked.
+        request: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The sidecar answered something else than was asked.
+    #[error("failed to {request}: the sidecar answered out of turn")]
+    Unexpected {
+        /// What was asked.
+        request: &'static str,
+    },
+    /// The operation failed, on every rank alike if others had joined it.
+    #[error("{call} failed: {text}")]
+    Operation {
+        /// The operation.
+        call: Call,
+        /// Whether the next one can run.
+        kind: FailureKind,
+        /// Why, naming who has to be looked at.
+        text: String,
+    },
+    /// A group was not opened, on all its ranks alike.
+    #[error("failed to open a group of {ranks} ranks: {text}")]
+    Group {
+        /// How many this process has asked for.
+        ranks: usize,
+        /// Whether ranks mean different groups.
+        kind: FailureKind,
+        /// Why, naming who has to be looked at.
+        text: String,
+    },
+    /// A group was not opened so far.
+    #[error(
+        "failed to open a group of {ranks} ranks for {waited:?}: one of them has not opened it"
+    )]
+    GroupTimeout {
+        /// How many it has.
+        ranks: usize,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The sidecar is gone.
+    #[error("the hfreduce sidecar of this node is gone: {why}")]
+    SidecarLost {
+        /// How it was noticed.
+        why: String,
+    },
+    /// The operation is not finished; it goes on and can be waited for again.
+    #[error("{call} is not finished after {waited:?}: a rank has not called it, or is slow")]
+    Timeout {
+        /// The operation.
+        call: Call,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Too many operations are in flight and none finishes.
+    #[error("failed to call {call} for {waited:?}: {IN_FLIGHT_LIMIT} operations are in flight")]
+    Busy {
+        /// The operation.
+        call: Call,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// No answer from the sidecar.
+    #[error("failed to {request}: no answer from the sidecar after {waited:?}")]
+    NoAnswer {
+        /// What was asked.
+        request: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The input is too small for the call.
+    #[error("failed to call {call}: it reads {needed} bytes, the buffer has {given}")]
+    Input {
+        /// The operation.
+        call: Call,
+        /// Bytes it reads.
+        needed: usize,
+        /// Bytes there are.
+        given: usize,
+    },
+    /// The ticket was never given, or its output was taken already.
+    #[error("failed to wait for ticket {0}: it is not in flight")]
+    UnknownTicket(u64),
+    /// The process forked.
+    #[error(
+        "failed to use the hfreduce client in process {child}: it belongs to process {owner}; \
+         attach again after fork, or start workers with `spawn`"
+    )]
+    Forked {
+        /// The process that attached.
+        owner: u32,
+        /// This process.
+        child: u32,
+    },
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::SidecarLost {
+            why: corrupt.to_string(),
+        }
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::SidecarLost {
+            why: malformed.to_string(),
+        }
+    }
+}

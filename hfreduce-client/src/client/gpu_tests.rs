@@ -1,0 +1,281 @@
+//! Inputs and results that come from and go to a GPU, on a stand-in for its driver that runs everything late and in a
+//! drawn order, against a sidecar of a few lines.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::tests::{Loopback, PATIENCE, bytes_of};
+use super::*;
+use crate::cuda::{self, Copy, Device, DeviceMemory, Library, Stream};
+
+#[path = "../../../link/tests/shared/built.rs"]
+mod built;
+
+const SOURCES: [&str; 5] = [
+    "tests/fake_cuda/lib.rs",
+    "tests/fake_cuda/kernels.rs",
+    "tests/fake_cuda/memory.rs",
+    "tests/fake_cuda/machine.rs",
+    "src/cuda/abi.rs",
+];
+pub(super) const SEEDS: u64 = 200;
+/// Of a tensor, and of the part of the arena before it.
+pub(super) const BYTES: usize = 5000;
+const OFFSET: usize = 128;
+
+/// The stand-in, with functions of its own by which tests act as PyTorch does.
+pub(super) struct Fake {
+    library: Arc<Library>,
+    seed: unsafe extern "C" fn(u64, i32),
+    alloc: unsafe extern "C" fn(usize, u8) -> u64,
+    stream: unsafe extern "C" fn() -> u64,
+    fill: unsafe extern "C" fn(u64, u64, usize, u8),
+    copy: unsafe extern "C" fn(u64, u64, u64, usize),
+    read: unsafe extern "C" fn(u64, *mut u8, usize),
+    capture: unsafe extern "C" fn(u64, i32),
+    alive: unsafe extern "C" fn() -> u64,
+    _folder: tempfile::TempDir,
+}
+
+#[expect(unsafe_code, reason = "the stand-in's own functions")]
+impl Fake {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let copy: PathBuf = folder.path().join("libfake.so");
+        fs::copy(built::built("libfake_cuda.so", &SOURCES), &copy).unwrap();
+        let library = Library::load(Some(&copy)).unwrap();
+        // SAFETY: loaded before; types and names are those of the file's source.
+        unsafe {
+            let loaded = libloading::Library::new(&copy).unwrap();
+            let fake = Self {
+                library,
+                seed: *loaded.get("fake_seed").unwrap(),
+                alloc: *loaded.get("fake_alloc").unwrap(),
+                stream: *loaded.get("fake_stream").unwrap(),
+                fill: *loaded.get("fake_fill").unwrap(),
+                copy: *loaded.get("fake_copy").unwrap(),
+                read: *loaded.get("fake_read").unwrap(),
+                capture: *loaded.get("fake_capture").unwrap(),
+                alive: *loaded.get("fake_alive").unwrap(),
+                _folder: folder,
+            };
+            std::mem::forget(loaded);
+            fake
+        }
+    }
+
+    pub(super) fn begin(&self, seed: u64, reads_only: bool) -> Arc<Device> {
+        // SAFETY: takes any numbers.
+        unsafe { (self.seed)(seed, i32::from(reads_only)) };
+        Device::open(Arc::clone(&self.library), 0).unwrap()
+    }
+
+    pub(super) fn tensor(&self, value: u8) -> u64 {
+        // SAFETY: as above.
+        unsafe { (self.alloc)(BYTES, value) }
+    }
+
+    pub(super) fn stream(&self) -> Stream {
+        // SAFETY: takes nothing.
+        Stream::of_owner(unsafe { (self.stream)() })
+    }
+
+    pub(super) fn fill(&self, stream: Stream, tensor: u64, value: u8) {
+        // SAFETY: a stream and memory of the stand-in's.
+        unsafe { (self.fill)(stream.number(), tensor, BYTES, value) };
+    }
+
+    pub(super) fn copy(&self, stream: Stream, source: u64, target: u64) {
+        // SAFETY: as above.
+        unsafe { (self.copy)(stream.number(), source, target, BYTES) };
+    }
+
+    pub(super) fn read(&self, tensor: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        // SAFETY: as above, and memory of our own.
+        unsafe { (self.read)(tensor, bytes.as_mut_ptr(), BYTES) };
+        bytes
+    }
+
+    fn capture(&self, stream: Stream, captures: bool) {
+        // SAFETY: as above.
+        unsafe { (self.capture)(stream.number(), i32::from(captures)) };
+    }
+
+    pub(super) fn alive(&self) -> u64 {
+        // SAFETY: takes nothing.
+        unsafe { (self.alive)() }
+    }
+}
+
+pub(super) fn whole(tensor: u64) -> DeviceMemory {
+    DeviceMemory::of_owner(tensor, BYTES)
+}
+
+/// One operation as PyTorch's backend makes it: from a tensor that a kernel fills, to another that earlier kernels
+/// still read, whose content kernels of a third stream then use.
+fn reduce(fake: &Fake, client: &Client, device: &Arc<Device>) {
+    let arena = Arc::new(client.arena(OFFSET + BYTES, PATIENCE).unwrap());
+    let (producer, consumer) = (fake.stream(), fake.stream());
+    let [source, target, before, after] = [1, 2, 3, 4].map(|value| fake.tensor(value));
+    fake.fill(producer, source, 7);
+    fake.copy(producer, target, before);
+    let mut fetched = Copy::to_host(device, &[whole(source)], &arena, OFFSET, producer).unwrap();
+    fetched.is_over().unwrap();
+    fetched.wait().unwrap();
+    assert!(fetched.is_over().unwrap());
+    let ticket = client
+        .submit_at(client.world(), bytes_of(BYTES), &arena, OFFSET, PATIENCE)
+        .unwrap();
+    let result = client.wait(ticket, PATIENCE).unwrap().result;
+    let delivered = Copy::to_device(device, result, &arena, OFFSET, &[(0, whole(target))]).unwrap();
+    delivered.gate(consumer).unwrap();
+    fake.copy(consumer, target, after);
+    // Waits by itself.
+    drop(delivered);
+    let holds = |tensor, value| fake.read(tensor).iter().all(|byte| *byte == value);
+    assert!(
+        holds(after, 7),
+        "who reads waits for the copy, and that for who fills"
+    );
+    assert!(holds(before, 2), "the copy waits for who read before");
+}
+
+#[test]
+fn tensors_of_a_gpu_are_reduced_whatever_order_its_streams_run_in() {
+    let fake = Fake::new();
+    for reads_only in [true, false] {
+        let (loopback, client) = Loopback::start(1 << 30);
+        for seed in 0..SEEDS {
+            let device = fake.begin(seed, reads_only);
+            assert_eq!(device.reads_only(), reads_only);
+            reduce(&fake, &client, &device);
+        }
+        loopback.finish(client);
+        assert_eq!(
+            fake.alive(),
+            0,
+            "registrations, events and contexts are gone"
+        );
+    }
+}
+
+/// Parts of a tensor that lie apart go in together, and parts of a result to places that lie apart.
+#[test]
+fn what_lies_apart_goes_in_together_and_comes_back_to_its_places() {
+    const HALF: usize = BYTES / 2;
+    let fake = Fake::new();
+    for reads_only in [true, false] {
+        let (loopback, client) = Loopback::start(1 << 30);
+        for seed in 0..SEEDS {
+            let device = fake.begin(seed, reads_only);
+            let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+            let (producer, consumer) = (fake.stream(), fake.stream());
+            let [one, other, target] = [1, 2, 3].map(|value| fake.tensor(value));
+            fake.fill(producer, one, 7);
+            fake.fill(producer, other, 9);
+            let half = |tensor| DeviceMemory::of_owner(tensor, HALF);
+            let halves = [half(one), half(other)];
+            let fetched = Copy::to_host(&device, &halves, &arena, 0, producer);
+            fetched.unwrap().wait().unwrap();
+            let ticket = client
+                .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
+                .unwrap();
+            let result = client.wait(ticket, PATIENCE).unwrap().result;
+            // The halves change places.
+            let upper = DeviceMemory::of_owner(target + HALF as u64, HALF);
+            let places = [(HALF, half(target)), (0, upper)];
+            let delivered = Copy::to_device(&device, result, &arena, 0, &places).unwrap();
+            delivered.gate(consumer).unwrap();
+            drop(delivered);
+            let read = fake.read(target);
+            assert!(read[..HALF].iter().all(|byte| *byte == 9), "seed {seed}");
+            assert!(read[HALF..].iter().all(|byte| *byte == 7), "seed {seed}");
+        }
+        loopback.finish(client);
+    }
+}
+
+#[test]
+fn a_result_that_is_shorter_than_its_place_is_refused() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+    let target = fake.tensor(1);
+    let ticket = client
+        .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
+        .unwrap();
+    let result = client.wait(ticket, PATIENCE).unwrap().result;
+    let refused = Copy::to_device(&device, result, &arena, 0, &[(1, whole(target))]);
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, cuda::Error::Bounds { .. }), "{refused}");
+    drop((arena, device));
+    loopback.finish(client);
+}
+
+#[test]
+fn a_captured_graph_is_refused_with_what_to_do() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+    let (source, stream) = (fake.tensor(1), fake.stream());
+    fake.capture(stream, true);
+    let refused = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap_err();
+    assert!(matches!(refused, cuda::Error::Capturing), "{refused}");
+    assert!(refused.to_string().contains("outside of torch.cuda.graph"));
+    fake.capture(stream, false);
+    let copy = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap();
+    fake.capture(stream, true);
+    assert!(matches!(copy.gate(stream), Err(cuda::Error::Capturing)));
+    drop((copy, arena, device));
+    loopback.finish(client);
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused_with_the_reason() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+    let stream = fake.stream();
+    let nowhere = Copy::to_host(&device, &[whole(12345)], &arena, 0, stream).unwrap_err();
+    assert!(
+        nowhere
+            .to_string()
+            .contains("copy from the GPU: CUDA says invalid argument (1)"),
+        "{nowhere}"
+    );
+    let source = fake.tensor(1);
+    let two = [DeviceMemory::of_owner(source, 2)];
+    let past = Copy::to_host(&device, &two, &arena, arena.len() - 1, stream).unwrap_err();
+    assert!(matches!(past, cuda::Error::Bounds { .. }), "{past}");
+    let none = Device::open(Arc::clone(&fake.library), 3).unwrap_err();
+    assert!(none.to_string().contains("no such device"), "{none}");
+    drop((arena, device));
+    loopback.finish(client);
+    assert_eq!(fake.alive(), 0);
+    let missing = Library::load(Some(Path::new("/nonexistent/libcuda.so.1"))).unwrap_err();
+    assert!(
+        missing.to_string().contains("container runtime"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn memory_stays_until_a_copy_is_over_whoever_drops_it_first() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    for seed in 0..SEEDS {
+        let device = fake.begin(seed, true);
+        let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+        let (source, stream) = (fake.tensor(1), fake.stream());
+        let copy = Copy::to_host(&device, &[whole(source)], &arena, 0, stream).unwrap();
+        // The stand-in would see memory unregistered under a copy.
+        drop((arena, device));
+        drop(copy);
+    }
+    loopback.finish(client);
+    assert_eq!(fake.alive(), 0);
+}

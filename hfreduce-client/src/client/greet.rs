@@ -1,0 +1,118 @@
+//! Being welcomed by a sidecar: by the first, or by one that was started in place of another.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use serde::de::DeserializeOwned;
+
+use super::Error;
+use super::keep::Belongings;
+use super::shared::{Link, sleep_on};
+use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use link::bell::Bell;
+use link::ring::{self, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
+use link::segment::Segment;
+
+const REQUEST: &str = "attach";
+
+/// What a sidecar gives to a process that it welcomes.
+#[derive(Debug)]
+pub(super) struct Welcome {
+    pub(super) link: Link,
+    pub(super) submissions: Producer<SUBMISSION_WORDS>,
+    pub(super) completions: Consumer<COMPLETION_WORDS>,
+    pub(super) standing: Standing,
+    /// How long to look for another when this one is gone.
+    pub(super) patience: Duration,
+}
+
+/// Attaches to the sidecar that listens at `socket`, if one does. `again`: what this process has to say if it was attached
+/// to another before.
+pub(super) fn greet(
+    socket: &Path,
+    local_rank: u32,
+    again: Option<&Belongings>,
+    timeout: Duration,
+) -> Result<Welcome, Error> {
+    let channel = Channel::connect(socket)?;
+    let version = attach::VERSION;
+    channel.send(
+        &ToSidecar::Attach {
+            version,
+            local_rank,
+            again: again.map(|all| all.told),
+            groups: again.map_or(0, |all| all.groups.len() as u32),
+        },
+        &[],
+    )?;
+    let (message, fds) = receive(&channel, REQUEST, timeout)?;
+    let unexpected = || Error::Unexpected { request: REQUEST };
+    let (control_bytes, standing, patience_seconds) = match message {
+        ToClient::Welcome {
+            control_bytes,
+            standing,
+            patience_seconds,
+        } => (control_bytes, standing, patience_seconds),
+        ToClient::Refused { reason } => {
+            return Err(Error::Refused {
+                request: REQUEST,
+                reason,
+            });
+        }
+        ToClient::Members(_)
+        | ToClient::Taken { .. }
+        | ToClient::Noted
+        | ToClient::Over { .. }
+        | ToClient::Input { .. }
+        | ToClient::Result { .. }
+        | ToClient::Gone { .. } => return Err(unexpected()),
+    };
+    let [control, bell] =
+        <[_; 2]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
+    let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
+    let control = Arc::new(Segment::open(control, bytes)?);
+    let (submissions, completions) = ring::client_ends(&control).ok_or_else(unexpected)?;
+    Ok(Welcome {
+        link: Link {
+            channel,
+            bell: Bell::from_fd(bell),
+            outcomes: completions.bed(),
+        },
+        submissions,
+        completions,
+        standing,
+        patience: Duration::from_secs(patience_seconds.into()),
+    })
+}
+
+/// The next message, when it has come.
+pub(super) fn receive<T: DeserializeOwned>(
+    channel: &Channel,
+    request: &'static str,
+    timeout: Duration,
+) -> Result<(T, Vec<OwnedFd>), Error> {
+    let start = Instant::now();
+    loop {
+        if let Some(received) = channel.receive_with_fds()? {
+            return Ok(received);
+        }
+        let waited = start.elapsed();
+        if waited > timeout {
+            return Err(Error::NoAnswer { request, waited });
+        }
+        sleep_on(&[PollFd::new(channel, PollFlags::IN)], timeout - waited);
+    }
+}
+
+/// Whether an error says that no sidecar is there, or none any more: another one may come.
+pub(super) fn is_absence(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Socket(
+            attach::Error::Socket { .. } | attach::Error::Closed | attach::Error::Exchange(_)
+        )
+    )
+}

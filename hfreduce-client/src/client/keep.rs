@@ -1,0 +1,263 @@
+//! The thread that stays with the sidecar: when it is gone and comes back without its memory, this process attaches
+//! again, with what it was told in each of its groups, what it was lent and what it has called. The trainer computes meanwhile, and its
+//! other threads wait.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::greet::{self, Welcome};
+use super::groups::Known;
+use super::shared::{Link, Shared, sleep_on};
+use super::{Error, RETRY};
+use crate::attach::{self, Standing, ToClient, ToSidecar};
+use link::bell::Bell;
+
+/// How often the thread looks whether it is still needed; it is woken when it is not.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// What the thread needs while nobody else may use the connection.
+struct Keeper {
+    /// Gone when the trainer has dropped the client.
+    shared: Weak<Shared>,
+    /// Rung when it does.
+    leaving: Arc<Bell>,
+    socket: PathBuf,
+    standing: Standing,
+}
+
+/// A segment for inputs, to be lent to another sidecar.
+pub(super) struct Handed {
+    pub(super) number: u32,
+    pub(super) bytes: u64,
+    pub(super) fd: Arc<OwnedFd>,
+}
+
+/// What this process tells and lends another sidecar.
+pub(super) struct Belongings {
+    /// The first operation of the world whose end it was not told.
+    pub(super) told: u64,
+    pub(super) groups: Vec<Known>,
+    pub(super) lent: Vec<Handed>,
+}
+
+/// What another sidecar has said while it took these.
+pub(super) type Heard = Vec<(ToClient, Vec<OwnedFd>)>;
+
+/// Starts the thread.
+pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let keeper = Keeper {
+        shared: Arc::downgrade(shared),
+        leaving: Arc::clone(&shared.leaving),
+        socket: shared.socket.clone(),
+        standing: shared.standing,
+    };
+    thread::Builder::new()
+        .name("hfreduce-keeper".to_owned())
+        .spawn(move || while keeper.keep().is_some() {})?;
+    Ok(())
+}
+
+impl Keeper {
+    /// Waits for the end of the sidecar and for the next one. None when there is nothing to wait for any more.
+    fn keep(&self) -> Option<()> {
+        let link = self.shared.upgrade()?.present()?;
+        sleep_on(
+            &[
+                PollFd::new(&link.channel, PollFlags::RDHUP),
+                PollFd::new(&*self.leaving, PollFlags::IN),
+            ],
+            LOOK,
+        );
+        self.shared.upgrade()?.look_after(&link);
+        self.seek()
+    }
+
+    /// Looks for another sidecar if this one is gone.
+    fn seek(&self) -> Option<()> {
+        let since = Instant::now();
+        loop {
+            let patience = self.shared.upgrade()?.is_away()?;
+            if patience.is_zero() {
+                return Some(());
+            }
+            let left = patience.saturating_sub(since.elapsed());
+            match self.attach_again(left) {
+                Ok(()) => return Some(()),
+                Err(error) if greet::is_absence(&error) && !left.is_zero() => {
+                    sleep_on(&[PollFd::new(&*self.leaving, PollFlags::IN)], RETRY);
+                }
+                Err(error) => {
+                    self.shared.upgrade()?.give_up(&error, since.elapsed());
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// `limit`: how long the sidecar may take for an answer; it maps what it is lent, gigabytes at most.
+    fn attach_again(&self, limit: Duration) -> Result<(), Error> {
+        let Some(all) = self.shared.upgrade().and_then(|shared| shared.belongings()) else {
+            return Ok(());
+        };
+        let Standing { local_rank, .. } = self.standing;
+        let welcome = greet::greet(&self.socket, local_rank, Some(&all), limit)?;
+        let same = |of: Standing| Standing { epoch: 0, ..of };
+        if same(welcome.standing) != same(self.standing) {
+            return Err(Error::Unexpected {
+                request: "attach again",
+            });
+        }
+        let mut handover = Handover {
+            link: &welcome.link,
+            limit,
+            heard: Heard::new(),
+        };
+        all.groups
+            .iter()
+            .try_for_each(|group| handover.tell(group))?;
+        all.lent
+            .iter()
+            .try_for_each(|segment| handover.lend(segment))?;
+        let heard = handover.heard;
+        let numbers: Vec<u32> = all.lent.iter().map(|segment| segment.number).collect();
+        match self.shared.upgrade() {
+            Some(shared) => shared.go_on(welcome, &numbers, heard),
+            None => Ok(()),
+        }
+    }
+}
+
+/// To a sidecar that has forgotten everything.
+struct Handover<'a> {
+    link: &'a Link,
+    /// How long an answer may take.
+    limit: Duration,
+    heard: Heard,
+}
+
+impl Handover<'_> {
+    /// Tells of a group.
+    fn tell(&mut self, known: &Known) -> Result<(), Error> {
+        const REQUEST: &str = "tell of a group";
+        for ranks in known.ranks.chunks(attach::RANKS_LIMIT) {
+            let ranks = ranks.to_vec();
+            self.ask(REQUEST, &ToSidecar::Ranks { ranks }, &[], &ToClient::Noted)?;
+        }
+        let told = ToSidecar::Group(known.told.clone());
+        self.ask(REQUEST, &told, &[], &ToClient::Noted)
+    }
+
+    /// Lends a segment.
+    fn lend(&mut self, handed: &Handed) -> Result<(), Error> {
+        let (segment, bytes) = (handed.number, handed.bytes);
+        let lend = ToSidecar::Lend { segment, bytes };
+        let taken = ToClient::Taken { segment };
+        self.ask(
+            "lend an input buffer again",
+            &lend,
+            &[handed.fd.as_fd()],
+            &taken,
+        )
+    }
+
+    /// Says something and waits for its answer.
+    fn ask(
+        &mut self,
+        request: &'static str,
+        message: &ToSidecar,
+        fds: &[BorrowedFd<'_>],
+        expected: &ToClient,
+    ) -> Result<(), Error> {
+        self.link.channel.send(message, fds)?;
+        loop {
+            let (answer, fds) = greet::receive(&self.link.channel, request, self.limit)?;
+            match answer {
+                answer if answer == *expected => return Ok(()),
+                ToClient::Refused { reason } => return Err(Error::Refused { request, reason }),
+                ToClient::Members(_) | ToClient::Result { .. } | ToClient::Gone { .. } => {
+                    self.heard.push((answer, fds));
+                }
+                ToClient::Welcome { .. }
+                | ToClient::Taken { .. }
+                | ToClient::Noted
+                | ToClient::Over { .. }
+                | ToClient::Input { .. } => return Err(Error::Unexpected { request }),
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The connection, while the sidecar is there or looked for.
+    fn present(&self) -> Option<Arc<Link>> {
+        let state = self.lock().ok()?;
+        state.alive().ok()?;
+        Some(state.link())
+    }
+
+    /// Something has happened to a connection: perhaps it has ended.
+    fn look_after(&self, link: &Arc<Link>) {
+        if let Ok(mut state) = self.lock()
+            && state.is_there()
+            && Arc::ptr_eq(&state.link(), link)
+        {
+            state.hear();
+        }
+        self.notify();
+    }
+
+    /// How long to look for the next sidecar: not at all while one is there. None when all is lost.
+    fn is_away(&self) -> Option<Duration> {
+        let state = self.lock().ok()?;
+        state.alive().ok()?;
+        Some(if state.is_there() {
+            Duration::ZERO
+        } else {
+            state.patience()
+        })
+    }
+
+    fn belongings(&self) -> Option<Belongings> {
+        Some(self.lock().ok()?.belongings())
+    }
+
+    fn go_on(&self, welcome: Welcome, lent: &[u32], heard: Heard) -> Result<(), Error> {
+        let mut state = self.lock()?;
+        let sidecar_sleeps = state.go_on(welcome, lent, heard)?;
+        let link = state.link();
+        drop(state);
+        if sidecar_sleeps {
+            link.bell.ring();
+        }
+        self.notify();
+        Ok(())
+    }
+
+    fn give_up(&self, error: &Error, waited: Duration) {
+        let socket = self.socket.display();
+        let next = if greet::is_absence(error) {
+            format!("none took its place at {socket} within {waited:.0?} ({error})")
+        } else {
+            format!("the one in its place cannot go on with this process: {error}")
+        };
+        if let Ok(mut state) = self.lock() {
+            state.lose(format!(
+                "it ended or was killed, and {next}; look at the restarts and the log of this pod's container hfreduce"
+            ));
+        }
+        self.notify();
+    }
+
+    /// Wakes all threads that wait.
+    fn notify(&self) {
+        if let Ok(state) = self.lock() {
+            let _ = state.link().outcomes.doorbell().ring();
+        }
+        self.looked.notify_all();
+    }
+}

@@ -1,0 +1,369 @@
+//! A trainer process's side of the sidecar: attach, lend input buffers, call operations, read results.
+//! Owns the process's rings, buffers and tickets. Leaves tensors, streams and work objects to the Python
+//! extension, and everything about other ranks to the sidecar.
+//!
+//! Results lie in memory that all processes of the node share and none of them can write; a result
+//! is held until its view is dropped. One client a process; its methods may be called from any thread,
+//! and fail with a clear error in a forked child.
+//!
+//! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
+//! operations in flight go on, and what was lent and what is held stays where it is.
+
+mod allocate;
+mod arena;
+mod buffer;
+mod error;
+mod greet;
+mod groups;
+mod keep;
+mod open;
+mod shared;
+mod state;
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+pub use arena::Arena;
+pub use buffer::{Buffer, Output, ResultView};
+pub use error::Error;
+use shared::Shared;
+use state::State;
+
+use crate::attach::{self, Members, Standing, ToSidecar};
+use crate::entry::{Outcome, Place, Submission};
+use crate::op::Call;
+use link::bell::Bell;
+use link::ring::{self, PushError};
+
+/// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
+pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
+/// Segment number that stands for none: an operation without input or without result.
+pub const NO_SEGMENT: u32 = u32::MAX;
+/// How often a sidecar that is not there yet is looked for.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// An operation in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u64);
+
+/// A group of ranks: the world, or one that this process has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// What its ranks call it.
+    pub number: u64,
+    /// This process in it.
+    pub rank: u32,
+    /// Its ranks.
+    pub size: u32,
+}
+
+/// The connection to the node's sidecar. Clones are the same connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
+    pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
+        let start = Instant::now();
+        let welcome = loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            match greet::greet(socket, local_rank, None, left) {
+                Ok(welcome) => break welcome,
+                Err(error) if !greet::is_absence(&error) || left.is_zero() => return Err(error),
+                Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
+            }
+        };
+        let standing = welcome.standing;
+        let lasts = !welcome.patience.is_zero();
+        let shared = Arc::new(Shared {
+            owner: std::process::id(),
+            socket: socket.to_owned(),
+            standing,
+            state: Mutex::new(State::new(welcome)),
+            looked: Condvar::new(),
+            asking: Mutex::new(()),
+            leaving: Arc::new(Bell::new().map_err(attach::Error::Exchange)?),
+        });
+        if lasts && keep::start(&shared).is_err() {
+            // Without the thread the end of the sidecar is the end.
+            shared.lock()?.be_impatient();
+        }
+        Ok(Self { shared })
+    }
+
+    /// Where this process stands in the gang.
+    pub fn standing(&self) -> Standing {
+        self.shared.standing
+    }
+
+    /// Who takes part in the operations of the newest epoch.
+    pub fn members(&self, timeout: Duration) -> Result<Arc<Members>, Error> {
+        const REQUEST: &str = "learn the members";
+        let start = Instant::now();
+        let mut state = self.shared.lock()?;
+        loop {
+            state.hear();
+            if let Some(members) = state.members(None) {
+                return Ok(members);
+            }
+            state.alive()?;
+            let waited = start.elapsed();
+            if waited >= timeout {
+                let request = REQUEST;
+                return Err(Error::NoAnswer { request, waited });
+            }
+            state = self.shared.sleep(state, timeout - waited);
+        }
+    }
+
+    /// The socket this client is attached to.
+    pub fn socket(&self) -> &Path {
+        &self.shared.socket
+    }
+
+    /// Whether the next call finds room at once, if no other thread calls before.
+    pub fn has_room(&self) -> Result<bool, Error> {
+        let mut state = self.shared.lock()?;
+        state.look();
+        Ok(state.in_flight() < IN_FLIGHT_LIMIT)
+    }
+
+    /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
+    /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
+    ///
+    /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
+    /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
+    /// those behind it run. A call whose result finds the sidecar's memory full of results in use is not
+    /// refused: it waits, and so do all ranks, until processes of that node drop enough of theirs. Who waits in
+    /// the order of the calls, and drops each result before the next, never keeps it waiting for good.
+    pub fn submit(
+        &self,
+        call: Call,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        self.submit_in(self.world(), call, input, timeout)
+    }
+
+    /// Calls an operation of a group: the n-th call of each of its ranks in it is its n-th operation. Roots are ranks of
+    /// the group. The input of an all-to-all begins with how it is divided ([`crate::parts`]).
+    ///
+    /// [`OpKind::Send`](crate::OpKind) and `Receive` have no place in that order: the n-th message from one rank to
+    /// another under a tag is the n-th that is received so, since the members changed last. One that is under way when its
+    /// sidecar is killed fails on both sides.
+    pub fn submit_in(
+        &self,
+        group: Group,
+        call: Call,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        check_input(group, call, input.as_ref().map_or(0, |input| input.len()))?;
+        let place = place_of(input.as_ref());
+        self.submit_place(group, call, place, input, timeout)
+    }
+
+    /// Calls an operation whose input begins at `offset` of an arena, a multiple of 64. It may not change before the
+    /// output is taken. The rest is as with [`Client::submit_in`].
+    pub fn submit_at(
+        &self,
+        group: Group,
+        call: Call,
+        arena: &Arena,
+        offset: usize,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        check_input(group, call, arena.len().saturating_sub(offset))?;
+        let place = Place {
+            segment: arena.number(),
+            offset: offset as u64,
+        };
+        self.submit_place(group, call, place, None, timeout)
+    }
+
+    /// The group of all ranks.
+    pub fn world(&self) -> Group {
+        let Standing { rank, world, .. } = self.shared.standing;
+        Group {
+            number: 0,
+            rank,
+            size: world,
+        }
+    }
+
+    fn submit_place(
+        &self,
+        group: Group,
+        call: Call,
+        place: Place,
+        input: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        let submission = |ticket| Submission::Call {
+            ticket,
+            group: group.number,
+            call,
+            input: place,
+        };
+        self.ask(call, submission, input, None, timeout)
+    }
+
+    fn ask(
+        &self,
+        call: Call,
+        submission: impl Fn(u64) -> Submission,
+        input: Option<Buffer>,
+        opens: Option<Arc<[u32]>>,
+        timeout: Duration,
+    ) -> Result<Ticket, Error> {
+        let shared = &self.shared;
+        let start = Instant::now();
+        let mut state = shared.lock()?;
+        loop {
+            state.look();
+            state.alive()?;
+            let waited = start.elapsed();
+            let busy = Error::Busy { call, waited };
+            if state.in_flight() < IN_FLIGHT_LIMIT {
+                let ticket = state.next_ticket;
+                let submission = submission(ticket);
+                match state.push(&submission) {
+                    Ok(sidecar_sleeps) => {
+                        state.next_ticket += 1;
+                        let input = input.and_then(Buffer::lend);
+                        state.called(ticket, call, submission, input, opens);
+                        let link = state.link();
+                        drop(state);
+                        if sidecar_sleeps {
+                            link.bell.ring();
+                        }
+                        return Ok(Ticket(ticket));
+                    }
+                    Err(PushError::Corrupt(corrupt)) => {
+                        return Err(state.lose(corrupt.to_string()));
+                    }
+                    // Releases wait in the ring; the sidecar takes them without our help.
+                    Err(PushError::Full) if waited < timeout => {
+                        drop(state);
+                        std::thread::yield_now();
+                        state = shared.lock()?;
+                    }
+                    Err(PushError::Full) => return Err(busy),
+                }
+            } else if waited >= timeout {
+                return Err(busy);
+            } else {
+                state = shared.sleep(state, timeout - waited);
+            }
+        }
+    }
+
+    /// Waits for an operation and takes its output. After `Error::Timeout` it may be waited for again.
+    pub fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<Output, Error> {
+        let shared = &self.shared;
+        let start = Instant::now();
+        let mut state = shared.lock()?;
+        loop {
+            state.look();
+            if let Some(finished) = state.take_finished(ticket.0)? {
+                let (segment, bytes, epoch) = match finished.outcome {
+                    Outcome::Done {
+                        segment,
+                        bytes,
+                        epoch,
+                    } => (segment, bytes, epoch),
+                    Outcome::Failed { kind, text } => {
+                        if let Some((lent, _)) = finished.input {
+                            state.keep_idle(lent);
+                        }
+                        let call = finished.call;
+                        return Err(Error::Operation { call, kind, text });
+                    }
+                };
+                let view = state.result(&finished, segment, bytes)?;
+                let Some(members) = state.members(Some(epoch)) else {
+                    return Err(state.lose(format!(
+                        "it announced a result of epoch {epoch}, whose members it never told"
+                    )));
+                };
+                // From here on buffers and views are made, whose ends take the lock themselves.
+                drop(state);
+                let told = (ticket.0, finished.life);
+                let result = ResultView::new(Arc::clone(shared), told, view, bytes as usize);
+                let input = finished.input;
+                let input = input.map(|(lent, bytes)| Buffer::new(Arc::clone(shared), lent, bytes));
+                return Ok(Output {
+                    result,
+                    input,
+                    members,
+                });
+            }
+            state.alive()?;
+            let waited = start.elapsed();
+            if waited >= timeout {
+                let call = state.call(ticket.0)?;
+                return Err(Error::Timeout { call, waited });
+            }
+            state = shared.sleep(state, timeout - waited);
+        }
+    }
+
+    /// Whether an operation is over, well or not, so that `wait` returns at once.
+    pub fn test(&self, ticket: Ticket) -> Result<bool, Error> {
+        let mut state = self.shared.lock()?;
+        state.look();
+        Ok(state.is_finished(ticket.0)? || state.alive().is_err())
+    }
+
+    /// Ends without a word, as a process that is killed does: for tests of what follows.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        if let Ok(mut state) = self.shared.lock() {
+            state.lose("this process has abandoned it".to_owned());
+            state.link().channel.shutdown();
+        }
+    }
+
+    /// Leaves in good order. Operations in flight fail, here and on other ranks that need this one.
+    pub fn close(&self) -> Result<(), Error> {
+        let mut state = self.shared.lock()?;
+        if state.alive().is_ok() {
+            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
+            state.lose("this process detached".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a call that reads more than the bytes that are given.
+fn check_input(group: Group, call: Call, given: usize) -> Result<(), Error> {
+    let needed = call.reads_bytes_of(group.rank, group.size);
+    let needed = needed.unwrap_or(usize::MAX);
+    if given < needed {
+        return Err(Error::Input {
+            call,
+            needed,
+            given,
+        });
+    }
+    Ok(())
+}
+
+fn place_of(input: Option<&Buffer>) -> Place {
+    Place {
+        segment: input.map_or(NO_SEGMENT, Buffer::number),
+        offset: 0,
+    }
+}
+
+#[cfg(test)]
+mod again_tests;
+#[cfg(test)]
+mod gpu_tests;
+#[cfg(test)]
+mod pair_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! What all handles of a client share: the connection, the state behind its lock, and how threads wait. One
+//! thread sleeps until an outcome comes, the others until it has looked.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::Error;
+use super::state::State;
+use crate::attach::{Channel, Standing, ToSidecar};
+use link::bell::Bell;
+use link::ring::Bed;
+use link::spin::Look;
+
+/// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often a thread that waits for an answer looks whether another one has it.
+const ANSWER_LOOK: Duration = Duration::from_millis(5);
+
+/// The connection to one sidecar.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) channel: Channel,
+    /// The sidecar's bell, for when it sleeps on that.
+    pub(super) bell: Bell,
+    /// Where a thread sleeps until an outcome comes.
+    pub(super) outcomes: Bed,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) owner: u32,
+    pub(super) socket: PathBuf,
+    pub(super) standing: Standing,
+    pub(super) state: Mutex<State>,
+    /// Notified whenever the thread that sleeps has looked, and when the sidecar has gone or come.
+    pub(super) looked: Condvar,
+    /// Held while a segment is asked for, so that answers find who asked.
+    pub(super) asking: Mutex<()>,
+    /// Rung at the end, for the thread that stays with the sidecar.
+    pub(super) leaving: Arc<Bell>,
+}
+
+impl Shared {
+    /// The state, in the process it belongs to: a lock that another thread held at the time of a fork
+    /// is never free in the child, so the child must not even try.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let child = std::process::id();
+        if child != self.owner {
+            return Err(Error::Forked {
+                owner: self.owner,
+                child,
+            });
+        }
+        // No code that holds the lock leaves the state half changed.
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until an outcome has come, or another thread has taken some, or the sidecar has gone or come, or time
+    /// is over.
+    pub(super) fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        if state.is_there()
+            && let Some(look) = state.spin.begin()
+        {
+            let has_come;
+            (state, has_come) = self.look_around(state, &look, limit);
+            state.spin.end(&look, has_come);
+            if has_come {
+                return state;
+            }
+        }
+        if state.sleeper || !state.is_there() {
+            state.waiters += 1;
+            let (mut state, _timed_out) = self
+                .looked
+                .wait_timeout(state, limit)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.waiters -= 1;
+            return state;
+        }
+        if !state.may_sleep() {
+            return state;
+        }
+        state.sleeper = true;
+        let link = state.link();
+        drop(state);
+        link.outcomes.doorbell().sleep(limit.min(LOOK));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sleeper = false;
+        state.awake();
+        if !state.look() {
+            // Nobody rings for a sidecar that died.
+            state.hear();
+        }
+        if state.waiters > 0 {
+            self.looked.notify_all();
+        }
+        state
+    }
+
+    /// Looks for what `sleep` waits for. Says whether it has come. Others have the lock between two looks.
+    fn look_around<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        look: &Look,
+        limit: Duration,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let unfinished = state.in_flight();
+        loop {
+            if state.look() || state.in_flight() != unfinished || !state.is_there() {
+                return (state, true);
+            }
+            if look.is_over() || limit.is_zero() {
+                return (state, false);
+            }
+            drop(state);
+            thread::yield_now();
+            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until the sidecar has answered over the socket, or time is over.
+    pub(super) fn sleep_on_socket<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        let link = state.link();
+        drop(state);
+        sleep_on(
+            &[PollFd::new(&link.channel, PollFlags::IN)],
+            // Another thread may have taken the answer in its place.
+            limit.min(ANSWER_LOOK),
+        );
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.hear();
+        state
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if std::process::id() == self.owner {
+            let state = self.state.get_mut();
+            let state = state.unwrap_or_else(PoisonError::into_inner);
+            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
+            self.leaving.ring();
+        }
+    }
+}
+
+/// Polls; a signal or an error ends the wait early, which every caller survives by looking again.
+pub(super) fn sleep_on(fds: &[PollFd<'_>], limit: Duration) {
+    let limit = Timespec::try_from(limit).ok();
+    rustix::event::poll(&mut fds.to_vec(), limit.as_ref()).ok();
+}

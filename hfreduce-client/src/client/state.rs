@@ -1,0 +1,367 @@
+//! What a client knows at one moment: its rings, the operations in flight, the outcomes nobody took yet,
+//! and the segments it has mapped. Every method is called with the client's lock held and none waits.
+
+mod lent;
+mod operations;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lent::give_back;
+use operations::{End, FIRST_TICKET, InFlight};
+
+use super::Error;
+use super::buffer::{Lent, Mapped};
+use super::greet::Welcome;
+use super::groups::Groups;
+use super::keep::{Belongings, Heard};
+use super::shared::Link;
+use crate::attach::{self, Members, ToClient};
+use crate::entry::{Completion, Outcome, Submission};
+use link::ring::{COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep};
+use link::segment::Segment;
+use link::spin::Spin;
+
+/// Epochs whose members are known: more than end without bringing an operation to its end.
+const EPOCHS: usize = 64;
+
+/// Whether there is a sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Presence {
+    There,
+    /// It is gone, and another may come.
+    Away,
+    /// None will come.
+    Lost(String),
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    link: Arc<Link>,
+    /// Counts the sidecars.
+    life: u64,
+    presence: Presence,
+    /// How long to look for the next one; not at all if what this one knew goes with it.
+    patience: Duration,
+    submissions: Producer<SUBMISSION_WORDS>,
+    completions: Consumer<COMPLETION_WORDS>,
+    pub(super) next_ticket: u64,
+    operations: HashMap<u64, InFlight>,
+    unfinished: usize,
+    groups: Groups,
+    /// Results that are not read any more but found no room in the ring yet.
+    unsaid: VecDeque<u64>,
+    idle: Vec<Lent>,
+    /// Sizes and descriptors of all segments that are lent, for the next sidecar.
+    lent: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
+    results: HashMap<u32, Arc<Mapped>>,
+    /// The newest epochs, ascending.
+    members: VecDeque<Arc<Members>>,
+    pub(super) answers: VecDeque<Result<Lent, String>>,
+    pub(super) spin: Spin,
+    /// Whether a thread sleeps; others wait until it has looked.
+    pub(super) sleeper: bool,
+    /// How many others wait.
+    pub(super) waiters: usize,
+}
+
+impl State {
+    pub(super) fn new(welcome: Welcome) -> Self {
+        let Welcome {
+            link,
+            submissions,
+            completions,
+            standing: _same_for_all,
+            patience,
+        } = welcome;
+        Self {
+            link: Arc::new(link),
+            life: 0,
+            presence: Presence::There,
+            patience,
+            submissions,
+            completions,
+            next_ticket: FIRST_TICKET,
+            operations: HashMap::new(),
+            unfinished: 0,
+            groups: Groups::default(),
+            unsaid: VecDeque::new(),
+            idle: Vec::new(),
+            lent: BTreeMap::new(),
+            results: HashMap::new(),
+            members: VecDeque::new(),
+            answers: VecDeque::new(),
+            spin: Spin::default(),
+            sleeper: false,
+            waiters: 0,
+        }
+    }
+
+    /// The connection to the sidecar, or to the last one.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
+    }
+
+    /// Which sidecar it is.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Nobody looks for another sidecar.
+    pub(super) fn be_impatient(&mut self) {
+        self.patience = Duration::ZERO;
+    }
+
+    /// An error when no sidecar will serve this process any more. One that is away may come back.
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        match &self.presence {
+            Presence::There | Presence::Away => Ok(()),
+            Presence::Lost(why) => Err(Error::SidecarLost { why: why.clone() }),
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.presence == Presence::There
+    }
+
+    /// From now on everything fails with the first reason.
+    pub(super) fn lose(&mut self, why: String) -> Error {
+        if let Presence::Lost(why) = &self.presence {
+            return Error::SidecarLost { why: why.clone() };
+        }
+        self.presence = Presence::Lost(why.clone());
+        Error::SidecarLost { why }
+    }
+
+    /// The sidecar has ended. What it has told counts, and results that it left stay where they are.
+    pub(super) fn part(&mut self) {
+        self.look();
+        if !self.is_there() {
+            return;
+        }
+        if self.patience.is_zero() {
+            self.lose("it closed the connection, so it ended or was killed".to_owned());
+            return;
+        }
+        let ends = self
+            .operations
+            .values_mut()
+            .filter_map(|one| one.end.as_mut());
+        for end in ends.filter(|end| end.life == self.life) {
+            if let Outcome::Done { segment, .. } = end.outcome {
+                end.view = self.results.get(&segment).cloned();
+            }
+        }
+        self.end_messages();
+        self.results.clear();
+        self.unsaid.clear();
+        self.drop_answers(0);
+        self.presence = Presence::Away;
+    }
+
+    /// What the next sidecar has to be told and lent.
+    pub(super) fn belongings(&self) -> Belongings {
+        Belongings {
+            told: self.groups.told(),
+            groups: self.groups.known(),
+            lent: self.lent(),
+        }
+    }
+
+    /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
+    /// again. Says whether its bell must be rung.
+    pub(super) fn go_on(
+        &mut self,
+        welcome: Welcome,
+        lent: &[u32],
+        heard: Heard,
+    ) -> Result<bool, Error> {
+        self.alive()?;
+        self.link = Arc::new(welcome.link);
+        self.submissions = welcome.submissions;
+        self.completions = welcome.completions;
+        self.patience = welcome.patience;
+        self.life += 1;
+        self.presence = Presence::There;
+        for (message, fds) in heard {
+            self.take(message, fds)?;
+        }
+        for number in lent.iter().filter(|number| !self.lent.contains_key(number)) {
+            give_back(*number, &self.link); // Dropped meanwhile.
+        }
+        let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
+        let mut open: Vec<u64> = open.map(|(ticket, _)| *ticket).collect();
+        open.sort_unstable();
+        let mut sleeps = false;
+        for ticket in open {
+            if let Some(&InFlight { submission, .. }) = self.operations.get(&ticket) {
+                match self.push(&submission) {
+                    Ok(sleeping) => sleeps |= sleeping,
+                    Err(error) => return Err(self.lose(error.to_string())),
+                }
+            }
+        }
+        Ok(sleeps)
+    }
+
+    /// Takes the outcomes that have come. Says whether there were any.
+    pub(super) fn look(&mut self) -> bool {
+        let mut any = false;
+        while self.is_there() {
+            let completion = match self.completions.pop() {
+                Ok(None) => break,
+                Ok(Some(words)) => Completion::decode(&words).map_err(|error| error.to_string()),
+                Err(corrupt) => Err(corrupt.to_string()),
+            };
+            match completion {
+                Ok(Completion { ticket, outcome }) => {
+                    any = true;
+                    if let Some(operation) = self.operations.get_mut(&ticket) {
+                        if operation.end.is_none() {
+                            self.unfinished -= 1;
+                            let opens = operation.opens.as_ref();
+                            self.groups.ended(&operation.submission, opens, &outcome);
+                        }
+                        operation.end = Some(End {
+                            outcome,
+                            life: self.life,
+                            view: None,
+                        });
+                    }
+                }
+                Err(why) => {
+                    self.lose(why);
+                }
+            }
+        }
+        any
+    }
+
+    /// Takes the messages that have come over the socket, or learns that it was closed.
+    pub(super) fn hear(&mut self) {
+        let link = self.link();
+        while self.is_there() {
+            match link.channel.receive_with_fds::<ToClient>() {
+                Ok(None) => break,
+                Ok(Some((message, fds))) => {
+                    if let Err(error) = self.take(message, fds) {
+                        self.lose(error.to_string());
+                    }
+                }
+                Err(attach::Error::Closed) => {
+                    self.part();
+                }
+                Err(error) => {
+                    self.lose(error.to_string());
+                }
+            }
+        }
+        // A request that nobody waits for any more leaves at most one answer.
+        self.drop_answers(1);
+    }
+
+    fn take(&mut self, message: ToClient, mut fds: Vec<OwnedFd>) -> Result<(), Error> {
+        let descriptors = fds.len();
+        let mut only = || match (fds.pop(), descriptors) {
+            (Some(fd), 1) => Ok(fd),
+            (_, count) => Err(attach::Error::Descriptors(count)),
+        };
+        match message {
+            ToClient::Input { segment, bytes } => {
+                let lent = Lent {
+                    number: segment,
+                    segment: Segment::open(only()?, bytes as usize)?,
+                };
+                self.lent.insert(segment, (bytes, lent.segment.handle()));
+                self.answers.push_back(Ok(lent));
+            }
+            ToClient::Result { segment, bytes } => {
+                let view = Mapped::open(&only()?, bytes as usize)?;
+                self.results.insert(segment, Arc::new(view));
+            }
+            ToClient::Gone { segment } => {
+                self.results.remove(&segment);
+            }
+            ToClient::Members(members) => {
+                self.members.retain(|known| known.epoch < members.epoch);
+                self.members.push_back(Arc::new(members));
+                if self.members.len() > EPOCHS {
+                    self.members.pop_front();
+                }
+            }
+            ToClient::Refused { reason } => self.answers.push_back(Err(reason)),
+            ToClient::Over { groups } => self.groups.forget(&groups),
+            ToClient::Welcome { .. } | ToClient::Taken { .. } | ToClient::Noted => {
+                return Err(Error::Unexpected { request: "attach" });
+            }
+        }
+        Ok(())
+    }
+
+    /// The members of an epoch; of the newest for none.
+    pub(super) fn members(&self, epoch: Option<u64>) -> Option<Arc<Members>> {
+        let known = match epoch {
+            None => self.members.back(),
+            Some(epoch) => self.members.iter().find(|known| known.epoch == epoch),
+        };
+        known.cloned()
+    }
+
+    pub(super) fn may_sleep(&mut self) -> bool {
+        match self.completions.sleep(Sleep::Word, Depth::Light) {
+            Ok(may) => may && self.is_there(),
+            Err(corrupt) => {
+                self.lose(corrupt.to_string());
+                false
+            }
+        }
+    }
+
+    pub(super) fn awake(&self) {
+        self.completions.awake();
+    }
+
+    /// Writes to the ring, after the releases that found no room before. What is called while the sidecar is away is
+    /// called when there is another.
+    pub(super) fn push(&mut self, submission: &Submission) -> Result<bool, PushError> {
+        if !self.is_there() {
+            return Ok(false);
+        }
+        let mut sleeps = self.push_unsaid()?;
+        sleeps |= self.submissions.push(&submission.encode())?;
+        Ok(sleeps)
+    }
+
+    fn push_unsaid(&mut self) -> Result<bool, PushError> {
+        let mut sleeps = false;
+        while let Some(ticket) = self.unsaid.front() {
+            let release = Submission::Release { ticket: *ticket };
+            // Nobody waits for it, unless the sidecar says so.
+            sleeps |= self.submissions.push_softly(&release.encode())?;
+            self.unsaid.pop_front();
+        }
+        Ok(sleeps)
+    }
+
+    /// Gives a result back to the sidecar that has made it, if that is there. Says whether its bell must be rung.
+    pub(super) fn release(&mut self, ticket: u64, life: u64) -> bool {
+        if life != self.life || !self.is_there() {
+            return false;
+        }
+        self.unsaid.push_back(ticket);
+        match self.push_unsaid() {
+            Ok(sleeps) => sleeps,
+            Err(PushError::Full) => true,
+            Err(PushError::Corrupt(corrupt)) => {
+                self.lose(corrupt.to_string());
+                false
+            }
+        }
+    }
+}

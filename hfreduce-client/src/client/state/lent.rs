@@ -1,0 +1,73 @@
+//! Segments for inputs that the sidecar has lent: which there are, and which nobody uses at present.
+
+use std::sync::Arc;
+
+use super::State;
+use crate::attach::ToSidecar;
+use crate::client::buffer::Lent;
+use crate::client::keep::Handed;
+use crate::client::shared::Link;
+
+/// Idle input segments that are kept: the buckets of a model; more go back to the sidecar.
+const IDLE_LIMIT: usize = 64;
+
+impl State {
+    /// All segments that are lent.
+    pub(super) fn lent(&self) -> Vec<Handed> {
+        let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
+            number,
+            bytes: *bytes,
+            fd: Arc::clone(fd),
+        });
+        lent.collect()
+    }
+
+    /// Keeps at most so many answers; what they have lent serves later requests.
+    pub(in crate::client) fn drop_answers(&mut self, kept: usize) {
+        while self.answers.len() > kept {
+            if let Some(Ok(lent)) = self.answers.pop_back() {
+                self.keep_idle(lent);
+            }
+        }
+    }
+
+    /// An idle segment that fits and is not much too large.
+    pub(in crate::client) fn take_idle(&mut self, bytes: usize) -> Option<Lent> {
+        let sizes = self.idle.iter().map(|lent| lent.segment.len());
+        let (at, size) = sizes
+            .enumerate()
+            .filter(|(_, size)| *size >= bytes)
+            .min_by_key(|(_, size)| *size)?;
+        (size <= link::segment::size_class(bytes.saturating_mul(2)))
+            .then(|| self.idle.swap_remove(at))
+    }
+
+    pub(in crate::client) fn keep_idle(&mut self, lent: Lent) {
+        if self.idle.len() >= IDLE_LIMIT {
+            let oldest = self.idle.remove(0);
+            self.give_back(&oldest);
+        }
+        self.idle.push(lent);
+    }
+
+    /// Gives all idle segments back. Says whether there were any.
+    pub(in crate::client) fn free_idle(&mut self) -> bool {
+        let idle = std::mem::take(&mut self.idle);
+        idle.iter().for_each(|lent| self.give_back(lent));
+        !idle.is_empty()
+    }
+
+    /// Gives a segment back.
+    pub(in crate::client) fn give_back(&mut self, lent: &Lent) {
+        self.lent.remove(&lent.number);
+        if self.is_there() {
+            give_back(lent.number, &self.link);
+        }
+    }
+}
+
+/// Lost only if the socket is full or closed, and then the sidecar frees everything anyway or counts
+/// the segment until this process ends.
+pub(super) fn give_back(segment: u32, link: &Link) {
+    link.channel.send(&ToSidecar::Free { segment }, &[]).ok();
+}

@@ -1,0 +1,157 @@
+//! Operations in flight, and those that are over and that nobody has taken yet.
+
+use std::sync::Arc;
+
+use super::State;
+use crate::client::buffer::{Lent, Mapped};
+use crate::client::{Error, NO_SEGMENT};
+use crate::entry::{FailureKind, Outcome, Submission};
+use crate::op::Call;
+
+/// The first call's ticket.
+pub(super) const FIRST_TICKET: u64 = 1;
+
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) call: Call,
+    pub(super) submission: Submission,
+    input: Option<(Lent, usize)>,
+    /// The ranks of the group that it opens, if it does.
+    pub(super) opens: Option<Arc<[u32]>>,
+    pub(super) end: Option<End>,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) outcome: Outcome,
+    /// Which sidecar has told it.
+    pub(super) life: u64,
+    /// Where the result lies, if that sidecar is gone.
+    pub(super) view: Option<Arc<Mapped>>,
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub(in crate::client) struct Finished {
+    pub(in crate::client) call: Call,
+    /// The input it was lent, and how much of it was used.
+    pub(in crate::client) input: Option<(Lent, usize)>,
+    /// Why it failed, or what it left.
+    pub(in crate::client) outcome: Outcome,
+    /// Which sidecar has told it.
+    pub(in crate::client) life: u64,
+    view: Option<Arc<Mapped>>,
+}
+
+impl State {
+    /// Ends what is under way between two ranks: nobody but the sidecar knew how far it was.
+    pub(super) fn end_messages(&mut self) {
+        let text = "the sidecar of this process ended meanwhile, and what was under way between two ranks with it";
+        for operation in self.operations.values_mut() {
+            if operation.end.is_none() && operation.call.is_between_two() {
+                self.unfinished -= 1;
+                operation.end = Some(End {
+                    outcome: Outcome::Failed {
+                        kind: FailureKind::Broken,
+                        text: text.to_owned(),
+                    },
+                    life: self.life,
+                    view: None,
+                });
+            }
+        }
+    }
+
+    pub(in crate::client) fn in_flight(&self) -> usize {
+        self.unfinished
+    }
+
+    pub(in crate::client) fn called(
+        &mut self,
+        ticket: u64,
+        call: Call,
+        submission: Submission,
+        input: Option<(Lent, usize)>,
+        opens: Option<Arc<[u32]>>,
+    ) {
+        let operation = InFlight {
+            call,
+            submission,
+            input,
+            opens,
+            end: None,
+        };
+        self.operations.insert(ticket, operation);
+        self.unfinished += 1;
+    }
+
+    pub(in crate::client) fn call(&self, ticket: u64) -> Result<Call, Error> {
+        let operation = self.operations.get(&ticket);
+        operation
+            .map(|operation| operation.call)
+            .ok_or(Error::UnknownTicket(ticket))
+    }
+
+    pub(in crate::client) fn is_finished(&self, ticket: u64) -> Result<bool, Error> {
+        let operation = self.operations.get(&ticket);
+        operation
+            .map(|operation| operation.end.is_some())
+            .ok_or(Error::UnknownTicket(ticket))
+    }
+
+    /// An operation that is over, taken out, once its result can be read.
+    pub(in crate::client) fn take_finished(
+        &mut self,
+        ticket: u64,
+    ) -> Result<Option<Finished>, Error> {
+        let operation = self.operations.get(&ticket);
+        let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
+        match &operation.end {
+            None => return Ok(None),
+            Some(end) if end.life == self.life => match end.outcome {
+                Outcome::Done { segment, epoch, .. }
+                    if segment != NO_SEGMENT && !self.results.contains_key(&segment)
+                        || self.members(Some(epoch)).is_none() =>
+                {
+                    // Segment and members were announced before the outcome was written.
+                    self.hear();
+                }
+                Outcome::Done { .. } | Outcome::Failed { .. } => {}
+            },
+            Some(_) => {}
+        }
+        Ok(self.operations.remove(&ticket).and_then(|operation| {
+            let InFlight {
+                call, input, end, ..
+            } = operation;
+            end.map(|end| Finished {
+                call,
+                input,
+                outcome: end.outcome,
+                life: end.life,
+                view: end.view,
+            })
+        }))
+    }
+
+    /// The segment that a result of `bytes` lies in, if it has any.
+    pub(in crate::client) fn result(
+        &mut self,
+        finished: &Finished,
+        segment: u32,
+        bytes: u64,
+    ) -> Result<Option<Arc<Mapped>>, Error> {
+        if segment == NO_SEGMENT && bytes == 0 {
+            return Ok(None);
+        }
+        let now = self.results.get(&segment);
+        let now = now.filter(|_| finished.life == self.life && self.is_there());
+        match finished.view.as_ref().or(now) {
+            Some(view) if view.len() as u64 >= bytes => Ok(Some(Arc::clone(view))),
+            Some(_) | None => Err(self.lose(format!(
+                "it announced a result of {bytes} bytes in segment {segment}, which it never lent"
+            ))),
+        }
+    }
+}

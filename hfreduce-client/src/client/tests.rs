@@ -1,0 +1,402 @@
+//! The client against a sidecar of a few lines that answers each call with the caller's own input.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::greet::Welcome;
+use super::shared::{Link, sleep_on};
+use super::*;
+use crate::attach::{Channel, Listener, ToClient};
+use crate::entry::{Completion, FailureKind};
+use crate::op::DType;
+use link::ring::{Depth, Sleep};
+use link::segment::{Segment, Writers};
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+fn standing(local_rank: u32) -> Standing {
+    Standing {
+        attempt: 1,
+        epoch: 1,
+        node: 0,
+        nodes: 1,
+        local_rank,
+        local_world: 1,
+        rank: local_rank,
+        world: 1,
+    }
+}
+
+/// Serves one client until it detaches, refusing more than `limit` bytes of inputs. One that `lasts` for so many calls
+/// ends without a word at the next, and has said that another will come.
+pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> Vec<ToSidecar> {
+    let wait = |fds: &[PollFd<'_>]| sleep_on(fds, PATIENCE);
+    wait(&[PollFd::new(listener, PollFlags::IN)]);
+    let channel = listener.accept().unwrap().unwrap();
+    let control = Arc::new(ring::control().unwrap());
+    let (mut calls, mut outcomes) = ring::server_ends(&control);
+    let (bell, clients_end) = Bell::pair().unwrap();
+    let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
+    let mut heard = Vec::new();
+    let mut closed = Vec::new();
+    let mut left = lasts.unwrap_or(usize::MAX);
+    loop {
+        while let Some((message, mut fds)) = channel
+            .receive_with_fds::<ToSidecar>()
+            .unwrap_or(Some((ToSidecar::Detach, Vec::new())))
+        {
+            heard.push(message.clone());
+            match message {
+                ToSidecar::Attach { local_rank, .. } => {
+                    let welcome = ToClient::Welcome {
+                        control_bytes: control.len() as u64,
+                        standing: standing(local_rank),
+                        patience_seconds: u32::from(lasts.is_some()),
+                    };
+                    let fds = [control.fd(), clients_end.as_fd()];
+                    channel.send(&welcome, &fds).unwrap();
+                    let members = Members::new(1, &[0], 1);
+                    channel.send(&ToClient::Members(members), &[]).ok(); // It may have left.
+                }
+                ToSidecar::Ranks { .. } | ToSidecar::Group(_) => {
+                    channel.send(&ToClient::Noted, &[]).unwrap();
+                }
+                ToSidecar::Lend { segment, bytes } => {
+                    let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
+                    inputs.insert(segment, input);
+                    channel.send(&ToClient::Taken { segment }, &[]).unwrap();
+                }
+                ToSidecar::Allocate { bytes } => {
+                    let lent: usize = inputs.values().map(Segment::len).sum();
+                    if lent + bytes as usize > limit {
+                        let reason = format!("{lent} of {limit} bytes are lent");
+                        channel.send(&ToClient::Refused { reason }, &[]).unwrap();
+                        continue;
+                    }
+                    let input =
+                        Segment::create("input", bytes as usize, Writers::Everybody).unwrap();
+                    let (segment, bytes) = (heard.len() as u32, input.len() as u64);
+                    let message = ToClient::Input { segment, bytes };
+                    channel.send(&message, &[input.fd()]).unwrap();
+                    inputs.insert(segment, input);
+                }
+                ToSidecar::Free { segment } => drop(inputs.remove(&segment)),
+                ToSidecar::Detach => return heard,
+            }
+        }
+        while let Some(words) = calls.pop().unwrap() {
+            let submission = Submission::decode(&words).unwrap();
+            if let Submission::Open { ticket, .. } = submission {
+                let groups = std::mem::take(&mut closed);
+                channel.send(&ToClient::Over { groups }, &[]).unwrap();
+                let outcome = Outcome::Done {
+                    segment: NO_SEGMENT,
+                    bytes: 0,
+                    epoch: 1,
+                };
+                let completion = Completion { ticket, outcome };
+                if outcomes.push(&completion.encode()).unwrap() {
+                    bell.ring();
+                }
+            }
+            let Submission::Call {
+                ticket,
+                group,
+                call,
+                input,
+            } = submission
+            else {
+                continue;
+            };
+            if left == 0 {
+                return heard;
+            }
+            left -= 1;
+            closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
+            let bytes = call.input_bytes().unwrap();
+            let outcome = if call.tag == 13 {
+                Outcome::Failed {
+                    kind: FailureKind::Mismatch,
+                    text: "rank 1 called something else".to_owned(),
+                }
+            } else if bytes == 0 {
+                Outcome::Done {
+                    segment: NO_SEGMENT,
+                    bytes: 0,
+                    epoch: 1,
+                }
+            } else {
+                let mut result = Segment::create("result", bytes, Writers::Creator).unwrap();
+                result.bytes_mut()[..bytes].copy_from_slice(
+                    &inputs[&input.segment].bytes()[input.offset as usize..][..bytes],
+                );
+                let segment = 1000 + ticket as u32;
+                let message = ToClient::Result {
+                    segment,
+                    bytes: result.len() as u64,
+                };
+                channel.send(&message, &[result.fd()]).unwrap();
+                results.insert(segment, result);
+                Outcome::Done {
+                    segment,
+                    bytes: bytes as u64,
+                    epoch: 1,
+                }
+            };
+            let completion = Completion { ticket, outcome };
+            if outcomes.push(&completion.encode()).unwrap() {
+                bell.ring();
+            }
+        }
+        if calls.sleep(Sleep::Bell, Depth::Light).unwrap() {
+            wait(&[
+                PollFd::new(&bell, PollFlags::IN),
+                PollFd::new(&channel, PollFlags::IN),
+            ]);
+            bell.clear();
+        }
+    }
+}
+
+pub(super) struct Loopback {
+    dir: tempfile::TempDir,
+    server: JoinHandle<Vec<ToSidecar>>,
+}
+
+impl Loopback {
+    pub(super) fn start(limit: usize) -> (Self, Client) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hfreduce.sock");
+        let listener = Listener::bind(&path).unwrap();
+        let server = thread::spawn(move || echo(&listener, limit, None));
+        let client = Client::attach(&path, 0, PATIENCE).unwrap();
+        (Self { dir, server }, client)
+    }
+
+    pub(super) fn finish(self, client: Client) -> Vec<ToSidecar> {
+        drop(client);
+        drop(self.dir);
+        self.server.join().unwrap()
+    }
+}
+
+pub(super) fn bytes_of(count: usize) -> Call {
+    Call::new(crate::OpKind::AllReduce, DType::U8, count as u64)
+}
+
+#[test]
+fn a_result_is_what_was_called_and_buffers_are_used_again() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    assert_eq!(client.standing(), standing(0));
+    for round in 0..100u32 {
+        let count = 1 + round as usize * 10;
+        let mut input = client.buffer(count, PATIENCE).unwrap();
+        input.fill(round as u8);
+        let ticket = client
+            .submit(bytes_of(count), Some(input), PATIENCE)
+            .unwrap();
+        let output = client.wait(ticket, PATIENCE).unwrap();
+        assert_eq!(&output.result[..], vec![round as u8; count]);
+        assert_eq!(output.input.unwrap().len(), count);
+    }
+    let heard = loopback.finish(client);
+    let allocations = heard
+        .iter()
+        .filter(|m| matches!(m, ToSidecar::Allocate { .. }));
+    assert_eq!(allocations.count(), 1);
+    assert_eq!(heard.last(), Some(&ToSidecar::Detach));
+}
+
+#[test]
+fn many_operations_from_many_threads_each_get_their_own_result() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let tickets: Vec<Ticket> = (0..16u8)
+                        .map(|_| {
+                            let mut input = client.buffer(100, PATIENCE).unwrap();
+                            input.fill(thread);
+                            client.submit(bytes_of(100), Some(input), PATIENCE).unwrap()
+                        })
+                        .collect();
+                    for ticket in tickets {
+                        let output = client.wait(ticket, PATIENCE).unwrap();
+                        assert!(output.result.iter().all(|byte| *byte == thread));
+                    }
+                }
+            });
+        }
+    });
+    loopback.finish(client);
+}
+
+#[test]
+fn a_failure_carries_its_text_and_the_next_operation_runs() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    let mut wrong = Call::barrier();
+    wrong.tag = 13;
+    let ticket = client.submit(wrong, None, PATIENCE).unwrap();
+    let error = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(
+        error.to_string().contains("rank 1 called something else"),
+        "{error}"
+    );
+    let ticket = client.submit(Call::barrier(), None, PATIENCE).unwrap();
+    assert!(client.wait(ticket, PATIENCE).unwrap().result.is_empty());
+    let again = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(matches!(again, Error::UnknownTicket(_)), "{again}");
+    loopback.finish(client);
+}
+
+#[test]
+fn idle_buffers_make_room_before_a_request_is_refused() {
+    let (loopback, client) = Loopback::start(1 << 20);
+    drop(client.buffer(900 << 10, PATIENCE).unwrap());
+    let small = client.buffer(1 << 10, PATIENCE).unwrap();
+    let refused = client.buffer(1 << 20, PATIENCE).unwrap_err().to_string();
+    assert!(refused.contains("are lent"), "{refused}");
+    drop(small);
+    drop(client.buffer(1 << 20, PATIENCE).unwrap());
+    loopback.finish(client);
+}
+
+#[test]
+fn an_input_that_is_too_small_is_refused_before_it_is_sent() {
+    let (loopback, client) = Loopback::start(1 << 30);
+    let input = client.buffer(10, PATIENCE).unwrap();
+    let refused = client
+        .submit(bytes_of(11), Some(input), PATIENCE)
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("reads 11 bytes, the buffer has 10"),
+        "{refused}"
+    );
+    loopback.finish(client);
+}
+
+#[test]
+fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let channel = Channel::connect(&path).unwrap();
+    sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
+    let server = listener.accept().unwrap().unwrap();
+    let control = Arc::new(ring::control().unwrap());
+    let (_calls, mut outcomes) = ring::server_ends(&control);
+    let (submissions, completions) = ring::client_ends(&control).unwrap();
+    let mut state = State::new(Welcome {
+        link: Link {
+            channel,
+            bell: Bell::new().unwrap(),
+            outcomes: completions.bed(),
+        },
+        submissions,
+        completions,
+        standing: standing(0),
+        patience: Duration::ZERO,
+    });
+    let submission = Submission::Call {
+        ticket: 1,
+        group: 0,
+        call: bytes_of(1),
+        input: place_of(None),
+    };
+    state.called(1, bytes_of(1), submission, None, None);
+    let (segment, bytes, epoch) = (7, 1, 1);
+    let result = Segment::create("result", 1, Writers::Creator).unwrap();
+    let announced = ToClient::Result {
+        segment,
+        bytes: result.len() as u64,
+    };
+    server.send(&announced, &[result.fd()]).unwrap();
+    let reason = "an answer".to_owned();
+    server.send(&ToClient::Refused { reason }, &[]).unwrap();
+    let outcome = Outcome::Done {
+        segment,
+        bytes,
+        epoch,
+    };
+    let completion = Completion { ticket: 1, outcome };
+    outcomes.push(&completion.encode()).unwrap();
+
+    state.sleeper = true;
+    assert!(state.look());
+    let finished = state.take_finished(1).unwrap().unwrap();
+    assert!(state.result(&finished, segment, bytes).unwrap().is_some());
+    assert_eq!(state.answers.len(), 1);
+}
+
+#[test]
+fn a_sidecar_that_ends_is_noticed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let server = thread::spawn(move || {
+        sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
+        let channel = listener.accept().unwrap().unwrap();
+        let control = ring::control().unwrap();
+        let (bell, clients_end) = Bell::pair().unwrap();
+        let welcome = ToClient::Welcome {
+            control_bytes: control.len() as u64,
+            standing: standing(0),
+            patience_seconds: 0,
+        };
+        let fds = [control.fd(), clients_end.as_fd()];
+        channel.send(&welcome, &fds).unwrap();
+        // Leaves as soon as the client has called.
+        sleep_on(
+            &[PollFd::new(&bell, PollFlags::IN)],
+            Duration::from_millis(300),
+        );
+    });
+    let client = Client::attach(&path, 0, PATIENCE).unwrap();
+    let ticket = client.submit(Call::barrier(), None, PATIENCE).unwrap();
+    let start = Instant::now();
+    let error = client.wait(ticket, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::SidecarLost { .. }), "{error}");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    let error = client.submit(Call::barrier(), None, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::SidecarLost { .. }), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
+fn nobody_there_is_an_error_that_names_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hfreduce.sock");
+    let error = Client::attach(&path, 0, Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("hfreduce.sock"), "{error}");
+}
+
+#[test]
+fn a_forked_child_gets_an_error_that_says_what_to_do() {
+    let (loopback, mut client) = Loopback::start(1 << 30);
+    let mut owner = Arc::get_mut(&mut client.shared).unwrap().owner;
+    // To the client, a child is a process with another number than the one that attached.
+    owner += 1;
+    std::mem::swap(
+        &mut Arc::get_mut(&mut client.shared).unwrap().owner,
+        &mut owner,
+    );
+    let error = client.submit(Call::barrier(), None, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Forked { .. }), "{error}");
+    assert!(
+        error.to_string().contains("attach again after fork"),
+        "{error}"
+    );
+    Arc::get_mut(&mut client.shared).unwrap().owner = owner;
+    loopback.finish(client);
+}

@@ -1,0 +1,11 @@
+//! HFReduce from a process of a trainer: how it attaches to the sidecar of its node, what the two tell each other over
+//! socket and rings, the calls, and the copies to and from GPUs. The sidecar uses the same descriptions of messages.
+
+pub mod attach;
+pub mod client;
+pub mod cuda;
+pub mod entry;
+pub mod op;
+pub mod parts;
+
+pub use op::{Call, DType, Numerics, OpKind, ReduceOp};

@@ -1,0 +1,425 @@
+//! The device behind the stand-in: its memory, and streams whose work runs late and in a drawn order.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use hfreduce_client::cuda::abi;
+
+use crate::kernels::Kernel;
+use crate::memory::Memory;
+
+/// The only context.
+pub(crate) const CONTEXT: usize = 0xC0DE;
+
+/// What a stream is given.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Write {
+        target: u64,
+        content: Vec<u8>,
+    },
+    Combine {
+        kernel: Kernel,
+        own: u64,
+        into: u64,
+        bytes: usize,
+        scale: f32,
+    },
+    Fill {
+        target: u64,
+        bytes: usize,
+        value: u8,
+    },
+    Move {
+        source: u64,
+        target: u64,
+        bytes: usize,
+    },
+    ToHost {
+        source: u64,
+        target: usize,
+        bytes: usize,
+    },
+    ToDevice {
+        source: usize,
+        target: u64,
+        bytes: usize,
+    },
+    /// A record of an event, by its number.
+    Record(u64),
+    /// Nothing behind it runs before that record has come.
+    Wait(u64),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    random: u64,
+    reads_only: bool,
+    /// Which machine's devices these are, and how many there are: each second one is linked with the one before.
+    node: u64,
+    links: i32,
+    pub(crate) memory: Memory,
+    streams: BTreeMap<u64, VecDeque<Work>>,
+    capturing: BTreeSet<u64>,
+    /// Of each event the last record; 0 for none.
+    events: BTreeMap<u64, u64>,
+    come: BTreeSet<u64>,
+    registered: BTreeMap<usize, usize>,
+    contexts: i64,
+    next: u64,
+}
+
+thread_local! {
+    static PUSHED: Cell<usize> = const { Cell::new(0) };
+}
+
+pub(crate) fn push() {
+    PUSHED.set(PUSHED.get() + 1);
+}
+
+pub(crate) fn pop() {
+    PUSHED.set(PUSHED.get().checked_sub(1).expect("nothing was pushed"));
+}
+
+/// Most of the driver's functions need a context.
+pub(crate) fn assert_current() {
+    assert!(PUSHED.get() > 0, "no context is current");
+}
+
+pub(crate) fn machine() -> MutexGuard<'static, Machine> {
+    // Never freed: whoever loads the library leaves it loaded.
+    static PLACE: OnceLock<Mutex<Machine>> = OnceLock::new();
+    PLACE
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    pub(crate) fn begin(&mut self, seed: u64, reads_only: bool) {
+        self.random = seed.wrapping_mul(2).wrapping_add(1);
+        self.reads_only = reads_only;
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        // A generator of Marsaglia's: xorshift64.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % below.max(1) as u64) as usize
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(crate) fn reads_only(&self) -> bool {
+        self.reads_only
+    }
+
+    pub(crate) fn allocate(&mut self, bytes: usize, value: u8, lends: bool) -> u64 {
+        let start = self.place();
+        self.memory.allocate(start, bytes, value, lends);
+        start
+    }
+
+    /// Where the next piece of memory begins.
+    pub(crate) fn place(&mut self) -> u64 {
+        (1 << 50) + (self.number() << 32)
+    }
+
+    pub(crate) fn memory(&self, place: u64, bytes: usize) -> &[u8] {
+        let found = self.memory.bytes(place, bytes);
+        found.expect("no memory of the device")
+    }
+
+    fn memory_mut(&mut self, place: u64, bytes: usize) -> &mut [u8] {
+        let found = self.memory.bytes_mut(place, bytes);
+        found.expect("no memory of the device")
+    }
+
+    pub(crate) fn set_links(&mut self, node: u64, devices: i32) {
+        (self.node, self.links) = (node, devices);
+    }
+
+    pub(crate) fn devices(&self) -> i32 {
+        self.links.max(1)
+    }
+
+    pub(crate) fn uuid(&self, device: i32) -> abi::Uuid {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.node.to_le_bytes());
+        uuid[8..12].copy_from_slice(&device.to_le_bytes());
+        uuid
+    }
+
+    pub(crate) fn is_linked(&self, one: i32, other: i32) -> bool {
+        self.links > 1 && one ^ 1 == other
+    }
+
+    /// Waits, on behalf of who frees memory, until nothing is under way.
+    pub(crate) fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    pub(crate) fn stream(&mut self) -> u64 {
+        let stream = self.number();
+        self.streams.insert(stream, VecDeque::new());
+        stream
+    }
+
+    pub(crate) fn give(&mut self, stream: u64, work: Work) {
+        self.streams.entry(stream).or_default().push_back(work);
+    }
+
+    pub(crate) fn capture(&mut self, stream: u64, captures: bool) {
+        if captures {
+            self.capturing.insert(stream);
+        } else {
+            self.capturing.remove(&stream);
+        }
+    }
+
+    pub(crate) fn captures(&self, stream: u64) -> bool {
+        self.capturing.contains(&stream)
+    }
+
+    pub(crate) fn retain(&mut self, by: i64) {
+        self.contexts += by;
+    }
+
+    pub(crate) fn alive(&self) -> u64 {
+        self.contexts as u64 + self.events.len() as u64 + self.registered.len() as u64
+    }
+
+    pub(crate) fn event(&mut self) -> u64 {
+        let event = self.number();
+        self.events.insert(event, 0);
+        event
+    }
+
+    pub(crate) fn forget(&mut self, event: u64) -> abi::Status {
+        match self.events.remove(&event) {
+            Some(_) => abi::SUCCESS,
+            None => abi::INVALID_VALUE,
+        }
+    }
+
+    pub(crate) fn record(&mut self, event: u64, stream: u64) -> abi::Status {
+        let record = self.number();
+        let Some(last) = self.events.get_mut(&event) else {
+            return abi::INVALID_VALUE;
+        };
+        *last = record;
+        self.give(stream, Work::Record(record));
+        abi::SUCCESS
+    }
+
+    pub(crate) fn wait(&mut self, stream: u64, event: u64) -> abi::Status {
+        match self.events.get(&event).copied() {
+            None => abi::INVALID_VALUE,
+            Some(0) => abi::SUCCESS,
+            Some(record) => {
+                self.give(stream, Work::Wait(record));
+                abi::SUCCESS
+            }
+        }
+    }
+
+    pub(crate) fn has_come(&self, event: u64) -> bool {
+        self.events
+            .get(&event)
+            .is_none_or(|record| *record == 0 || self.come.contains(record))
+    }
+
+    pub(crate) fn register(&mut self, start: usize, bytes: usize, flags: u32) -> abi::Status {
+        let read_only = flags & abi::HOST_REGISTER_READ_ONLY != 0;
+        if bytes == 0 || self.registered.contains_key(&start) {
+            return abi::INVALID_VALUE;
+        }
+        if read_only && !self.reads_only {
+            return abi::NOT_SUPPORTED;
+        }
+        self.registered.insert(start, bytes);
+        abi::SUCCESS
+    }
+
+    pub(crate) fn unregister(&mut self, start: usize) -> abi::Status {
+        let busy = self.streams.values().flatten().any(|work| match work {
+            Work::ToHost { target, .. } => self.is_in(start, *target),
+            Work::ToDevice { source, .. } => self.is_in(start, *source),
+            Work::Fill { .. }
+            | Work::Write { .. }
+            | Work::Combine { .. }
+            | Work::Move { .. }
+            | Work::Record(_)
+            | Work::Wait(_) => false,
+        });
+        assert!(!busy, "memory is unregistered while the device copies");
+        match self.registered.remove(&start) {
+            Some(_) => abi::SUCCESS,
+            None => abi::INVALID_VALUE,
+        }
+    }
+
+    fn is_in(&self, start: usize, place: usize) -> bool {
+        self.registered
+            .get(&start)
+            .is_some_and(|bytes| (start..start + bytes).contains(&place))
+    }
+
+    fn is_registered(&self, place: usize, bytes: usize) -> bool {
+        let before = self.registered.range(..=place).next_back();
+        before.is_some_and(|(start, length)| place + bytes <= start + length)
+    }
+
+    pub(crate) fn fetch(
+        &mut self,
+        target: usize,
+        source: u64,
+        bytes: usize,
+        stream: u64,
+    ) -> abi::Status {
+        if !self.is_registered(target, bytes) || !self.memory.has(source, bytes) {
+            return abi::INVALID_VALUE;
+        }
+        let work = Work::ToHost {
+            source,
+            target,
+            bytes,
+        };
+        self.give(stream, work);
+        abi::SUCCESS
+    }
+
+    pub(crate) fn deliver(
+        &mut self,
+        target: u64,
+        source: usize,
+        bytes: usize,
+        stream: u64,
+    ) -> abi::Status {
+        if !self.is_registered(source, bytes) || !self.memory.has(target, bytes) {
+            return abi::INVALID_VALUE;
+        }
+        let work = Work::ToDevice {
+            source,
+            target,
+            bytes,
+        };
+        self.give(stream, work);
+        abi::SUCCESS
+    }
+
+    pub(crate) fn launch(
+        &mut self,
+        kernel: Kernel,
+        (own, into): (u64, u64),
+        count: u64,
+        scale: f32,
+        stream: u64,
+    ) -> abi::Status {
+        let bytes = count as usize * kernel.bytes();
+        if !self.memory.has(own, bytes) || !self.memory.has(into, bytes) {
+            return abi::INVALID_VALUE;
+        }
+        let work = Work::Combine {
+            kernel,
+            own,
+            into,
+            bytes,
+            scale,
+        };
+        self.give(stream, work);
+        abi::SUCCESS
+    }
+
+    /// Runs a few things, or nothing.
+    pub(crate) fn some_steps(&mut self) {
+        for _ in 0..self.draw(4) {
+            self.step();
+        }
+    }
+
+    /// Runs the head of a stream that may run. False when none may.
+    pub(crate) fn step(&mut self) -> bool {
+        let ready: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|(_, works)| match works.front() {
+                None => false,
+                Some(Work::Wait(record)) => self.come.contains(record),
+                Some(_) => true,
+            })
+            .map(|(stream, _)| *stream)
+            .collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let stream = ready[self.draw(ready.len())];
+        let work = self.streams.get_mut(&stream).and_then(VecDeque::pop_front);
+        if let Some(work) = work {
+            self.run(work);
+        }
+        true
+    }
+
+    #[expect(unsafe_code, reason = "host memory by its address")]
+    fn run(&mut self, work: Work) {
+        match work {
+            Work::Fill {
+                target,
+                bytes,
+                value,
+            } => self.memory_mut(target, bytes).fill(value),
+            Work::Write { target, content } => {
+                self.memory_mut(target, content.len())
+                    .copy_from_slice(&content);
+            }
+            Work::Combine {
+                kernel,
+                own,
+                into,
+                bytes,
+                scale,
+            } => {
+                let own = self.memory(own, bytes).to_vec();
+                kernel.run(&own, self.memory_mut(into, bytes), scale);
+            }
+            Work::Move {
+                source,
+                target,
+                bytes,
+            } => {
+                let moved = self.memory(source, bytes).to_vec();
+                self.memory_mut(target, bytes).copy_from_slice(&moved);
+            }
+            Work::ToHost {
+                source,
+                target,
+                bytes,
+            } => {
+                let target: *mut u8 = std::ptr::with_exposed_provenance_mut(target);
+                // SAFETY: registered when the copy was begun, and not unregistered while it is under way.
+                unsafe { std::slice::from_raw_parts_mut(target, bytes) }
+                    .copy_from_slice(self.memory(source, bytes));
+            }
+            Work::ToDevice {
+                source,
+                target,
+                bytes,
+            } => {
+                let source: *const u8 = std::ptr::with_exposed_provenance(source);
+                // SAFETY: as above.
+                let moved = unsafe { std::slice::from_raw_parts(source, bytes) };
+                self.memory_mut(target, bytes).copy_from_slice(moved);
+            }
+            Work::Record(record) => {
+                self.come.insert(record);
+            }
+            Work::Wait(_) => {}
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Messages of the two sockets: a process's to its sidecar, with descriptors, and a sidecar's to the operator.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use hfreduce_client::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar, Told};
+use link::rendezvous::{self, Decoder, Messages, Peer, SuspectReason, ToOperator};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use serde::Serialize;
+use sim::{Rng, damage, explore};
+
+/// Two ends of a socket.
+pub(crate) fn channels() -> (Channel, Channel) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = Listener::bind(&path).unwrap();
+    let one = Channel::connect(&path).unwrap();
+    (one, listener.accept().unwrap().unwrap())
+}
+
+/// Sends a packet as it is. False when there is no room.
+pub(crate) fn send_raw(channel: &Channel, packet: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    let packet = [IoSlice::new(packet)];
+    rustix::net::sendmsg(channel, &packet, &mut control, SendFlags::NOSIGNAL).is_ok()
+}
+
+pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
+    match rng.below(7) {
+        0 => ToSidecar::Attach {
+            version: hfreduce_client::attach::VERSION,
+            local_rank: rng.range(0..4) as u32,
+            again: rng.chance(1, 2).then(|| damage::number(rng)),
+            groups: rng.range(0..3) as u32,
+        },
+        5 => ToSidecar::Ranks {
+            ranks: (0..rng.below(9))
+                .map(|_| damage::number(rng) as u32)
+                .collect(),
+        },
+        6 => ToSidecar::Group(Told {
+            group: damage::number(rng),
+            replicated: rng.chance(1, 2),
+            priority: damage::number(rng) as i8,
+            told: damage::number(rng),
+            closed: rng.chance(1, 2),
+            failed: rng.chance(1, 2),
+        }),
+        4 => ToSidecar::Lend {
+            segment: rng.range(0..4) as u32,
+            bytes: damage::number(rng),
+        },
+        1 => ToSidecar::Allocate {
+            bytes: damage::number(rng),
+        },
+        2 => ToSidecar::Free {
+            segment: rng.range(0..4) as u32,
+        },
+        _ => ToSidecar::Detach,
+    }
+}
+
+fn to_client(rng: &mut Rng) -> ToClient {
+    let (segment, bytes) = (rng.range(0..9) as u32, damage::number(rng));
+    match rng.below(9) {
+        5 => ToClient::Taken { segment },
+        7 => ToClient::Noted,
+        8 => ToClient::Over {
+            groups: vec![bytes; rng.below(4)],
+        },
+        6 => ToClient::Members(Members {
+            epoch: damage::number(rng),
+            ranks: 5,
+            runs: vec![(0, 3), (5, damage::number(rng) as u32)],
+        }),
+        0 => ToClient::Welcome {
+            control_bytes: bytes,
+            patience_seconds: 10,
+            standing: Standing {
+                attempt: 1,
+                epoch: 1,
+                node: 0,
+                nodes: 1,
+                local_rank: 0,
+                local_world: 1,
+                rank: 0,
+                world: 1,
+            },
+        },
+        1 => ToClient::Input { segment, bytes },
+        2 => ToClient::Result { segment, bytes },
+        3 => ToClient::Gone { segment },
+        _ => ToClient::Refused {
+            reason: "no such rank".to_owned(),
+        },
+    }
+}
+
+fn to_operator(rng: &mut Rng) -> ToOperator {
+    let epoch = damage::number(rng);
+    match rng.below(8) {
+        0 => ToOperator::Hello {
+            version: "0.1.0".to_owned(),
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 9404,
+            joined_epoch: rng.chance(1, 2).then_some(epoch),
+            features: vec!["retry".to_owned()],
+        },
+        1 => ToOperator::Joined { epoch },
+        2 => ToOperator::Heartbeat { progress: None },
+        3 => ToOperator::Suspect {
+            epoch,
+            rank: 1,
+            reason: SuspectReason::Silent,
+            detail: "é".repeat(rng.below(300)),
+        },
+        4 => ToOperator::Recovered { epoch, rank: 1 },
+        5 => ToOperator::Stopped {
+            epoch,
+            report: serde_json::json!([{"group": 0, "toldAll": epoch, "held": [1, [2, {"x": "y"}]]}]),
+            reached: vec![1, 2],
+            unreached: Vec::new(),
+        },
+        6 => ToOperator::RankLost,
+        _ => ToOperator::Bye,
+    }
+}
+
+fn from_operator(rng: &mut Rng) -> rendezvous::ToSidecar {
+    let epoch = damage::number(rng);
+    let peer = |rank| Peer {
+        rank,
+        address: IpAddr::V6(Ipv6Addr::LOCALHOST),
+        port: 9404,
+    };
+    let members: Vec<Peer> = (0..rng.below(9) as u32).map(peer).collect();
+    match rng.below(6) {
+        0 => rendezvous::ToSidecar::Redirect {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        },
+        1 => rendezvous::ToSidecar::Roster {
+            epoch,
+            nodes: members,
+        },
+        2 => rendezvous::ToSidecar::Go { epoch },
+        3 => rendezvous::ToSidecar::Revoke { epoch, members },
+        4 => rendezvous::ToSidecar::Next {
+            epoch,
+            members,
+            resume: serde_json::json!([]),
+        },
+        _ => rendezvous::ToSidecar::Refused {
+            void: rng.below(2) == 0,
+            reason: "out".to_owned(),
+        },
+    }
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn attach() {
+    let (client, sidecar) = channels();
+    let null = File::open("/dev/null").unwrap();
+    let open = open_files();
+    explore(4_000, &[], |rng| {
+        let packet = |rng: &mut Rng| match rng.below(2) {
+            0 => serde_json::to_vec(&to_sidecar(rng)).unwrap(),
+            _ => serde_json::to_vec(&to_client(rng)).unwrap(),
+        };
+        let (mut bytes, other) = (packet(rng), packet(rng));
+        damage::anyhow(rng, &mut bytes, &other);
+        if bytes.is_empty() {
+            return; // That is the end of the connection.
+        }
+        let fds = vec![null.as_fd(); rng.below(7)];
+        assert!(send_raw(&client, &bytes, &fds));
+        if rng.chance(1, 2) {
+            let received = sidecar.receive_with_fds::<ToSidecar>();
+            assert!(!matches!(received, Ok(None)), "something was there");
+        } else {
+            let received = sidecar.receive::<ToClient>();
+            assert!(!matches!(received, Ok(None)), "something was there");
+        }
+        // Whatever came, the next message is the next one.
+        let message = to_sidecar(rng);
+        client.send(&message, &[]).unwrap();
+        assert_eq!(sidecar.receive::<ToSidecar>().unwrap(), Some(message));
+    });
+    // Other tests open and close files meanwhile, but not thousands.
+    assert!(open_files() < open + 1000, "descriptors are not closed");
+}
+
+/// What a decoder says of a stream that comes in parts, up to the end or the first error.
+fn decode<T: Messages>(parts: &[&[u8]]) -> (Vec<T>, Option<String>) {
+    let mut decoder = Decoder::default();
+    let mut messages = Vec::new();
+    for part in parts {
+        decoder.push(part);
+        loop {
+            match decoder.next() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(error) => return (messages, Some(error.to_string())),
+            }
+        }
+    }
+    (messages, None)
+}
+
+fn check_stream<T>(rng: &mut Rng, any: fn(&mut Rng) -> T)
+where
+    T: Serialize + Messages + PartialEq + Debug,
+{
+    let sent: Vec<T> = (0..1 + rng.below(4)).map(|_| any(rng)).collect();
+    let mut stream = Vec::new();
+    for message in &sent {
+        stream.extend(rendezvous::encode(message).unwrap());
+    }
+    assert_eq!(decode::<T>(&[&stream]), (sent, None));
+    let other = rendezvous::encode(&any(rng)).unwrap();
+    damage::anyhow(rng, &mut stream, &other);
+    let whole = decode::<T>(&[&stream]);
+    let cut = rng.below(stream.len() + 1);
+    let again = cut + rng.below(stream.len() - cut + 1);
+    let parts = [&stream[..cut], &stream[cut..again], &stream[again..]];
+    assert_eq!(decode::<T>(&parts), whole, "how it was cut does not matter");
+}
+
+#[test]
+fn rendezvous() {
+    explore(4_000, &[], |rng| {
+        check_stream(rng, to_operator);
+        check_stream(rng, from_operator);
+    });
+}

@@ -1,0 +1,183 @@
+//! The rings between a process and its sidecar: either side may write anything into them at any time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hfreduce_client::entry::{
+    Completion, FailureKind, Outcome, Place, Submission, TEXT_LIMIT_BYTES,
+};
+use hfreduce_client::{Call, DType, OpKind, ReduceOp};
+use link::ring::{
+    self, CAPACITY, COMPLETION_WORDS, Consumer, Depth, Producer, SUBMISSION_WORDS, Sleep,
+};
+use link::segment::Segment;
+use sim::{Rng, damage, explore};
+
+/// Any call.
+fn call(rng: &mut Rng) -> Call {
+    let kind = *rng.pick(&[OpKind::AllReduce, OpKind::Reduce, OpKind::AllGather]);
+    let (dtype, count) = (*rng.pick(&DType::ALL), damage::number(rng));
+    Call {
+        reduce: if kind.reduces() {
+            *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max])
+        } else {
+            ReduceOp::Sum
+        },
+        root: if kind == OpKind::Reduce {
+            rng.next_u64() as u32
+        } else {
+            0
+        },
+        tag: damage::number(rng),
+        ..Call::new(kind, dtype, count)
+    }
+}
+
+/// Any way to sleep.
+fn sleep(rng: &mut Rng) -> (Sleep, Depth) {
+    (
+        *rng.pick(&[Sleep::Bell, Sleep::Word]),
+        *rng.pick(&[Depth::Light, Depth::Deep]),
+    )
+}
+
+fn submission(rng: &mut Rng) -> [u64; SUBMISSION_WORDS] {
+    let ticket = damage::number(rng);
+    let submission = if rng.chance(2, 3) {
+        let input = Place {
+            segment: rng.next_u64() as u32,
+            offset: damage::number(rng),
+        };
+        let call = call(rng);
+        Submission::Call {
+            group: damage::number(rng),
+            ticket,
+            call,
+            input,
+        }
+    } else {
+        Submission::Release { ticket }
+    };
+    assert_eq!(Submission::decode(&submission.encode()), Ok(submission));
+    submission.encode()
+}
+
+fn completion(rng: &mut Rng) -> [u64; COMPLETION_WORDS] {
+    let outcome = if rng.chance(1, 2) {
+        Outcome::Done {
+            segment: rng.next_u64() as u32,
+            bytes: damage::number(rng),
+            epoch: damage::number(rng),
+        }
+    } else {
+        Outcome::Failed {
+            kind: *rng.pick(&[
+                FailureKind::Mismatch,
+                FailureKind::Broken,
+                FailureKind::Refused,
+            ]),
+            text: "é".repeat(rng.below(TEXT_LIMIT_BYTES)),
+        }
+    };
+    let ticket = damage::number(rng);
+    Completion { ticket, outcome }.encode()
+}
+
+fn damage_words(rng: &mut Rng, words: &mut [u64]) {
+    for _ in 0..rng.below(4) {
+        let at = rng.below(words.len());
+        words[at] = damage::number(rng);
+    }
+}
+
+/// What a side does with the end that it reads. `decode` looks at an entry.
+fn read<const WORDS: usize>(
+    rng: &mut Rng,
+    end: &mut Consumer<WORDS>,
+    decode: impl Fn(&[u64; WORDS]),
+) {
+    for _ in 0..rng.below(2 * CAPACITY) {
+        match end.pop() {
+            Ok(Some(entry)) => decode(&entry),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    let (how, depth) = sleep(rng);
+    if end.sleep(how, depth).is_ok() {
+        end.awake();
+    }
+}
+
+/// What a side does with the end that it writes.
+fn write<const WORDS: usize>(
+    rng: &mut Rng,
+    end: &mut Producer<WORDS>,
+    entry: impl Fn(&mut Rng) -> [u64; WORDS],
+) {
+    for _ in 0..rng.below(CAPACITY) {
+        let entry = entry(rng);
+        let pushed = match rng.below(2) {
+            0 => end.push(&entry),
+            _ => end.push_softly(&entry),
+        };
+        if pushed.is_err() {
+            break;
+        }
+    }
+    if let Ok(room) = end.room() {
+        assert!(room <= CAPACITY);
+    }
+}
+
+/// The other side writes anything anywhere, mostly near the indices.
+fn scribble(rng: &mut Rng, control: &Segment) {
+    let words = control.words();
+    for _ in 0..rng.below(6) {
+        let near_indices = words.len().min(*rng.pick(&[32, 32, words.len()]));
+        words[rng.below(near_indices)].store(damage::number(rng), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn rings() {
+    explore(400, &[], |rng| {
+        let control = Arc::new(ring::control().unwrap());
+        let (mut calls, mut outcomes) = ring::server_ends(&control);
+        let (mut submits, mut hears) = ring::client_ends(&control).unwrap();
+        for _ in 0..4 {
+            let damaged = |rng: &mut Rng| {
+                let mut entry = submission(rng);
+                damage_words(rng, &mut entry);
+                entry
+            };
+            write(rng, &mut submits, damaged);
+            if rng.chance(1, 2) {
+                scribble(rng, &control);
+            }
+            read(rng, &mut calls, |entry| {
+                if let Ok(submission) = Submission::decode(entry) {
+                    assert_eq!(Submission::decode(&submission.encode()), Ok(submission));
+                }
+            });
+            let damaged = |rng: &mut Rng| {
+                let mut entry = completion(rng);
+                damage_words(rng, &mut entry);
+                entry
+            };
+            write(rng, &mut outcomes, damaged);
+            if rng.chance(1, 2) {
+                scribble(rng, &control);
+            }
+            read(rng, &mut hears, |entry| {
+                // A text that was damaged is shown with marks, which take more room than what they stand for.
+                if let Ok(Completion {
+                    outcome: Outcome::Failed { text, .. },
+                    ..
+                }) = Completion::decode(entry)
+                {
+                    assert!(text.chars().count() <= TEXT_LIMIT_BYTES);
+                }
+            });
+        }
+    });
+}

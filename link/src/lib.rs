@@ -1,0 +1,27 @@
+//! Links between processes, for any protocol: shared segments and where their memory lies, rings and their wake-ups,
+//! mutual authentication, and transports that carry frames over TCP or RDMA. What a frame means is decided by those who
+//! exchange it; of its header a link knows what [`header::Header`] tells. What arrives is validated here once. No module
+//! here reads a clock to make a decision.
+
+#[cfg(test)]
+extern crate self as link;
+
+pub mod bell;
+pub mod block;
+pub mod doorbell;
+pub mod draft;
+pub mod handshake;
+pub mod header;
+pub mod home;
+mod identity;
+mod key;
+pub mod loaded;
+pub mod rendezvous;
+pub mod ring;
+pub mod segment;
+pub mod spin;
+#[cfg(test)]
+#[path = "../tests/toy/mod.rs"]
+mod toy;
+pub mod transport;
+pub mod verbs;
