@@ -1,10 +1,12 @@
 //! The memory of a node, by the names the machine has for it: inputs of local ranks, results, and the
 //! slots of the tree edges. Owns bounds: a region is looked up and checked each time, so a wrong one, or one that
-//! is in use otherwise, is an error and never another buffer's bytes.
+//! is in use otherwise, is an error and never another buffer's bytes. Results stay from the first call until the machine
+//! has released them and the last process has let go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use collective::Call;
 use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
 use link::block::{Block, Reading, Writing};
 use link::home::Home;
@@ -58,6 +60,13 @@ pub struct Sizes {
     pub chunk_bytes: u32,
 }
 
+/// The result of an operation, while somebody may read it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    holders: usize,
+    released: bool,
+}
+
 /// All buffers of the node.
 #[derive(Debug)]
 pub struct Memory {
@@ -66,23 +75,31 @@ pub struct Memory {
     results: BTreeMap<(GroupId, OpId), ResultBlock>,
     /// What local ranks get that nobody else does.
     owns: BTreeMap<(GroupId, OpId, usize), ResultBlock>,
+    uses: BTreeMap<(GroupId, OpId), Use>,
     receive: BTreeMap<(GroupId, usize, u8), Slots>,
     send: BTreeMap<(GroupId, u8), Slots>,
     pool: Pool,
+    /// Where memory is made: who trains does not wait for who begins.
+    background: Background,
+    /// Whether calls are taken up that cannot wait for it.
+    hurries: bool,
 }
 
 impl Memory {
-    /// Memory for at most `limit_bytes` of results, without slots. All of it lies in `home`.
+    /// Memory for at most `limit_bytes` of results, without slots. All of it lies in `home`, and is made in the background.
     #[must_use]
-    pub fn new(limit_bytes: usize, home: Home) -> Self {
+    pub fn new(limit_bytes: usize, home: Home, background: Background) -> Self {
         Self {
             chunk_bytes: 0,
             inputs: BTreeMap::new(),
             results: BTreeMap::new(),
             owns: BTreeMap::new(),
+            uses: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: BTreeMap::new(),
             pool: Pool::new(limit_bytes, home),
+            background,
+            hurries: false,
         }
     }
 
@@ -130,12 +147,20 @@ impl Memory {
         self.inputs.retain(|(of, ..), _| *of != group);
     }
 
-    /// Takes a local rank's contribution to an operation.
-    pub fn bring(&mut self, group: GroupId, op: OpId, rank: usize, input: Input) {
-        self.inputs.insert((group, op, rank), input);
+    /// From here on memory is made at once, or in the background again.
+    pub fn hurry(&mut self, hurries: bool) {
+        self.hurries = hurries;
     }
 
-    /// Takes what a link lends for a receive slot, until [`Memory::let_go`].
+    /// A local rank has called an operation, and brings this.
+    pub fn call(&mut self, (group, op): (GroupId, OpId), rank: usize, input: Option<Input>) {
+        self.uses.entry((group, op)).or_default();
+        if let Some(input) = input {
+            self.inputs.insert((group, op, rank), input);
+        }
+    }
+
+    /// Takes what a link lends for a receive slot, until [`Memory::give_back`].
     pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Reading) {
         let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
@@ -144,78 +169,106 @@ impl Memory {
     }
 
     /// What was lent for a receive slot is not read any more.
-    pub fn let_go(&mut self, edge: (GroupId, usize, u8), slot: u8) {
+    pub fn give_back(&mut self, edge: (GroupId, usize, u8), slot: u8) {
         let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
             *place = None;
         }
     }
 
-    /// Provides for the result of an operation, unless a local rank has asked for it before.
-    pub fn provide(&mut self, group: GroupId, op: OpId, bytes: usize) -> Result<(), PoolError> {
-        if bytes == 0 || self.results.contains_key(&(group, op)) {
-            return Ok(());
-        }
-        let block = self.pool.take(bytes)?;
-        self.results.insert((group, op), block);
-        Ok(())
-    }
-
-    /// The same in the background, if there is one and no memory that was used before.
-    pub fn prepare(
+    /// Memory for the result of an operation in a group of this size, from the first local rank that calls it, and for what
+    /// this rank gets for itself alone. One that calls it later needs the result too, or has called something else, and then
+    /// it has none: it must not wait for memory that is given back only when it has called.
+    pub fn provide(
         &mut self,
         (group, op): (GroupId, OpId),
-        bytes: usize,
-        background: Option<&mut Background>,
+        (call, size): (&Call, u32),
+        (rank, own_bytes): (usize, u64),
     ) -> Result<(), PoolError> {
-        if bytes > 0 && !self.results.contains_key(&(group, op)) {
+        let id = (group, op);
+        let bytes = to_usize(call.result_bytes(size));
+        if bytes > 0 && !self.uses.contains_key(&id) && !self.results.contains_key(&id) {
             let wanted = Wanted::Result(group, op);
+            let background = (!self.hurries).then_some(&mut self.background);
             let block = self.pool.prepare(wanted, bytes, background)?;
-            self.results.insert((group, op), block);
+            self.results.insert(id, block);
         }
-        Ok(())
-    }
-
-    /// The segment of an operation's result, if it has any bytes.
-    pub fn result(&self, group: GroupId, op: OpId) -> Option<&ResultBlock> {
-        self.results.get(&(group, op))
-    }
-
-    /// Provides for what a local rank gets from an operation for itself.
-    pub fn prepare_own(
-        &mut self,
-        own: (GroupId, OpId, usize),
-        bytes: usize,
-        background: Option<&mut Background>,
-    ) -> Result<(), PoolError> {
-        if bytes > 0 && !self.owns.contains_key(&own) {
-            let (group, _, rank) = own;
+        let own = (group, op, rank);
+        if own_bytes > 0 && !self.owns.contains_key(&own) {
             let wanted = Wanted::Own(group, rank);
-            let block = self.pool.prepare(wanted, bytes, background)?;
+            let background = (!self.hurries).then_some(&mut self.background);
+            let block = self.pool.prepare(wanted, to_usize(own_bytes), background)?;
             self.owns.insert(own, block);
         }
         Ok(())
     }
 
-    /// The segment of what a local rank gets for itself, if it has any bytes.
-    pub fn own(&self, group: GroupId, op: OpId, rank: usize) -> Option<&ResultBlock> {
-        self.owns.get(&(group, op, rank))
+    /// Memory, at once, for the result of an operation that is not run again, unless it is here.
+    pub fn serve(&mut self, id: (GroupId, OpId), bytes: u64) -> Result<(), PoolError> {
+        self.uses.entry(id).or_default();
+        if bytes > 0 && !self.results.contains_key(&id) {
+            let block = self.pool.take(to_usize(bytes))?;
+            self.results.insert(id, block);
+        }
+        Ok(())
+    }
+
+    /// The result of an operation is held for a process; the segment, if there are bytes. `own`: of this rank alone.
+    pub fn hold(
+        &mut self,
+        (group, op): (GroupId, OpId),
+        own: Option<usize>,
+    ) -> Option<&ResultBlock> {
+        self.uses.entry((group, op)).or_default().holders += 1;
+        match own {
+            None => self.results.get(&(group, op)),
+            Some(rank) => self.owns.get(&(group, op, rank)),
+        }
+    }
+
+    /// A process does not read a result any more.
+    pub fn let_go(&mut self, op: (GroupId, OpId)) {
+        if let Some(used) = self.uses.get_mut(&op) {
+            used.holders = used.holders.saturating_sub(1);
+        }
+        self.forget_if_unused(op);
+    }
+
+    /// The machine does not read or write a result any more.
+    pub fn release(&mut self, op: (GroupId, OpId)) {
+        self.uses.entry(op).or_default().released = true;
+        self.forget_if_unused(op);
+    }
+
+    /// Whether it has released all.
+    pub fn is_released(&self) -> bool {
+        self.uses.values().all(|used| used.released)
+    }
+
+    /// Results of a group that no machine will release any more.
+    pub fn drop_results(&mut self, group: GroupId) {
+        let ops = self.uses.range((group, 0)..=(group, OpId::MAX));
+        for op in ops.map(|(op, _)| *op).collect::<Vec<_>>() {
+            self.forget_inputs(op);
+            self.release(op);
+        }
     }
 
     /// The inputs of an operation are not read any more.
-    pub fn forget_inputs(&mut self, group: GroupId, op: OpId) {
-        let keys: Vec<_> = self
-            .inputs
-            .range((group, op, 0)..=(group, op, usize::MAX))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in keys {
+    pub fn forget_inputs(&mut self, (group, op): (GroupId, OpId)) {
+        let keys = self.inputs.range((group, op, 0)..=(group, op, usize::MAX));
+        for key in keys.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.inputs.remove(&key);
         }
     }
 
-    /// The result of an operation is not read any more: its memory serves another.
-    pub fn forget_result(&mut self, group: GroupId, op: OpId) {
+    /// A result that nobody reads any more goes: its memory serves another.
+    fn forget_if_unused(&mut self, (group, op): (GroupId, OpId)) {
+        let unused = |used: &Use| used.released && used.holders == 0;
+        if !self.uses.get(&(group, op)).is_some_and(unused) {
+            return;
+        }
+        self.uses.remove(&(group, op));
         let own = (group, op, 0)..=(group, op, usize::MAX);
         let keys: Vec<_> = self.owns.range(own).map(|(key, _)| *key).collect();
         let owns = keys.iter().filter_map(|key| self.owns.remove(key));
@@ -304,6 +357,10 @@ impl Memory {
     }
 }
 
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
 fn extent(region: &Region) -> Option<(usize, usize)> {
     let start = usize::try_from(region.offset).ok()?;
     Some((start, usize::try_from(region.bytes).ok()?))
@@ -312,6 +369,8 @@ fn extent(region: &Region) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::Before;
+    use crate::stop::Stop;
 
     const CHUNK: u32 = 64 << 10;
 
@@ -323,7 +382,8 @@ mod tests {
             slots: 2,
             chunk_bytes: CHUNK,
         };
-        let mut memory = Memory::new(limit_bytes, Home::Anywhere);
+        let background = Background::new("test", Stop::new().unwrap(), Before::default());
+        let mut memory = Memory::new(limit_bytes, Home::Anywhere, background);
         memory.set_edges(&sizes).unwrap();
         memory
     }
@@ -359,7 +419,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_bounds_hold() {
         let mut memory = memory(1 << 30);
-        memory.provide(WORLD, 7, 1000).unwrap();
+        memory.serve((WORLD, 7), 1000).unwrap();
         for buffer in [RESULT, slot(1, 1), staged(WORLD, 1)] {
             let written = region(buffer, 100, 3);
             memory.write(&written).unwrap().copy_from_slice(b"abc");
@@ -401,7 +461,7 @@ mod tests {
     #[test]
     fn a_destination_is_never_its_own_source() {
         let mut memory = memory(1 << 30);
-        memory.provide(WORLD, 7, 1000).unwrap();
+        memory.serve((WORLD, 7), 1000).unwrap();
         let all = region(RESULT, 0, 1000);
         let part = region(RESULT, 999, 1);
         let beside = region(RESULT, 1000, 8);
@@ -413,7 +473,7 @@ mod tests {
     #[test]
     fn a_slot_that_is_lent_is_read_where_it_lies_until_it_is_let_go() {
         let mut memory = memory(1 << 30);
-        memory.provide(WORLD, 7, 1000).unwrap();
+        memory.serve((WORLD, 7), 1000).unwrap();
         let theirs = region(RESULT, 10, 3);
         memory.write(&theirs).unwrap().copy_from_slice(b"abc");
         let lent = memory.read(&theirs).unwrap();
@@ -427,7 +487,7 @@ mod tests {
         assert_eq!(&*memory.read(&part).unwrap(), b"bc");
         assert_eq!(memory.read(&more).unwrap_err(), OutOfBounds(more));
         assert_eq!(memory.write(&all).unwrap_err(), OutOfBounds(all));
-        memory.let_go((WORLD, 2, 0), 1);
+        memory.give_back((WORLD, 2, 0), 1);
         assert_eq!(memory.read(&all).unwrap_err(), OutOfBounds(all));
     }
 }

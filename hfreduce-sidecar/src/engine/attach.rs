@@ -37,9 +37,9 @@ impl Engine {
             Ok(Heard::Nothing) => {}
             Ok(Heard::Detached) => {
                 // What it wrote before it left counts.
-                self.results.hurry(true);
+                self.memory.hurry(true);
                 self.take_entries(rank);
-                self.results.hurry(false);
+                self.memory.hurry(false);
                 self.depart(rank);
             }
             Err(error) => self.lose_session(rank, &error),
@@ -65,7 +65,7 @@ impl Engine {
 
     /// Tells the processes which segments of results are gone.
     pub(super) fn forget_gone(&mut self) {
-        let gone = self.results.take_gone();
+        let gone = self.memory.take_gone();
         if !gone.is_empty() {
             for (rank, error) in self.local.forget_segments(&gone) {
                 self.lose_session(rank, &error);
@@ -85,7 +85,7 @@ impl Engine {
 
     fn close_session(&mut self, rank: usize) {
         for op in self.local.close(rank, &self.park, self.telemetry.metrics()) {
-            self.results.let_go(op);
+            self.memory.let_go(op);
         }
     }
 }

@@ -37,7 +37,7 @@ impl Engine {
                 Ok(Some(taken)) => {
                     any = true;
                     match taken {
-                        Taken::Release(group, op) => self.results.let_go((group, op)),
+                        Taken::Release(group, op) => self.memory.let_go((group, op)),
                         Taken::Open(group, open) => self.open(group, rank, open),
                         Taken::Nothing => {}
                     }
@@ -103,7 +103,7 @@ impl Engine {
         }
         if !is_over {
             let brought = brought.ok().flatten().filter(|_| refused.is_none());
-            self.results.call((group, op), rank, brought);
+            self.memory.call((group, op), rank, brought);
         }
         self.handle(input);
     }
@@ -130,7 +130,7 @@ impl Engine {
         own_bytes: u64,
     ) -> Result<Option<(Reason, String)>, Stalled> {
         let own = (rank, own_bytes);
-        let Err(error) = self.results.provide(id, (&call, size), own) else {
+        let Err(error) = self.memory.provide(id, (&call, size), own) else {
             return Ok(None);
         };
         let reason = match error {

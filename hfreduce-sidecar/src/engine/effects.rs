@@ -1,9 +1,11 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
 use collective::OpKind;
+use collective::kernels::{self, Store};
 use collective::machine::{
     Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
+use collective::numerics::Arithmetic;
 use collective::session::{Called, Lane};
 use hfreduce_client::entry::FailureKind;
 use link::block::Reading;
@@ -46,12 +48,12 @@ impl Engine {
     fn read_link(&mut self, peer: usize) -> bool {
         let mut any = false;
         for _ in 0..READ_BUDGET {
-            let (machine, results) = (self.driver.machine(), &self.results);
+            let (machine, memory) = (self.driver.machine(), &self.memory);
             let mut place =
                 |header: &FencedFrame| match machine.place(peer, header.fence, &header.frame) {
                     Placement::Discard => Ok(Place::Discard),
                     Placement::Into(region) => {
-                        let into = results.write(&region).map_err(|error| error.to_string())?;
+                        let into = memory.write(&region).map_err(|error| error.to_string())?;
                         Ok(Place::Into(into))
                     }
                 };
@@ -88,7 +90,7 @@ impl Engine {
             } = frame
             && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
         {
-            self.results.borrow((group, peer, tree), slot, lent);
+            self.memory.borrow((group, peer, tree), slot, lent);
         }
         self.heard(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
@@ -187,9 +189,7 @@ impl Engine {
                 partials,
                 destination,
             } => {
-                let from = (&*sources, &*partials);
-                self.results
-                    .reduce(arithmetic, from, &destination, self.telemetry.metrics())?;
+                self.reduce(arithmetic, &sources, &partials, &destination)?;
                 self.handle(Input::Done { ticket });
             }
             Effect::Copy {
@@ -197,8 +197,7 @@ impl Engine {
                 source,
                 destination,
             } => {
-                self.results
-                    .copy(&source, &destination, self.telemetry.metrics())?;
+                self.copy(source, &destination)?;
                 self.handle(Input::Done { ticket });
             }
             Effect::End {
@@ -207,8 +206,8 @@ impl Engine {
                 rank,
                 outcome,
             } => self.end((group, op), rank, outcome),
-            Effect::FreeInputs { group, op } => self.results.forget_inputs((group, op)),
-            Effect::Release { group, op } => self.results.release((group, op)),
+            Effect::FreeInputs { group, op } => self.memory.forget_inputs((group, op)),
+            Effect::Release { group, op } => self.memory.release((group, op)),
             Effect::Begin { group } => self.begin_group(group),
             Effect::Connect { peer } => self.connect(peer),
             Effect::Opened {
@@ -237,6 +236,36 @@ impl Engine {
         Ok(())
     }
 
+    /// Combines sources and partials.
+    fn reduce(
+        &self,
+        arithmetic: Arithmetic,
+        sources: &[Region],
+        partials: &[Region],
+        destination: &Region,
+    ) -> Result<(), OutOfBounds> {
+        let all = || sources.iter().chain(partials);
+        let mut into = self.memory.write(destination)?;
+        let read = |source| self.memory.read(source);
+        let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
+        let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
+        let (elements, sums) = slices.split_at(sources.len());
+        kernels::combine(arithmetic, &mut into, elements, sums, Store::Cached);
+        self.telemetry.metrics().moved(all(), destination);
+        Ok(())
+    }
+
+    fn copy(&self, source: Region, destination: &Region) -> Result<(), OutOfBounds> {
+        let mut into = self.memory.write(destination)?;
+        let from = self.memory.read(&source)?;
+        if from.len() != into.len() {
+            return Err(OutOfBounds::from(source));
+        }
+        into.copy_from_slice(&from);
+        self.telemetry.metrics().moved([&source], destination);
+        Ok(())
+    }
+
     fn send(
         &mut self,
         peer: usize,
@@ -244,7 +273,7 @@ impl Engine {
         payload: Option<(Ticket, Region)>,
     ) -> Result<(), OutOfBounds> {
         if let Frame::Credit { group, tree, slot } = *frame {
-            self.results.give_back((group, peer, tree), slot);
+            self.memory.give_back((group, peer, tree), slot);
         }
         let header = FencedFrame {
             fence: self.driver.config().fence,
@@ -252,7 +281,7 @@ impl Engine {
         };
         let token = payload.map(|(ticket, _)| ticket.0);
         let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
-            let bytes = self.results.read(&region)?;
+            let bytes = self.memory.read(&region)?;
             let token = ticket.0;
             Ok(Outgoing { token, bytes })
         };
@@ -306,7 +335,7 @@ impl Engine {
                     .metrics()
                     .succeeded(&kept.call, kept.since.elapsed());
                 let own = (kept.own_bytes > 0).then_some(rank);
-                let result = self.results.hold((group, op), own);
+                let result = self.memory.hold((group, op), own);
                 let result = result.filter(|_| bytes > 0).map(|result| (result, bytes));
                 session.succeed((group, op), epoch, &kept, result)
             }

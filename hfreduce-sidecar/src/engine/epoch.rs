@@ -140,7 +140,7 @@ impl Engine {
         let has_lost_memory = self.local.ranks().has_lost_memory();
         let Begun { over, starts } = self.local.ranks_mut().begin(resume.as_ref(), &ranks);
         for group in over {
-            self.results.drop_results(group);
+            self.memory.drop_results(group);
             self.forget_group(group);
         }
         let now = self.now();
@@ -155,7 +155,7 @@ impl Engine {
             .collect();
         self.driver.enter(config, starts, now);
         self.links = Links::new(links, linker);
-        self.results
+        self.memory
             .set_edges(&sizes(&self.driver, WORLD, &self.links))?;
         let now = self.now();
         let epoch = self.driver.config().fence.epoch;
@@ -170,7 +170,7 @@ impl Engine {
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
         for (group, held) in served {
-            if let Err(error) = self.results.serve((group, held.op), held.bytes) {
+            if let Err(error) = self.memory.serve((group, held.op), held.bytes) {
                 warn!(%error, operation = held.op, "no memory for a result that others have");
                 self.handle(Input::Revoke);
             }

@@ -60,7 +60,7 @@ impl Engine {
         let taken = OpenReason::Taken;
         if !matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
         {
-            self.results.drop_results(group);
+            self.memory.drop_results(group);
         }
         self.fail_open(group, rank, kind, &text);
     }
@@ -96,7 +96,7 @@ impl Engine {
         let mut sizes = epoch::sizes(&self.driver, group, &self.links);
         // Links that lend may come later; until then nothing is written to these.
         sizes.receives.append(&mut sizes.borrows);
-        if let Err(error) = self.results.add_edges(group, &sizes) {
+        if let Err(error) = self.memory.add_edges(group, &sizes) {
             error!(%error, group, "no memory for the slots of a group; ending the epoch");
             self.handle(Input::Revoke);
         }
@@ -104,7 +104,7 @@ impl Engine {
 
     /// A group is over here, or never was.
     pub(super) fn forget_group(&mut self, group: GroupId) {
-        self.results.forget_group(group);
+        self.memory.forget_group(group);
         self.driver.forget_group(group);
         self.local.ranks_mut().forget_group(group);
     }

@@ -3,7 +3,7 @@
 //! to `collective::session`, arithmetic to its kernels, and joining to `join` and `rendezvous`.
 //!
 //! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,
-//! `results`, `control`, `telemetry`, `park`. The other modules let the parts work together, by what happens: processes
+//! `control`, `telemetry`, `park`, and `crate::memory`. The other modules let the parts work together, by what happens: processes
 //! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for; `epoch` goes
 //! from one epoch to the next, and `rest` sleeps.
 
@@ -22,7 +22,6 @@ mod members;
 mod ops;
 mod park;
 mod rest;
-mod results;
 mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -54,7 +53,6 @@ use links::Links;
 use local::Local;
 use members::Members;
 use park::Park;
-use results::Results;
 use telemetry::Telemetry;
 
 /// How long farewells may take before the sidecar leaves without.
@@ -126,7 +124,7 @@ pub struct Engine {
     links: Links,
     acceptor: Acceptor,
     local: Local,
-    results: Results,
+    memory: Memory,
     control: Control,
     telemetry: Telemetry,
     park: Park,
@@ -171,8 +169,6 @@ impl Engine {
         }
         let driver = Driver::new(config.clone(), Duration::ZERO);
         let (members, links) = (Members::new(members, names), Links::new(links, linker));
-        let mut memory = Memory::new(limit_bytes, places.results.clone());
-        memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
         let local = config.layout.local(config.node) as u32;
         let standing = Standing {
             attempt: config.fence.attempt,
@@ -191,7 +187,9 @@ impl Engine {
         let background = |name| Background::new(name, wakes.clone(), before.clone());
         let inputs = (limit_bytes, places.inputs.clone());
         let local = Local::new(standing, background("inputs"), inputs, welcomed, found);
-        let results = Results::new(memory, background("results"));
+        let (results, home) = (background("results"), places.results.clone());
+        let mut memory = Memory::new(limit_bytes, home, results);
+        memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
         let control = Control::new(commands, notices, stop, &park).map_err(failed)?;
         let mut engine = Self {
             driver,
@@ -199,7 +197,7 @@ impl Engine {
             links,
             acceptor,
             local,
-            results,
+            memory,
             control,
             telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
             park,
@@ -300,6 +298,6 @@ impl Engine {
     }
 
     fn has_said_farewell(&self) -> bool {
-        self.results.are_released() || self.driver.machine().broken().is_some()
+        self.memory.is_released() || self.driver.machine().broken().is_some()
     }
 }

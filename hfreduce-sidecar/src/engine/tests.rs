@@ -118,13 +118,17 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
     setup.limit_bytes = 1 << 20;
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
-    engine.results.hurry(true);
+    engine.memory.hurry(true);
     let ranks = engine.local.ranks_mut();
     ranks.attach(0, None);
     ranks.open((GROUP, 0), vec![0], (true, 0), 1).unwrap();
     assert_eq!(ranks.opened(GROUP, 0).ticket, Some(1));
     ranks.fail(GROUP, 0, "its nodes were lost");
-    let call = hfreduce_client::Call::all_reduce(hfreduce_client::DType::U8, hfreduce_client::ReduceOp::Sum, 1 << 20);
+    let call = hfreduce_client::Call::all_reduce(
+        hfreduce_client::DType::U8,
+        hfreduce_client::ReduceOp::Sum,
+        1 << 20,
+    );
     for ticket in [2, 3] {
         let kept = Kept {
             ticket,
