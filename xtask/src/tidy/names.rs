@@ -4,40 +4,40 @@ use super::{File, Findings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that every crate may use, and the same thing in two crates.
-const SHARED: [(&str, &str); 7] = [
+const SHARED: [(&str, &str); 8] = [
     ("Args", "a program's command line"),
     ("Cli", "a program's command line"),
     ("Command", "a program's command line"),
     ("Error", "the error of its module"),
     ("Metrics", "a program's metrics"),
+    ("Numerics", "the API's twin: its text is the manual"),
     ("OnPeerLoss", "the API's twin: its text is the manual"),
     ("ZonePolicy", "the API's twin: its text is the manual"),
 ];
 
 /// Names of the collective's side that still stand for several things.
-const TO_RENAME: [&str; 43] = [
+const TO_RENAME: [&str; 42] = [
+    "Absent",
     "Adapter",
     "Answer",
     "Buffer",
     "Call",
     "Cause",
-    "Claim",
+    "Channel",
+    "Completion",
     "Context",
-    "DType",
-    "Dispute",
+    "Device",
     "Endpoint",
     "Event",
     "Found",
     "Input",
-    "Mark",
-    "Message",
+    "Library",
+    "Malformed",
     "Node",
-    "Notice",
-    "Numerics",
     "OpKind",
-    "Opener",
     "Options",
     "Outcome",
+    "Pair",
     "Phase",
     "Place",
     "Plan",
@@ -54,8 +54,8 @@ const TO_RENAME: [&str; 43] = [
     "Stream",
     "Ticket",
     "ToOperator",
+    "ToSidecar",
     "Told",
-    "Verdict",
     "View",
     "Violation",
     "Wanted",
