@@ -1,6 +1,6 @@
 //! What the planner decides: per job an ordered list of writes, and when to look again.
 //!
-//! How to apply it: jobs independently of each other, and while later plans are made: they are told
+//! How to apply it: jobs independently of each other, and while later plans are made: the planner learns
 //! what is still under way ([`Snapshot::under_way`]). Inside a job in order, stopping at the first
 //! write that fails. Adjacent actions of the same kind on pods may go out together. Every write
 //! to the job object itself is conditional on the resourceVersion that the snapshot was made from

@@ -100,7 +100,7 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
-    /// What the program is told.
+    /// The program's parameters.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -153,9 +153,9 @@ impl fmt::Display for Player {
 /// How a player does it; the rivals know the first way only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
-    /// Tensors lie in the lent buffers, sums are rounded on every level of the tree.
+    /// Tensors lie in shared buffers, sums are rounded on every level of the tree.
     Plain,
-    /// Private tensors are copied into the lent buffers, and results out.
+    /// Private tensors are copied into shared buffers, and results out.
     Copies,
     /// Sums do not depend on how tensors are cut: one tree, in f32.
     Bitwise,
@@ -250,7 +250,7 @@ impl Case {
             Player::Gloo => world,
             // They are given a result apart from the input.
             Player::OpenMpi(_) | Player::IntelMpi(_) => 2 * world,
-            // Parameters, gradients, buckets, and what is lent.
+            // Parameters, gradients, buckets, and shared buffers.
             Player::Step(_) => 4 * world + nodes,
         };
         tensors * self.load.total()

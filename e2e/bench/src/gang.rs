@@ -204,8 +204,8 @@ impl Gang {
         let answers = self.ranks.iter_mut().enumerate().map(|(number, rank)| {
             let mut line = String::new();
             let read = rank.stream.read_line(&mut line);
-            let heard = read.with_context(|| format!("rank {number} is silent"))?;
-            ensure!(heard > 0, "rank {number} is gone: {}", said(processes));
+            let length = read.with_context(|| format!("rank {number} is silent"))?;
+            ensure!(length > 0, "rank {number} is gone: {}", said(processes));
             match line.trim().strip_prefix("failed ") {
                 Some(why) => bail!("rank {number}: {why}"),
                 None => Ok(line.trim().to_owned()),
@@ -232,7 +232,7 @@ fn enough(rounds: usize, elapsed: Duration) -> bool {
 
 impl Drop for Gang {
     fn drop(&mut self) {
-        // Who cannot be told any more is killed.
+        // Who cannot be asked any more is killed.
         let _ = self.tell("quit");
         let start = Instant::now();
         let serves = |process: &Process| self.sidecars.contains(&process.child.id());

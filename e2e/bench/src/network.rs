@@ -13,9 +13,9 @@ pub(crate) const INTERFACE: &str = "eth0";
 /// The bridge, and the address of the namespace that it is in.
 pub(crate) const BRIDGE: &str = "br0";
 const HUB: &str = "192.0.2.1";
-/// The first port that is lent.
+/// The first port that is handed out.
 const FIRST_PORT: u16 = 29400;
-/// Every contender gets the same, by the nodes' routes, because not every rival can be told and not every kernel lets
+/// Every contender gets the same, by the nodes' routes, because not every rival has a setting for it and not every kernel lets
 /// a namespace have a default of its own. Some systems have bbr, which paces and is slower on a local wire.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
@@ -64,7 +64,7 @@ impl Network {
         Ok(network)
     }
 
-    /// A port that nobody else was lent: gangs live side by side on the same nodes.
+    /// A port that nobody else was given: gangs live side by side on the same nodes.
     pub(crate) fn port(&self) -> u16 {
         self.next_port.fetch_add(1, Ordering::Relaxed)
     }

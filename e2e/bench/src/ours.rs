@@ -15,7 +15,7 @@ use crate::network::Network;
 /// Over what all nodes are linked.
 const LINK: &str = "tcp";
 
-/// What a sidecar is told.
+/// The parameters of a sidecar.
 pub(crate) struct Words {
     pub(crate) checksum: &'static str,
     /// What becomes of the job when a node is lost; whether results have to be stable follows from it.

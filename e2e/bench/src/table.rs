@@ -11,7 +11,7 @@ use crate::results::{Results, is_noisy};
 const LEGEND: &str = "
 A time is the slowest rank's, from a barrier that sleeps to the end of its own call; 50 calls in a row up to 64 KiB, 10 up
 to 1 MiB. Medians of barriers, then of rounds (of the quiet ones if any). alg = bytes / time, bus = alg * 2(ws-1)/ws with ws ranks. `+ copies`: private
-tensors are copied into the lent buffers and the results out; without, both lie in shared memory. cpu: processor time of
+tensors are copied into shared buffers and the results out; without, both lie in shared memory. cpu: processor time of
 a call, of all ranks and of all sidecars. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
 shrink: in a job that goes on after losses. ddp: a training step, with the exchange of its gradients; its rates are the layers' bytes by the step's time. Exposed: less a step alone.
 Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each byte crosses once each way and is added
@@ -63,12 +63,12 @@ pub(crate) fn print(results: &Results) {
             if is_noisy(&figures) { "!" } else { "" },
         );
     }
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     for (_, contender, why) in results.missing() {
         let line = format!("  not run: {contender}: {why}");
-        if !told.contains(&line) {
+        if !printed.contains(&line) {
             println!("{line}");
-            told.push(line);
+            printed.push(line);
         }
     }
     println!(

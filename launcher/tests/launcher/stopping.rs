@@ -15,9 +15,9 @@ use crate::node::{Node, send, wait_until_it_catches_sigterm};
 fn a_save_that_takes_longer_than_any_mercy_is_waited_for_and_acknowledged() {
     let node = Node::new(2);
     let script = r#"
-        trap 'told=1' TERM
+        trap 'asked=1' TERM
         touch $DIR/ready-$LOCAL_RANK
-        while [ -z "$told" ]; do sleep 0.05; done
+        while [ -z "$asked" ]; do sleep 0.05; done
         [ -e $DIR/stop ] || exit 9
         if [ "$LOCAL_RANK" = 1 ]; then exit 0; fi
         sleep 4
@@ -46,9 +46,9 @@ fn a_save_that_takes_longer_than_any_mercy_is_waited_for_and_acknowledged() {
 fn an_acknowledgement_is_reported_before_the_rank_is_gone() {
     let node = Node::new(1);
     let script = r#"
-        trap 'told=1' TERM
+        trap 'asked=1' TERM
         touch $DIR/ready
-        while [ -z "$told" ]; do sleep 0.05; done
+        while [ -z "$asked" ]; do sleep 0.05; done
         echo '{"attempt":1,"step":7,"digest":"abc"}' > $DIR/ack.json
         while [ ! -e $DIR/leave ]; do sleep 0.05; done"#;
     let running = node.start(script);
