@@ -281,7 +281,7 @@ fn leaders_that_die_all_the_time_delay_only() {
         for _ in 0..6 {
             let lives = Duration::from_nanos(rng.range(1_000_000..3_000_000_000));
             world.run_until(world.now() + lives);
-            world.depose();
+            world.kill_leader();
         }
         world.ends_within(30_000 * MS, &others);
         assert_eq!(world.members(), others);

@@ -99,12 +99,12 @@ fn a_silent_node_is_named_within_two_seconds_by_every_neighbour_to_the_nanosecon
                 .filter(|&&(_, by, suspect)| (by, suspect) == (*neighbour, silent))
                 .map(|&(at, ..)| at)
                 .collect();
-            let heard = world.sidecars[*neighbour]
-                .heard
+            let last = world.sidecars[*neighbour]
+                .last_frame
                 .get(&silent)
                 .copied()
                 .unwrap_or_default();
-            assert_eq!(named, [heard + 1750 * MS], "once, exactly when it is due");
+            assert_eq!(named, [last + 1750 * MS], "once, exactly when it is due");
         }
         assert_eq!(
             world.seen.suspects.len(),

@@ -298,9 +298,9 @@ impl World {
                 self.kill_node(node);
                 if rng.chance(1, 2) {
                     let leader = self.leaders;
-                    let heard = collective::membership::Event::Gone { rank: node as u32 };
+                    let notice = collective::membership::Event::Gone { rank: node as u32 };
                     let after = Duration::from_nanos(rng.range(1_000_000..20_000_000_000));
-                    let gone = Event::ToLeader { leader, heard };
+                    let gone = Event::ToLeader { leader, notice };
                     self.hosts.after(after, To::World, gone);
                 }
             }
@@ -328,7 +328,7 @@ impl World {
                     self.heal();
                 }
             }
-            Fault::Leader => self.depose(),
+            Fault::Leader => self.kill_leader(),
             Fault::Freeze => {
                 self.hosts.freeze(node);
                 let thaws = Duration::from_nanos(rng.range(1_000_000..18_000_000_000));

@@ -82,7 +82,7 @@ impl Blame {
 }
 
 /// Lets it happen. Returns what the epoch may end of.
-fn befall(world: &mut World, rng: &mut Rng, misfortune: Misfortune) -> Blame {
+fn cause(world: &mut World, rng: &mut Rng, misfortune: Misfortune) -> Blame {
     let nodes = world.setup.layout.nodes();
     let node = rng.below(nodes);
     let at = Duration::from_nanos(rng.range(0..40_000_000));
@@ -199,7 +199,7 @@ fn check_run(rng: &mut Rng) -> (Misfortune, &'static str) {
     };
     let agreed: Vec<bool> = (0..calls.len()).map(agree).collect();
     world.start();
-    let mut blame = befall(&mut world, rng, misfortune);
+    let mut blame = cause(&mut world, rng, misfortune);
     world.run(World::all_ended);
     if let Blame::Lost(victim) = blame
         && world.hosts.runs(victim)

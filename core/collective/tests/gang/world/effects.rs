@@ -159,7 +159,7 @@ impl World {
         let is_its =
             |buffer: &Buffer| matches!(*buffer, Buffer::Own { group, op, .. } if (group, op) == id);
         sidecar.own.retain(|buffer| !is_its(buffer));
-        self.pump_all(node);
+        self.pump_waiting(node);
     }
 
     fn broke(&mut self, node: usize, broken: Broken) {

@@ -41,8 +41,20 @@ impl World {
             let start = before.iter().map(|call| call.input_bytes() as usize).sum();
             return given[start..][..call.input_bytes() as usize].to_vec();
         }
+        let count = self.count_brought(group, rank, op, call);
+        let salt = group << 48 | u64::from(rank) << 32 | op as u64;
+        let mut rng = Rng::new(self.inputs_seed ^ salt);
+        draw::input(&mut rng, &Call { count, ..*call })
+    }
+
+    /// How many bytes that is.
+    pub(crate) fn bytes_brought(&self, group: GroupId, rank: u32, op: usize, call: &Call) -> u64 {
+        self.count_brought(group, rank, op, call) * call.dtype.size() as u64
+    }
+
+    fn count_brought(&self, group: GroupId, rank: u32, op: usize, call: &Call) -> u64 {
         let ranks = &self.groups[&group].ranks;
-        let count = match call.kind {
+        match call.kind {
             OpKind::AllToAll { .. } => self.splits(group, rank, op).send.iter().sum(),
             OpKind::Scatter { root } if ranks[root as usize] == rank => {
                 call.count * ranks.len() as u64
@@ -58,10 +70,7 @@ impl World {
             | OpKind::ReduceScatter { .. }
             | OpKind::Barrier
             | OpKind::Close => call.count,
-        };
-        let salt = group << 48 | u64::from(rank) << 32 | op as u64;
-        let mut rng = Rng::new(self.inputs_seed ^ salt);
-        draw::input(&mut rng, &Call { count, ..*call })
+        }
     }
 
     /// Bytes of what a rank gets that nobody else gets.

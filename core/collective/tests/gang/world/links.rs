@@ -94,7 +94,7 @@ impl World {
                 }
                 continue;
             };
-            sidecar.heard.insert(from, now);
+            sidecar.last_frame.insert(from, now);
             let Some(mut bytes) = payload else {
                 self.handle(to, Input::Frame { peer, fence, frame });
                 continue;

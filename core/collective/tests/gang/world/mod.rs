@@ -22,7 +22,7 @@ use std::time::Duration;
 use collective::machine::{
     Broken, Effect, Fence, Frame, GroupId, Handover, Input, Machine, OpId, Reason, Recovery, WORLD,
 };
-use collective::membership::{Break, Commit, Connection, Event as Heard, Message};
+use collective::membership::{Break, Commit, Connection, Event as Notice, Message};
 use collective::session::Departed;
 use collective::{Call, Layout};
 use sim::{Conditions, CrashPoint, Hosts, Rng, Simulation, To};
@@ -127,7 +127,7 @@ pub(crate) enum Event {
     },
     ToLeader {
         leader: u64,
-        heard: Heard,
+        notice: Notice,
     },
     LeaderTick {
         leader: u64,
@@ -504,10 +504,10 @@ impl Simulation for World {
                 node,
                 connection,
                 message,
-            } => self.obey(node, connection, message),
-            Event::ToLeader { leader, heard } => self.lead(leader, heard),
-            Event::LeaderTick { leader } => self.lead(leader, Heard::Tick),
-            Event::LeaderStarts { leader } => self.take_the_lead(leader),
+            } => self.on_message(node, connection, message),
+            Event::ToLeader { leader, notice } => self.on_notice(leader, notice),
+            Event::LeaderTick { leader } => self.on_notice(leader, Notice::Tick),
+            Event::LeaderStarts { leader } => self.become_leader(leader),
             Event::Store {
                 leader,
                 commit,

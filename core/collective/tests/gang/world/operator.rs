@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use collective::membership::{
-    Commit, Connection, Effect, Event as Heard, Membership, Message, Phase, Policy,
+    Commit, Connection, Effect, Event as Notice, Membership, Message, Phase, Policy,
 };
 use sim::To;
 use topology::OnPeerLoss;
@@ -31,7 +31,7 @@ impl World {
         self.hosts.after(after, To::World, starts);
     }
 
-    pub(crate) fn take_the_lead(&mut self, id: u64) {
+    pub(crate) fn become_leader(&mut self, id: u64) {
         let policy = Policy {
             on_peer_loss: OnPeerLoss::Shrink,
             peer_loss: Duration::from_secs(10),
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// The leader is gone; its connections close.
-    pub(crate) fn depose(&mut self) {
+    pub(crate) fn kill_leader(&mut self) {
         let Some(leader) = self.leader.take() else {
             return;
         };
@@ -73,8 +73,8 @@ impl World {
             let hung_up = Event::HungUp { node, connection };
             let seconds = 500 * MS..3000 * MS;
             self.hosts.within(seconds, To::Process(node), hung_up);
-            let heard = Heard::Disconnected { connection };
-            let lost = Event::ToLeader { leader: id, heard };
+            let notice = Notice::Disconnected { connection };
+            let lost = Event::ToLeader { leader: id, notice };
             self.hosts.within(500 * MS..15_000 * MS, To::World, lost);
         }
     }
@@ -84,57 +84,57 @@ impl World {
         let Some(leader) = &self.leader else { return };
         let (id, connections) = (leader.id, leader.connections.clone());
         for (connection, _) in connections.into_iter().filter(|&(_, at)| at == node) {
-            let heard = Heard::Disconnected { connection };
-            let lost = Event::ToLeader { leader: id, heard };
+            let notice = Notice::Disconnected { connection };
+            let lost = Event::ToLeader { leader: id, notice };
             self.hosts.within(MS..10 * MS, To::World, lost);
         }
     }
 
-    pub(crate) fn tell_leader(&mut self, node: usize, leader: u64, heard: Heard) {
+    pub(crate) fn tell_leader(&mut self, node: usize, leader: u64, notice: Notice) {
         let operator = self.operator();
-        let heard = Event::ToLeader { leader, heard };
-        self.hosts.send(node, operator, To::World, &heard);
+        let notice = Event::ToLeader { leader, notice };
+        self.hosts.send(node, operator, To::World, &notice);
     }
 
     /// What a leader handles is part of the story, but for what comes all the time.
-    fn note_heard(&self, heard: &Heard) {
+    fn note_notice(&self, notice: &Notice) {
         let who = |connection| self.leader.as_ref()?.connections.get(connection);
-        match heard {
-            Heard::Heartbeat { .. } | Heard::Tick => {}
-            Heard::Stopped {
+        match notice {
+            Notice::Heartbeat { .. } | Notice::Tick => {}
+            Notice::Stopped {
                 connection,
                 epoch,
                 reach,
                 ..
             } => self.hosts.note(("stopped", who(connection), epoch, reach)),
-            Heard::Suspect { .. }
-            | Heard::Hello { .. }
-            | Heard::Joined { .. }
-            | Heard::Recovered { .. }
-            | Heard::RankLost { .. }
-            | Heard::Gone { .. }
-            | Heard::Committed { .. }
-            | Heard::CommitFailed { .. }
-            | Heard::Bye { .. }
-            | Heard::Disconnected { .. } => self.hosts.note(heard),
+            Notice::Suspect { .. }
+            | Notice::Hello { .. }
+            | Notice::Joined { .. }
+            | Notice::Recovered { .. }
+            | Notice::RankLost { .. }
+            | Notice::Gone { .. }
+            | Notice::Committed { .. }
+            | Notice::CommitFailed { .. }
+            | Notice::Bye { .. }
+            | Notice::Disconnected { .. } => self.hosts.note(notice),
         }
     }
 
-    pub(crate) fn lead(&mut self, id: u64, heard: Heard) {
-        self.note_heard(&heard);
+    pub(crate) fn on_notice(&mut self, id: u64, notice: Notice) {
+        self.note_notice(&notice);
         let now = self.now();
         let Some(leader) = self.leader.as_mut().filter(|leader| leader.id == id) else {
             return;
         };
-        if heard == Heard::Tick {
+        if notice == Notice::Tick {
             leader.tick = None;
         }
-        if let Heard::Disconnected { connection } = heard {
+        if let Notice::Disconnected { connection } = notice {
             leader.connections.remove(&connection);
         }
         let mut effects = Vec::new();
         let mut changed = false;
-        leader.membership.handle(now, heard, &mut effects);
+        leader.membership.handle(now, notice, &mut effects);
         for effect in effects {
             match effect {
                 Effect::Send {
@@ -152,8 +152,8 @@ impl World {
                         after,
                     };
                     if self.rng.chance(1, 20) {
-                        let heard = Heard::CommitFailed { current: None };
-                        let failed = Event::ToLeader { leader, heard };
+                        let notice = Notice::CommitFailed { current: None };
+                        let failed = Event::ToLeader { leader, notice };
                         self.hosts.after(delay, To::World, failed);
                     } else {
                         self.hosts.after(delay, To::World, store);
@@ -211,7 +211,7 @@ impl World {
     pub(crate) fn decide(&mut self, leader: u64, commit: Commit, after: Option<u64>) {
         let current = self.store.last().cloned();
         self.hosts.note(("store", leader, &commit, after));
-        let heard = if current.as_ref().map(|commit| commit.epoch) == after {
+        let notice = if current.as_ref().map(|commit| commit.epoch) == after {
             assert!(Some(commit.epoch) > after, "epochs ascend");
             if let Some(before) = &current {
                 let stays = |rank| before.members.contains(rank);
@@ -219,12 +219,12 @@ impl World {
             }
             let epoch = commit.epoch;
             self.store.push(commit);
-            Heard::Committed { epoch }
+            Notice::Committed { epoch }
         } else {
-            Heard::CommitFailed { current }
+            Notice::CommitFailed { current }
         };
-        let heard = Event::ToLeader { leader, heard };
-        self.hosts.within(MS..5 * MS, To::World, heard);
+        let notice = Event::ToLeader { leader, notice };
+        self.hosts.within(MS..5 * MS, To::World, notice);
     }
 
     /// What the leader is doing, if there is one.

@@ -62,7 +62,7 @@ impl World {
             self.hosts.start(node);
             self.sidecars[node] = self.new_sidecar(node);
             self.attach_all(node);
-            self.sidecars[node].report = self.says(node);
+            self.sidecars[node].report = self.report_of(node);
         } else {
             self.kill_node(node);
         }

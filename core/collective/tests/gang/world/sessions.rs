@@ -98,6 +98,17 @@ impl World {
         }
     }
 
+    /// There is room for calls that wait.
+    pub(crate) fn pump_waiting(&mut self, node: usize) {
+        let first = self.setup.layout.ranks(node).start;
+        let ranks = &self.sidecars[node].ranks;
+        for local in (0..ranks.local()).filter(|local| ranks.waiting(*local) > 0) {
+            let rank = first + local as u32;
+            let call = Event::Call { rank };
+            self.hosts.after(MS / 1000, To::Host(node), call);
+        }
+    }
+
     /// What a process has asked for in a group since this sidecar knows it.
     fn take_calls(&mut self, node: usize, group: GroupId, rank: u32, local: usize) {
         let member = self.member(group, rank).unwrap();
@@ -121,7 +132,7 @@ impl World {
         let taken = *taken.entry((group, local)).or_insert(delivered);
         for op in taken..called {
             let call = self.member(group, rank).unwrap().program[op];
-            let total = self.brought(group, rank, op, &call).len() as u64;
+            let total = self.bytes_brought(group, rank, op, &call);
             let exchanges = matches!(call.kind, OpKind::AllToAll { .. });
             let called = Called {
                 call,
@@ -152,20 +163,17 @@ impl World {
         let called = called.clone();
         let refused = self.refused.get(&(rank, op)).copied();
         let refused = refused.filter(|_| group == WORLD);
-        if refused.is_none() {
+        // Nobody would give the memory of one that fails back.
+        let fails = sidecar.ranks.fails(machine, group, local);
+        if refused.is_none() && !fails {
             self.provide(node, (group, op), rank, &called);
         }
         let ranks = &mut self.sidecars[node].ranks;
         let (_, input) = ranks.accept(group, local, refused).unwrap();
         match input {
             Ok(input) => self.handle(node, input),
-            Err(_over) => {
-                // It has failed, as its process knows, and needs no memory.
-                let sidecar = &mut self.sidecars[node];
-                sidecar.ranks.end(group, op, local, false);
-                sidecar.memory.free_inputs((group, op));
-                sidecar.memory.release((group, op));
-            }
+            // It has failed, as its process knows.
+            Err(_over) => drop(self.sidecars[node].ranks.end(group, op, local, false)),
         }
         true
     }
@@ -216,8 +224,7 @@ impl World {
                 let known = self.member(group, global).unwrap().outcomes.len();
                 let op = again.entry((group, rank)).or_insert(known as OpId);
                 if let Input::Submit { call, ready, .. } = &mut input {
-                    let brought = self.brought(group, global, *op as usize, call);
-                    *ready = brought.len() as u64;
+                    *ready = self.bytes_brought(group, global, *op as usize, call);
                     let memory = &mut self.sidecars[node].memory;
                     memory.ready((group, *op), rank, *ready);
                 }
@@ -281,7 +288,7 @@ impl World {
 
     /// What a sidecar says that it has reached, with its machine's report or without memory; none while processes are to
     /// come back.
-    pub(crate) fn says(&mut self, node: usize) -> Option<Report> {
+    pub(crate) fn report_of(&mut self, node: usize) -> Option<Report> {
         let sidecar = &mut self.sidecars[node];
         let report = sidecar.report.clone();
         if sidecar.machine.is_none() && !sidecar.ranks.has_lost_memory() {

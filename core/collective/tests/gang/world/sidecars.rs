@@ -7,7 +7,7 @@ use std::time::Duration;
 use collective::DoubleTree;
 use collective::agenda::Agenda;
 use collective::machine::{Broken, Buffer, Effect, GroupId, Input, Machine};
-use collective::membership::{Connection, Endpoint, Event as Heard, Message, Reach, Refusal};
+use collective::membership::{Connection, Endpoint, Event as Notice, Message, Reach, Refusal};
 use collective::recovery::{Report, Resume};
 use collective::session::Sessions;
 use sim::To;
@@ -64,7 +64,7 @@ pub(crate) struct Sidecar {
     /// The nodes that it has links to.
     pub(crate) links: BTreeSet<usize>,
     /// When it last handled something of each peer.
-    pub(crate) heard: BTreeMap<usize, Duration>,
+    pub(crate) last_frame: BTreeMap<usize, Duration>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
     pub(crate) reading: BTreeSet<usize>,
     /// Links that have ended, with their epochs: what comes later on one is lost.
@@ -107,7 +107,7 @@ impl Sidecar {
             own: BTreeSet::new(),
             early: Vec::new(),
             links: BTreeSet::new(),
-            heard: BTreeMap::new(),
+            last_frame: BTreeMap::new(),
             incoming: BTreeMap::new(),
             reading: BTreeSet::new(),
             ended: BTreeSet::new(),
@@ -182,7 +182,7 @@ impl World {
         if self.hosts.runs(node) && !self.hosts.is_frozen(node) {
             self.sidecars[node].ranks.lose(local);
             self.handle(node, Input::RankLost { rank: local });
-            self.report(node, |connection| Heard::RankLost { connection });
+            self.report(node, |connection| Notice::RankLost { connection });
         }
     }
 
@@ -213,7 +213,7 @@ impl World {
             self.call_soon(rank);
         }
         if self.sidecars[node].asked > 0 {
-            self.say_stopped(node);
+            self.report_stopped(node);
         }
     }
 
@@ -240,7 +240,7 @@ impl World {
         let id = leader.id;
         self.sidecars[node].connection = Some((id, connection));
         let joined = Some(self.sidecars[node].epoch).filter(|&epoch| epoch > 0);
-        let hello = Heard::Hello {
+        let hello = Notice::Hello {
             connection,
             rank: node as u32,
             endpoint: endpoint(node),
@@ -249,21 +249,21 @@ impl World {
         self.tell_leader(node, id, hello);
         let dead = |rank: u32| !self.clients[rank as usize].alive;
         if self.setup.layout.ranks(node).any(dead) {
-            self.report(node, |connection| Heard::RankLost { connection });
+            self.report(node, |connection| Notice::RankLost { connection });
         }
         self.sidecars[node].said = None;
-        self.say_stopped(node);
+        self.report_stopped(node);
     }
 
     /// Says something on the connection, if there is one.
-    pub(crate) fn report(&mut self, node: usize, heard: impl Fn(Connection) -> Heard) {
+    pub(crate) fn report(&mut self, node: usize, notice: impl Fn(Connection) -> Notice) {
         if let Some((leader, connection)) = self.sidecars[node].connection {
-            self.tell_leader(node, leader, heard(connection));
+            self.tell_leader(node, leader, notice(connection));
         }
     }
 
     pub(crate) fn heartbeat(&mut self, node: usize) {
-        self.report(node, |connection| Heard::Heartbeat {
+        self.report(node, |connection| Notice::Heartbeat {
             connection,
             progress: None,
         });
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    pub(crate) fn obey(&mut self, node: usize, connection: Connection, message: Message) {
+    pub(crate) fn on_message(&mut self, node: usize, connection: Connection, message: Message) {
         let sidecar = &mut self.sidecars[node];
         if sidecar
             .connection
@@ -311,7 +311,7 @@ impl World {
                 sidecar.known = members.iter().map(|&(rank, _)| rank).collect();
                 self.stop(node, epoch);
             }
-            Message::Refused(Refusal::Out { .. }) => self.put_out(node),
+            Message::Refused(Refusal::Out { .. }) => self.exclude(node),
             Message::Refused(_) => {
                 self.sidecars[node].connection = None;
                 self.dial_soon(node);
@@ -320,7 +320,7 @@ impl World {
     }
 
     /// The others go on without this node: its processes learn that there is nothing to wait for.
-    pub(crate) fn put_out(&mut self, node: usize) {
+    pub(crate) fn exclude(&mut self, node: usize) {
         self.close_links(node);
         let sidecar = &mut self.sidecars[node];
         sidecar.is_out = true;

@@ -1,7 +1,7 @@
 //! How a sidecar stops: it reports how far it is, asks others whether they are reached, and reports again when that changes.
 
 use collective::machine::Input;
-use collective::membership::{Event as Heard, Reach, probes};
+use collective::membership::{Event as Notice, Reach, probes};
 use collective::recovery::Report;
 use sim::To;
 
@@ -12,8 +12,8 @@ impl World {
         let sidecar = &mut self.sidecars[node];
         sidecar.asked = sidecar.asked.max(sidecar.epoch);
         sidecar.report = Some(report);
-        self.says(node);
-        self.ask_around(node);
+        self.report_of(node);
+        self.probe_peers(node);
     }
 
     pub(crate) fn stop(&mut self, node: usize, epoch: u64) {
@@ -34,10 +34,10 @@ impl World {
             self.handle(node, Input::Revoke);
             return;
         }
-        self.ask_around(node);
+        self.probe_peers(node);
     }
 
-    pub(crate) fn ask_around(&mut self, node: usize) {
+    pub(crate) fn probe_peers(&mut self, node: usize) {
         if self.setup.leads == Leads::Test {
             return;
         }
@@ -52,7 +52,7 @@ impl World {
         if self.sidecars[node].asks_since.is_none() {
             return;
         }
-        self.say_stopped(node);
+        self.report_stopped(node);
         let soon = self.now() < self.sidecars[node].asks_since.unwrap() + 260 * MS;
         let pause = if soon { 50 * MS } else { 200 * MS };
         let probe = Event::Probe { node };
@@ -77,13 +77,13 @@ impl World {
 
     /// Reports, when all processes are there and those that were asked have answered or had the time to; again when
     /// it has changed whom this node reaches.
-    pub(crate) fn say_stopped(&mut self, node: usize) {
+    pub(crate) fn report_stopped(&mut self, node: usize) {
         let sidecar = &self.sidecars[node];
         let waits = sidecar.attached < self.setup.layout.local(node);
         let Some(since) = sidecar.asks_since.filter(|_| !waits) else {
             return;
         };
-        let Some(report) = self.says(node) else {
+        let Some(report) = self.report_of(node) else {
             return;
         };
         let sidecar = &self.sidecars[node];
@@ -97,7 +97,7 @@ impl World {
             return;
         }
         self.sidecars[node].said = Some(reach.clone());
-        self.report(node, |connection| Heard::Stopped {
+        self.report(node, |connection| Notice::Stopped {
             connection,
             epoch,
             report: report.clone(),
