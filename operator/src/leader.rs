@@ -55,7 +55,7 @@ pub enum Role {
 
 /// The Lease as last seen, and since when it has not changed.
 #[derive(Debug)]
-struct FabricObservation {
+struct LeaseObservation {
     version: Option<String>,
     since: Instant,
 }
@@ -66,7 +66,7 @@ pub struct Elector {
     api: Api<Lease>,
     identity: String,
     rendezvous_port: u16,
-    seen: Option<FabricObservation>,
+    seen: Option<LeaseObservation>,
     /// Lets writes pass while the Lease is ours.
     fence: WriteFence,
     /// Whose age decides who should lead.
@@ -256,7 +256,7 @@ impl Elector {
             Some(seen) if seen.version == version => seen.since,
             Some(_) | None => {
                 let since = Instant::now();
-                self.seen = Some(FabricObservation { version, since });
+                self.seen = Some(LeaseObservation { version, since });
                 since
             }
         };
