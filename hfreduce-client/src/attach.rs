@@ -1,6 +1,6 @@
 //! The unix socket between a trainer's processes and their sidecar: attaching, and handing over the
 //! descriptors of segments. Packets keep their bounds, so a message is a packet. The sidecar makes
-//! every segment and bell. Descriptors from a client are taken in one case: one that comes back to a sidecar
+//! every segment and wake descriptor. Descriptors from a client are taken in one case: one that comes back to a sidecar
 //! that has lost its memory lends what an earlier one has made for it. Operations go over the rings.
 
 mod message;
@@ -25,7 +25,7 @@ pub use message::{
 
 /// Largest packet: the members of an attempt of 2,600 nodes of which every other one is lost.
 const PACKET_LIMIT_BYTES: usize = 16 << 10;
-/// Most descriptors in one packet: the control segment and the client's end of the bell.
+/// Most descriptors in one packet: the control segment and the client's end of the wake descriptor.
 const PACKET_FDS: usize = 2;
 /// Connections the kernel holds for us before they are accepted: a node's processes at once.
 const BACKLOG: i32 = 64;
@@ -228,7 +228,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags};
 
     use super::*;
-    use link::segment::{Segment, View, Writers};
+    use link::segment::{Segment, SegmentView, Writers};
 
     fn pair() -> (Channel, Channel, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -262,7 +262,10 @@ mod tests {
         poll(&client);
         let (heard, fds) = client.receive_with_fds::<ToClient>().unwrap().unwrap();
         assert_eq!(heard, announced);
-        assert_eq!(View::open(&fds[0], segment.len()).unwrap().bytes()[3], 9);
+        assert_eq!(
+            SegmentView::open(&fds[0], segment.len()).unwrap().bytes()[3],
+            9
+        );
         drop(server);
         poll(&client);
         let closed = client.receive_with_fds::<ToClient>();

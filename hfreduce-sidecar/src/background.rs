@@ -75,7 +75,7 @@ impl<T> Answer<T> {
 }
 
 impl Background {
-    /// A thread of this name; the bell of `wakes` wakes who waits for its answers.
+    /// A thread of this name; the wake descriptor of `wakes` wakes who waits for its answers.
     #[must_use]
     pub fn new(name: &'static str, wakes: Stop, before: Before) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Background {
             // Who does not wait any more leaves it to be dropped here.
             sender.send(make()).ok();
             drop(sender);
-            wakes.bell().ring();
+            wakes.wake_fd().notify();
         }))
         .map_err(|(_work, why)| why)?;
         Ok(Answer {

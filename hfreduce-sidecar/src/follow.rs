@@ -263,7 +263,7 @@ impl<'a> Follower<'a> {
     fn tell(&self, command: Command) {
         if let Some((_, running)) = &self.engine {
             running.commands.send(command).ok();
-            self.node.stop.bell().ring();
+            self.node.stop.wake_fd().notify();
         }
     }
 

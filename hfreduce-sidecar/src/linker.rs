@@ -30,7 +30,7 @@ impl Arrivals {
     pub(crate) fn hand(&self, link: Joined) {
         self.sender.send(link).ok();
         if let Some(wakes) = &self.wakes {
-            wakes.bell().ring();
+            wakes.wake_fd().notify();
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use collective::Call;
 use collective::machine::{Buffer, GroupId, OpId, Region, WORLD};
 use link::block::{Block, Reading, Writing};
-use link::home::Home;
+use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
 use crate::background::Background;
@@ -88,7 +88,7 @@ pub struct Memory {
 impl Memory {
     /// Memory for at most `limit_bytes` of results, without slots. All of it lies in `home`, and is made in the background.
     #[must_use]
-    pub fn new(limit_bytes: usize, home: Home, background: Background) -> Self {
+    pub fn new(limit_bytes: usize, home: MemoryPolicy, background: Background) -> Self {
         Self {
             chunk_bytes: 0,
             inputs: BTreeMap::new(),
@@ -383,7 +383,7 @@ mod tests {
             chunk_bytes: CHUNK,
         };
         let background = Background::new("test", Stop::new().unwrap(), Before::default());
-        let mut memory = Memory::new(limit_bytes, Home::Anywhere, background);
+        let mut memory = Memory::new(limit_bytes, MemoryPolicy::Anywhere, background);
         memory.set_edges(&sizes).unwrap();
         memory
     }

@@ -165,7 +165,7 @@ impl Node {
         match source {
             Source::List(peers) => {
                 let reporter = Reporter::nowhere().map_err(|source| Error::System {
-                    doing: "create a bell",
+                    doing: "create a wake descriptor",
                     source,
                 })?;
                 let Some(joined) = self.join(1, peers, None, || false)? else {

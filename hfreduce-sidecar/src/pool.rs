@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use collective::machine::{GroupId, OpId};
 use link::block::Block;
-use link::home::Home;
+use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
 use crate::background::{Answer, Background, Unable};
@@ -91,7 +91,7 @@ pub struct Pool {
     next_number: u32,
     held_bytes: usize,
     limit_bytes: usize,
-    home: Home,
+    home: MemoryPolicy,
     /// At most one for each rank and group, and one for each group.
     making: BTreeMap<Wanted, Making>,
     /// Segments that were unmapped, whose numbers clients should forget.
@@ -100,7 +100,7 @@ pub struct Pool {
 
 impl Pool {
     /// A pool of at most `limit_bytes`, idle ones included, that lie in `home`.
-    pub fn new(limit_bytes: usize, home: Home) -> Self {
+    pub fn new(limit_bytes: usize, home: MemoryPolicy) -> Self {
         Self {
             idle: Vec::new(),
             next_number: 0,
@@ -113,7 +113,7 @@ impl Pool {
     }
 
     /// Where its segments lie.
-    pub fn home(&self) -> &Home {
+    pub fn home(&self) -> &MemoryPolicy {
         &self.home
     }
 
@@ -256,13 +256,13 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use link::segment::View;
+    use link::segment::SegmentView;
 
     use super::*;
 
     #[test]
     fn segments_are_used_again_and_the_limit_counts_what_is_held() {
-        let mut pool = Pool::new(3 << 20, Home::Anywhere);
+        let mut pool = Pool::new(3 << 20, MemoryPolicy::Anywhere);
         let first = pool.take(2 << 20).unwrap();
         let number = first.number;
         let full = pool.take(2 << 20).unwrap_err();
@@ -280,18 +280,18 @@ mod tests {
     // T16.
     #[test]
     fn a_result_can_be_written_by_its_node_only() {
-        let mut pool = Pool::new(1 << 20, Home::Anywhere);
+        let mut pool = Pool::new(1 << 20, MemoryPolicy::Anywhere);
         let result = pool.take(1).unwrap();
         result.block.write(0..1).unwrap()[0] = 7;
         let handed = || result.block.fd().try_clone_to_owned().unwrap();
-        let view = View::open(&handed(), result.len()).unwrap();
+        let view = SegmentView::open(&handed(), result.len()).unwrap();
         assert_eq!(view.bytes()[0], 7);
         Segment::open(handed(), result.len()).unwrap_err();
     }
 
     #[test]
     fn what_never_fits_is_told_from_what_does_not_fit_now() {
-        let mut pool = Pool::new(1 << 20, Home::Anywhere);
+        let mut pool = Pool::new(1 << 20, MemoryPolicy::Anywhere);
         let idle = pool.take(64 << 10).unwrap();
         pool.put_back(idle);
         let never = pool.take((1 << 20) + 1).unwrap_err();

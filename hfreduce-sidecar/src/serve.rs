@@ -84,7 +84,7 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     put_launcher(&args.launcher, &args.run_dir)?;
     let registry = Registry::new(env!("CARGO_PKG_VERSION"))?;
     let metrics = Metrics::new(&registry)?;
-    let stop = Stop::new().context("failed to create a bell")?;
+    let stop = Stop::new().context("failed to create a wake descriptor")?;
     let listener = TcpListener::bind(listen)
         .with_context(|| format!("failed to listen on {listen} for peers"))?;
     let adapter = Adapter {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use link::bell::Bell;
+use link::wake_fd::WakeFd;
 
 /// Asks a running engine to leave.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    wake_fd: Arc<WakeFd>,
 }
 
 impl Stop {
@@ -17,14 +17,14 @@ impl Stop {
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             asked: Arc::default(),
-            bell: Arc::new(Bell::new()?),
+            wake_fd: Arc::new(WakeFd::new()?),
         })
     }
 
     /// Asks: farewells are said, then the engine ends.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wake_fd.notify();
     }
 
     /// Whether somebody asked.
@@ -33,7 +33,7 @@ impl Stop {
     }
 
     /// Rings when somebody asks, for threads that poll.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    pub fn wake_fd(&self) -> &WakeFd {
+        &self.wake_fd
     }
 }

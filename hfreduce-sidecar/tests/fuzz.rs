@@ -20,10 +20,10 @@ use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s, wait_until_some};
 use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
 use hfreduce_client::client::{Client, Error, Group, Ticket};
 use hfreduce_client::entry::{Place, Submission};
-use link::bell::Bell;
 use link::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
-use link::ring::{Depth, Sleep};
+use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
+use link::wake_fd::WakeFd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, explore};
 
@@ -208,7 +208,7 @@ fn strangers() {
 struct Hostile {
     channel: Channel,
     control: Arc<Segment>,
-    bell: Bell,
+    wake_fd: WakeFd,
 }
 
 fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
@@ -227,13 +227,13 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
     let Ok((ToClient::Welcome { control_bytes, .. }, fds)) = said else {
         return None;
     };
-    let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
+    let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
     let control = Arc::new(Segment::open(control, control_bytes as usize).unwrap());
-    let bell = Bell::from_fd(bell);
+    let wake_fd = WakeFd::from_fd(wake_fd);
     Some(Hostile {
         channel,
         control,
-        bell,
+        wake_fd,
     })
 }
 
@@ -275,10 +275,10 @@ impl Hostile {
                 4 => say(rng, &self.channel),
                 _ => {
                     outcomes.pop().ok();
-                    outcomes.sleep(Sleep::Bell, Depth::Light).ok();
+                    outcomes.sleep(WaitOn::WakeFd, WakeFor::Anything).ok();
                 }
             }
-            self.bell.ring();
+            self.wake_fd.notify();
         }
     }
 }

@@ -22,10 +22,10 @@ use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::{FailureKind, Place, Submission};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
-use link::bell::Bell;
 use link::handshake::{Identity, JobId, Key, Party};
-use link::ring::{Depth, SUBMISSION_WORDS, Sleep};
+use link::ring::{SUBMISSION_WORDS, WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
+use link::wake_fd::WakeFd;
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create,
 };
@@ -124,9 +124,9 @@ fn who_knocks_when_descriptors_are_short_waits_and_keeps_nobody_busy() {
     run(&sidecars.client(0, 0), Call::barrier(), &[]).unwrap();
 }
 
-type ByHand = (Channel, Arc<Segment>, Bell);
+type ByHand = (Channel, Arc<Segment>, WakeFd);
 
-/// Attaches by hand: the socket, the control segment, and the process's end of the bell.
+/// Attaches by hand: the socket, the control segment, and the process's end of the wake descriptor.
 fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
     attach_again(socket, local_rank, None).1.unwrap()
 }
@@ -157,11 +157,11 @@ fn attach_with(
     let ToClient::Welcome { control_bytes, .. } = message else {
         return (text, None);
     };
-    let [control, bell] = <[_; 2]>::try_from(fds).unwrap();
+    let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
     let control = Segment::open(control, control_bytes as usize).unwrap();
     (
         text,
-        Some((channel, Arc::new(control), Bell::from_fd(bell))),
+        Some((channel, Arc::new(control), WakeFd::from_fd(wake_fd))),
     )
 }
 
@@ -203,10 +203,10 @@ fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
         let gang = Gang::start(1, 2);
         let socket = gang.nodes[0].socket();
         let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
-        let (channel, control, bell) = attach_by_hand(&socket, 1);
+        let (channel, control, wake_fd) = attach_by_hand(&socket, 1);
         let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
         calls.push(submission).unwrap();
-        bell.ring();
+        wake_fd.notify();
         let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
         if at == 3 {
             // Well formed, so it fails alone, for both.
@@ -244,12 +244,12 @@ fn a_call_in_a_group_that_does_not_stand_is_the_end_of_who_makes_it_alone() {
     for before in [None, Some(open(0)), Some(open(2)), Some(open(3))] {
         let gang = Gang::start(1, 2);
         let honest = gang.client(0);
-        let (_channel, control, bell) = attach_by_hand(&gang.nodes[0].socket(), 1);
+        let (_channel, control, wake_fd) = attach_by_hand(&gang.nodes[0].socket(), 1);
         let (mut calls, _outcomes) = link::ring::client_ends(&control).unwrap();
         for submission in before.into_iter().chain([call]) {
             calls.push(&submission.encode()).unwrap();
         }
-        bell.ring();
+        wake_fd.notify();
         let (kind, text) = failure(run(&honest, Call::barrier(), &[]));
         assert_eq!(kind, FailureKind::Broken);
         assert!(text.contains("rank 1"), "{text}");
@@ -260,14 +260,14 @@ fn a_call_in_a_group_that_does_not_stand_is_the_end_of_who_makes_it_alone() {
 fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
     let gang = Gang::start(1, 2);
     let socket = gang.nodes[0].socket();
-    let (_channel, control, bell) = attach_by_hand(&socket, 1);
+    let (_channel, control, wake_fd) = attach_by_hand(&socket, 1);
     let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for word in control.words() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         word.store(seed, Ordering::SeqCst);
     }
-    bell.ring();
+    wake_fd.notify();
     let (_, text) = failure(run(&honest, Call::barrier(), &[]));
     assert!(text.contains("rank 1"), "{text}");
 }
@@ -293,18 +293,18 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
     let gang = Gang::start(1, 2);
     let socket = gang.nodes[0].socket();
     let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
-    let (channel, control, bell) = attach_by_hand(&socket, 1);
-    for fd in [channel.as_fd(), bell.as_fd()] {
+    let (channel, control, wake_fd) = attach_by_hand(&socket, 1);
+    for fd in [channel.as_fd(), wake_fd.as_fd()] {
         fcntl_setfl(fd, OFlags::empty()).unwrap();
     }
     // If it is a counter, it is full now, and who rings again waits.
-    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::write(&wake_fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
     for ticket in 0..1000 {
-        // It sleeps, and never hears the bell.
-        outcomes.sleep(Sleep::Bell, Depth::Light).unwrap();
+        // It sleeps, and never reads its wake descriptor.
+        outcomes.sleep(WaitOn::WakeFd, WakeFor::Anything).unwrap();
         calls.push(&refused_call(ticket)).unwrap();
-        bell.ring();
+        wake_fd.notify();
         let ticket = honest.submit(Call::barrier(), None, PATIENCE).unwrap();
         let (kind, _) = failure(honest.wait(ticket, ANSWERED_WITHIN));
         assert_eq!(kind, FailureKind::Refused);
@@ -315,8 +315,8 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
 #[test]
 fn a_process_that_closes_its_bell_is_let_go_when_it_leaves() {
     let gang = Gang::start(1, 1);
-    let (channel, _control, bell) = attach_by_hand(&gang.nodes[0].socket(), 0);
-    drop(bell);
+    let (channel, _control, wake_fd) = attach_by_hand(&gang.nodes[0].socket(), 0);
+    drop(wake_fd);
     channel.send(&ToSidecar::Detach, &[]).unwrap();
     drop(channel);
     wait_until(|| Client::attach(&gang.nodes[0].socket(), 0, PATIENCE).is_ok());
@@ -351,7 +351,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     assert!(refused.contains("knows nothing of"), "{refused}");
     let (refused, _) = attach_again(&socket, 7, Some(1));
     assert!(refused.contains("no local rank 7"), "{refused}");
-    let (channel, control, bell) = attach_again(&socket, 1, Some(1)).1.unwrap();
+    let (channel, control, wake_fd) = attach_again(&socket, 1, Some(1)).1.unwrap();
 
     let right = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (good, open, grows) = (
@@ -369,7 +369,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
         ("not sealed", &[grows.as_fd()], bytes),
         ("not", &[file.as_fd()], bytes),
         ("not a memfd", &[channel.as_fd()], bytes),
-        ("not a memfd", &[bell.as_fd()], bytes),
+        ("not a memfd", &[wake_fd.as_fd()], bytes),
         ("failed to map", &[readable.fd()], bytes),
         ("another size", &[fd], 2 * bytes),
         ("no segment has this size", &[fd], 0),
@@ -397,7 +397,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
         input,
     };
     calls.push(&call.encode()).unwrap();
-    bell.ring();
+    wake_fd.notify();
     let honest = &gang.clients[0];
     let output = run(honest, sum(10), &f32s(&[1.0; 10])).unwrap();
     assert_eq!(
@@ -471,7 +471,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     let most = hfreduce_client::attach::GROUP_LIMIT as u32;
     let (refused, _) = attach_with(&socket, 1, Some(1), most + 1);
     assert!(refused.contains("1024 are the most"), "{refused}");
-    let (channel, control, bell) = attach_with(&socket, 1, Some(1), 2).1.unwrap();
+    let (channel, control, wake_fd) = attach_with(&socket, 1, Some(1), 2).1.unwrap();
     let ask = |message: &ToSidecar| {
         channel.send(message, &[]).unwrap();
         let answer = answer(&channel).0;
@@ -516,7 +516,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     let honest = &gang.clients[0];
     let (mut calls, _outcomes) = link::ring::client_ends(&control).unwrap();
     calls.push(&refused_call(2)).unwrap();
-    bell.ring();
+    wake_fd.notify();
     let (kind, _) = failure(run(honest, sum(1), &f32s(&[1.0])));
     assert_eq!(kind, FailureKind::Refused);
     // The number of the other's group is taken by what it says.

@@ -6,16 +6,15 @@
 #[cfg(test)]
 extern crate self as link;
 
-pub mod bell;
 pub mod block;
-pub mod doorbell;
-pub mod draft;
+pub mod cow_result;
+pub mod event_count;
 pub mod handshake;
 pub mod header;
-pub mod home;
 mod identity;
 mod key;
 pub mod loaded;
+pub mod memory_policy;
 pub mod rendezvous;
 pub mod ring;
 pub mod segment;
@@ -25,3 +24,4 @@ pub mod spin;
 mod toy;
 pub mod transport;
 pub mod verbs;
+pub mod wake_fd;

@@ -3,14 +3,14 @@
 //! anything in it is looked at, and an index from the other side is checked before it is used: whatever
 //! the other side writes, this side reads inside the ring and gets an error at worst.
 //!
-//! A side that has nothing to do sleeps on a word of the ring, a futex, or on a bell, a descriptor, where it
-//! has to wait for sockets in the same call. It says which; nobody is woken who does not sleep. See [`Doorbell`].
+//! A side that has nothing to do waits on a word of the ring, a futex, or on its wake descriptor, where it
+//! has to wait for sockets in the same call. It says which; nobody is woken who does not sleep. See [`EventCount`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::doorbell::Doorbell;
-pub use crate::doorbell::{Bed, Depth, Sleep};
+use crate::event_count::EventCount;
+pub use crate::event_count::{WaitOn, WaitSlot, WakeFor};
 use crate::segment::{self, Segment, Writers};
 
 /// Entries of each ring; also the calls a process may have in flight.
@@ -114,20 +114,20 @@ impl<const WORDS: usize> Producer<WORDS> {
         Ok(CAPACITY - waiting as usize)
     }
 
-    /// Writes an entry. Says whether the consumer sleeps on its bell, so that it must be rung.
+    /// Writes an entry. Says whether the consumer waits on its wake descriptor, so that the caller has to notify it.
     pub fn push(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         self.write(entry)?;
-        Ok(self.doorbell().ring())
+        Ok(self.event_count().notify())
     }
 
     /// Writes an entry that can wait: a consumer that sleeps deeply finds it when something else wakes it, or when
-    /// half the ring is full. Says whether its bell must be rung.
-    pub fn push_softly(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
+    /// half the ring is full. Says whether the caller has to notify its wake descriptor.
+    pub fn push_not_urgent(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         self.write(entry)?;
         if self.room()? < CAPACITY / 2 {
-            return Ok(self.doorbell().ring());
+            return Ok(self.event_count().notify());
         }
-        Ok(self.doorbell().ring_softly())
+        Ok(self.event_count().notify_not_urgent())
     }
 
     fn write(&mut self, entry: &[u64; WORDS]) -> Result<(), PushError> {
@@ -146,8 +146,8 @@ impl<const WORDS: usize> Producer<WORDS> {
     }
 
     /// Where the consumer sleeps.
-    fn doorbell(&self) -> Doorbell<'_> {
-        Doorbell::new(&self.control, self.base + CONSUMER)
+    fn event_count(&self) -> EventCount<'_> {
+        EventCount::new(&self.control, self.base + CONSUMER)
     }
 }
 
@@ -202,28 +202,28 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// Announces that this side is about to sleep. False: an entry has come, do not.
-    pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Corrupt> {
-        let doorbell = self.doorbell();
-        doorbell.lie_down(how, depth);
+    pub fn sleep(&self, how: WaitOn, depth: WakeFor) -> Result<bool, Corrupt> {
+        let event_count = self.event_count();
+        event_count.prepare_wait(how, depth);
         let may_sleep = self.waiting()? == 0;
         if !may_sleep {
-            doorbell.get_up();
+            event_count.cancel_wait();
         }
         Ok(may_sleep)
     }
 
     /// Announces that this side looks by itself again.
     pub fn awake(&self) {
-        self.doorbell().get_up();
+        self.event_count().cancel_wait();
     }
 
     /// Where this side sleeps, for a thread that does not hold the ring meanwhile.
-    pub fn bed(&self) -> Bed {
-        Bed::new(&self.control, self.base + CONSUMER)
+    pub fn wait_slot(&self) -> WaitSlot {
+        WaitSlot::new(&self.control, self.base + CONSUMER)
     }
 
-    fn doorbell(&self) -> Doorbell<'_> {
-        Doorbell::new(&self.control, self.base + CONSUMER)
+    fn event_count(&self) -> EventCount<'_> {
+        EventCount::new(&self.control, self.base + CONSUMER)
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags};
 
     use super::*;
-    use crate::bell::Bell;
+    use crate::wake_fd::WakeFd;
 
     type Ends = (Producer<SUBMISSION_WORDS>, Consumer<SUBMISSION_WORDS>);
 
@@ -280,20 +280,26 @@ mod tests {
     #[test]
     fn what_can_wait_wakes_a_deep_sleeper_when_half_the_ring_is_full() {
         let (_, (mut producer, mut consumer)) = ends();
-        assert!(consumer.sleep(Sleep::Bell, Depth::Deep).unwrap());
+        assert!(consumer.sleep(WaitOn::WakeFd, WakeFor::Urgent).unwrap());
         for entry in 0..CAPACITY / 2 {
             assert!(
                 !producer
-                    .push_softly(&[entry as u64; SUBMISSION_WORDS])
+                    .push_not_urgent(&[entry as u64; SUBMISSION_WORDS])
                     .unwrap()
             );
         }
-        assert!(producer.push_softly(&[0; SUBMISSION_WORDS]).unwrap());
+        assert!(producer.push_not_urgent(&[0; SUBMISSION_WORDS]).unwrap());
         while consumer.pop().unwrap().is_some() {}
-        for (depth, wakes) in [(Depth::Light, true), (Depth::Deep, false)] {
-            assert!(consumer.sleep(Sleep::Bell, depth).unwrap());
-            assert_eq!(producer.push_softly(&[0; SUBMISSION_WORDS]).unwrap(), wakes);
-            assert!(!consumer.sleep(Sleep::Bell, depth).unwrap(), "it is there");
+        for (depth, wakes) in [(WakeFor::Anything, true), (WakeFor::Urgent, false)] {
+            assert!(consumer.sleep(WaitOn::WakeFd, depth).unwrap());
+            assert_eq!(
+                producer.push_not_urgent(&[0; SUBMISSION_WORDS]).unwrap(),
+                wakes
+            );
+            assert!(
+                !consumer.sleep(WaitOn::WakeFd, depth).unwrap(),
+                "it is there"
+            );
             consumer.pop().unwrap();
         }
     }
@@ -302,15 +308,15 @@ mod tests {
     fn nobody_sleeps_through_an_entry() {
         const ENTRIES: u64 = 100_000;
         let (_, (mut producer, mut consumer)) = ends();
-        let bell = Arc::new(Bell::new().unwrap());
-        let ringer = Arc::clone(&bell);
+        let wake_fd = Arc::new(WakeFd::new().unwrap());
+        let notifier = Arc::clone(&wake_fd);
         let sender = thread::spawn(move || {
             let mut next = 0;
             while next < ENTRIES {
                 match producer.push(&[next; SUBMISSION_WORDS]) {
                     Ok(sleeps) => {
                         if sleeps {
-                            ringer.ring();
+                            notifier.notify();
                         }
                         next += 1;
                     }
@@ -325,15 +331,15 @@ mod tests {
                 assert_eq!(entry, [expected; SUBMISSION_WORDS]);
                 expected += 1;
             }
-            if expected < ENTRIES && consumer.sleep(Sleep::Bell, Depth::Light).unwrap() {
-                let mut fds = [PollFd::new(&bell, PollFlags::IN)];
+            if expected < ENTRIES && consumer.sleep(WaitOn::WakeFd, WakeFor::Anything).unwrap() {
+                let mut fds = [PollFd::new(&wake_fd, PollFlags::IN)];
                 let limit = rustix::event::Timespec {
                     tv_sec: 20,
                     tv_nsec: 0,
                 };
                 let woken = rustix::event::poll(&mut fds, Some(&limit)).unwrap();
                 assert_eq!(woken, 1, "slept through entry {expected}");
-                bell.clear();
+                wake_fd.clear();
                 consumer.awake();
             }
         }
@@ -357,7 +363,7 @@ mod tests {
             }
             for _ in 0..2 * CAPACITY {
                 let _ = consumer.pop();
-                let _ = consumer.sleep(Sleep::Bell, Depth::Light);
+                let _ = consumer.sleep(WaitOn::WakeFd, WakeFor::Anything);
                 let _ = producer.push(&[1; SUBMISSION_WORDS]);
                 let _ = outcomes.push(&[1; COMPLETION_WORDS]);
             }

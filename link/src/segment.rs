@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::ProtFlags;
 
-use crate::draft::Draft;
-use crate::home::Home;
+use crate::cow_result::CowResult;
+use crate::memory_policy::MemoryPolicy;
 pub(crate) use mapping::Mapping;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
@@ -69,10 +69,10 @@ pub struct Segment {
 
 /// A segment mapped for reading.
 #[derive(Debug)]
-pub struct View {
+pub struct SegmentView {
     fd: OwnedFd,
     mapping: Mapping,
-    draft: OnceLock<Draft>,
+    draft: OnceLock<CowResult>,
 }
 
 /// Who may map a segment for writing.
@@ -92,7 +92,7 @@ const READ_ONLY: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 impl Segment {
     /// A new segment of `bytes`, rounded up to its size class, zeroed and touched.
     pub fn create(name: &str, bytes: usize, writers: Writers) -> Result<Self, Error> {
-        Self::create_at(name, bytes, writers, &Home::Anywhere)
+        Self::create_at(name, bytes, writers, &MemoryPolicy::Anywhere)
     }
 
     /// The same, with its pages where they belong.
@@ -100,7 +100,7 @@ impl Segment {
         name: &str,
         bytes: usize,
         writers: Writers,
-        home: &Home,
+        home: &MemoryPolicy,
     ) -> Result<Self, Error> {
         Self::make(name, bytes, writers, |fd, bytes| {
             Mapping::first(fd, bytes, home)
@@ -112,7 +112,7 @@ impl Segment {
         name: &str,
         bytes: usize,
         writers: Writers,
-        home: &Home,
+        home: &MemoryPolicy,
     ) -> Result<Self, Error> {
         Self::make(name, bytes, writers, |fd, bytes| {
             Mapping::first_untouched(fd, bytes, home)
@@ -233,7 +233,7 @@ impl Segment {
     }
 }
 
-impl View {
+impl SegmentView {
     /// Maps a segment that another process created.
     pub fn open(fd: &OwnedFd, bytes: usize) -> Result<Self, Error> {
         check(fd.as_fd(), bytes)?;
@@ -256,9 +256,9 @@ impl View {
     }
 
     /// The same content to write to, without anybody else's noticing. Mapped when it is first asked for.
-    pub fn draft(&self) -> Result<&Draft, Error> {
+    pub fn draft(&self) -> Result<&CowResult, Error> {
         if self.draft.get().is_none() {
-            let draft = Draft::open(self.fd.as_fd(), self.len())?;
+            let draft = CowResult::open(self.fd.as_fd(), self.len())?;
             // Two threads may have mapped it; the second one's goes.
             self.draft.set(draft).ok();
         }
@@ -331,7 +331,7 @@ mod tests {
         let fd = lent.fd().try_clone_to_owned().unwrap();
         let bytes = lent.len();
         drop(lent);
-        let view = View::open(&fd, bytes).unwrap();
+        let view = SegmentView::open(&fd, bytes).unwrap();
         assert!(kib(other, "Rss") as usize * 1024 >= BYTES);
         drop((segment, view));
     }
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_new_segment_that_is_not_touched_has_no_page() {
         let name = "untouched-by-its-creator";
-        let home = &Home::Anywhere;
+        let home = &MemoryPolicy::Anywhere;
         let mut segment = Segment::create_untouched(name, 1 << 20, Writers::Creator, home).unwrap();
         assert_eq!(kib(name, "Rss"), 0);
         segment.bytes_mut()[0] = 1;
@@ -362,7 +362,7 @@ mod tests {
         let mut ours = Segment::create("test", 1, Writers::Creator).unwrap();
         let fd = ours.fd().try_clone_to_owned().unwrap();
         ours.bytes_mut()[5] = 7;
-        assert_eq!(View::open(&fd, ours.len()).unwrap().bytes()[5], 7);
+        assert_eq!(SegmentView::open(&fd, ours.len()).unwrap().bytes()[5], 7);
         let refused = Segment::open(fd, ours.len()).unwrap_err();
         assert!(
             matches!(refused, Error::System { doing: "map", .. }),
@@ -374,14 +374,16 @@ mod tests {
     fn a_descriptor_that_could_shrink_or_lies_about_its_size_is_refused() {
         let open = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&open, 65_536).unwrap();
-        let refused = View::open(&open, 65_536).unwrap_err().to_string();
+        let refused = SegmentView::open(&open, 65_536).unwrap_err().to_string();
         assert!(refused.contains("not sealed"), "{refused}");
         let ours = Segment::create("test", 1, Writers::Creator).unwrap();
         let fd = ours.fd().try_clone_to_owned().unwrap();
-        let refused = View::open(&fd, ours.len() * 2).unwrap_err().to_string();
+        let refused = SegmentView::open(&fd, ours.len() * 2)
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("another size"), "{refused}");
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
-        let refused = View::open(&file, 4096).unwrap_err().to_string();
+        let refused = SegmentView::open(&file, 4096).unwrap_err().to_string();
         assert!(refused.contains("not"), "{refused}");
     }
 

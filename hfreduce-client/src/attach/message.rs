@@ -97,7 +97,7 @@ fn is_zero(groups: &u32) -> bool {
     rename_all_fields = "camelCase"
 )]
 pub enum ToClient {
-    /// Attached. With two descriptors: the control segment, and the client's end of the bell.
+    /// Attached. With two descriptors: the control segment, and the client's end of the wake descriptor.
     Welcome {
         /// Size of the control segment.
         control_bytes: u64,

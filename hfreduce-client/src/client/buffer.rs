@@ -8,22 +8,22 @@ use std::sync::Arc;
 use super::{Error, NO_SEGMENT, Shared};
 use crate::attach::Members;
 use crate::cuda::{self, Device, RegisteredOnce};
-use link::draft::Draft;
-use link::segment::{self, Segment, View};
+use link::cow_result::CowResult;
+use link::segment::{self, Segment, SegmentView};
 
 /// A result's segment, mapped for reading.
 #[derive(Debug)]
 pub(super) struct Mapped {
     /// Before the memory.
     registration: RegisteredOnce,
-    view: View,
+    view: SegmentView,
 }
 
 impl Mapped {
     pub(super) fn open(fd: &OwnedFd, bytes: usize) -> Result<Self, segment::Error> {
         Ok(Self {
             registration: RegisteredOnce::default(),
-            view: View::open(fd, bytes)?,
+            view: SegmentView::open(fd, bytes)?,
         })
     }
 
@@ -35,9 +35,9 @@ impl Mapped {
 }
 
 impl Deref for Mapped {
-    type Target = View;
+    type Target = SegmentView;
 
-    fn deref(&self) -> &View {
+    fn deref(&self) -> &SegmentView {
         &self.view
     }
 }
@@ -184,7 +184,7 @@ impl ResultView {
         if self.drafted
             && let Some(view) = &self.view
         {
-            match view.draft().and_then(Draft::revert) {
+            match view.draft().and_then(CowResult::revert) {
                 Ok(was) => written = was,
                 Err(error) => {
                     // It would hide the next result.
@@ -195,7 +195,7 @@ impl ResultView {
         if state.release(self.ticket, self.life) {
             let link = state.link();
             drop(state);
-            link.bell.ring();
+            link.wake_fd.notify();
         }
         written
     }

@@ -12,9 +12,9 @@ use super::Error;
 use super::keep::Belongings;
 use super::shared::{Link, sleep_on};
 use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
-use link::bell::Bell;
 use link::ring::{self, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
 use link::segment::Segment;
+use link::wake_fd::WakeFd;
 
 const REQUEST: &str = "attach";
 
@@ -70,7 +70,7 @@ pub(super) fn greet(
         | ToClient::Result { .. }
         | ToClient::Gone { .. } => return Err(unexpected()),
     };
-    let [control, bell] =
+    let [control, wake_fd] =
         <[_; 2]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
     let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
     let control = Arc::new(Segment::open(control, bytes)?);
@@ -78,8 +78,8 @@ pub(super) fn greet(
     Ok(Welcome {
         link: Link {
             channel,
-            bell: Bell::from_fd(bell),
-            outcomes: completions.bed(),
+            wake_fd: WakeFd::from_fd(wake_fd),
+            outcomes: completions.wait_slot(),
         },
         submissions,
         completions,

@@ -15,7 +15,7 @@ use super::groups::Known;
 use super::shared::{Link, Shared, sleep_on};
 use super::{Error, RETRY};
 use crate::attach::{self, Standing, ToClient, ToSidecar};
-use link::bell::Bell;
+use link::wake_fd::WakeFd;
 
 /// How often the thread looks whether it is still needed; it is woken when it is not.
 const LOOK: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ struct Keeper {
     /// Gone when the trainer has dropped the client.
     shared: Weak<Shared>,
     /// Rung when it does.
-    leaving: Arc<Bell>,
+    leaving: Arc<WakeFd>,
     socket: PathBuf,
     standing: Standing,
 }
@@ -232,7 +232,7 @@ impl Shared {
         let link = state.link();
         drop(state);
         if sidecar_sleeps {
-            link.bell.ring();
+            link.wake_fd.notify();
         }
         self.notify();
         Ok(())
@@ -256,7 +256,7 @@ impl Shared {
     /// Wakes all threads that wait.
     fn notify(&self) {
         if let Ok(state) = self.lock() {
-            let _ = state.link().outcomes.doorbell().ring();
+            let _ = state.link().outcomes.event_count().notify();
         }
         self.looked.notify_all();
     }

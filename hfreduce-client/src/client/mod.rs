@@ -33,8 +33,8 @@ use state::State;
 use crate::attach::{self, Members, Standing, ToSidecar};
 use crate::entry::{Outcome, Place, Submission};
 use crate::op::Call;
-use link::bell::Bell;
 use link::ring::{self, PushError};
+use link::wake_fd::WakeFd;
 
 /// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
@@ -85,7 +85,7 @@ impl Client {
             state: Mutex::new(State::new(welcome)),
             looked: Condvar::new(),
             asking: Mutex::new(()),
-            leaving: Arc::new(Bell::new().map_err(attach::Error::Exchange)?),
+            leaving: Arc::new(WakeFd::new().map_err(attach::Error::Exchange)?),
         });
         if lasts && keep::start(&shared).is_err() {
             // Without the thread the end of the sidecar is the end.
@@ -238,7 +238,7 @@ impl Client {
                         let link = state.link();
                         drop(state);
                         if sidecar_sleeps {
-                            link.bell.ring();
+                            link.wake_fd.notify();
                         }
                         return Ok(Ticket(ticket));
                     }

@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Error;
 use super::state::State;
 use crate::attach::{Channel, Standing, ToSidecar};
-use link::bell::Bell;
-use link::ring::Bed;
+use link::ring::WaitSlot;
 use link::spin::Look;
+use link::wake_fd::WakeFd;
 
 /// How often a thread that sleeps looks whether the sidecar lives: 20 times a second, nothing on a processor.
 const LOOK: Duration = Duration::from_millis(50);
@@ -24,10 +24,10 @@ const ANSWER_LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) channel: Channel,
-    /// The sidecar's bell, for when it sleeps on that.
-    pub(super) bell: Bell,
+    /// The sidecar's wake descriptor, for when it sleeps on that.
+    pub(super) wake_fd: WakeFd,
     /// Where a thread sleeps until an outcome comes.
-    pub(super) outcomes: Bed,
+    pub(super) outcomes: WaitSlot,
 }
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     /// Held while a segment is asked for, so that answers find who asked.
     pub(super) asking: Mutex<()>,
     /// Rung at the end, for the thread that stays with the sidecar.
-    pub(super) leaving: Arc<Bell>,
+    pub(super) leaving: Arc<WakeFd>,
 }
 
 impl Shared {
@@ -91,7 +91,7 @@ impl Shared {
         state.sleeper = true;
         let link = state.link();
         drop(state);
-        link.outcomes.doorbell().sleep(limit.min(LOOK));
+        link.outcomes.event_count().wait(limit.min(LOOK));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.sleeper = false;
         state.awake();
@@ -151,7 +151,7 @@ impl Drop for Shared {
             let state = self.state.get_mut();
             let state = state.unwrap_or_else(PoisonError::into_inner);
             state.link().channel.send(&ToSidecar::Detach, &[]).ok();
-            self.leaving.ring();
+            self.leaving.notify();
         }
     }
 }

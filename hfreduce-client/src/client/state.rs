@@ -20,7 +20,9 @@ use super::keep::{Belongings, Heard};
 use super::shared::Link;
 use crate::attach::{self, Members, ToClient};
 use crate::entry::{Completion, Outcome, Submission};
-use link::ring::{COMPLETION_WORDS, Consumer, Depth, Producer, PushError, SUBMISSION_WORDS, Sleep};
+use link::ring::{
+    COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, WaitOn, WakeFor,
+};
 use link::segment::Segment;
 use link::spin::Spin;
 
@@ -175,7 +177,7 @@ impl State {
     }
 
     /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
-    /// again. Says whether its bell must be rung.
+    /// again. Says whether its wake descriptor must be notified.
     pub(super) fn go_on(
         &mut self,
         welcome: Welcome,
@@ -314,7 +316,7 @@ impl State {
     }
 
     pub(super) fn may_sleep(&mut self) -> bool {
-        match self.completions.sleep(Sleep::Word, Depth::Light) {
+        match self.completions.sleep(WaitOn::Futex, WakeFor::Anything) {
             Ok(may) => may && self.is_there(),
             Err(corrupt) => {
                 self.lose(corrupt.to_string());
@@ -343,13 +345,13 @@ impl State {
         while let Some(ticket) = self.unsaid.front() {
             let release = Submission::Release { ticket: *ticket };
             // Nobody waits for it, unless the sidecar says so.
-            sleeps |= self.submissions.push_softly(&release.encode())?;
+            sleeps |= self.submissions.push_not_urgent(&release.encode())?;
             self.unsaid.pop_front();
         }
         Ok(sleeps)
     }
 
-    /// Gives a result back to the sidecar that has made it, if that is there. Says whether its bell must be rung.
+    /// Gives a result back to the sidecar that has made it, if that is there. Says whether its wake descriptor must be notified.
     pub(super) fn release(&mut self, ticket: u64, life: u64) -> bool {
         if life != self.life || !self.is_there() {
             return false;

@@ -12,7 +12,7 @@ use super::*;
 use crate::attach::{Channel, Listener, ToClient};
 use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
-use link::ring::{Depth, Sleep};
+use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     let channel = listener.accept().unwrap().unwrap();
     let control = Arc::new(ring::control().unwrap());
     let (mut calls, mut outcomes) = ring::server_ends(&control);
-    let (bell, clients_end) = Bell::pair().unwrap();
+    let (wake_fd, clients_end) = WakeFd::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
     let mut heard = Vec::new();
     let mut closed = Vec::new();
@@ -99,7 +99,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 };
                 let completion = Completion { ticket, outcome };
                 if outcomes.push(&completion.encode()).unwrap() {
-                    bell.ring();
+                    wake_fd.notify();
                 }
             }
             let Submission::Call {
@@ -148,15 +148,15 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             };
             let completion = Completion { ticket, outcome };
             if outcomes.push(&completion.encode()).unwrap() {
-                bell.ring();
+                wake_fd.notify();
             }
         }
-        if calls.sleep(Sleep::Bell, Depth::Light).unwrap() {
+        if calls.sleep(WaitOn::WakeFd, WakeFor::Anything).unwrap() {
             wait(&[
-                PollFd::new(&bell, PollFlags::IN),
+                PollFd::new(&wake_fd, PollFlags::IN),
                 PollFd::new(&channel, PollFlags::IN),
             ]);
-            bell.clear();
+            wake_fd.clear();
         }
     }
 }
@@ -296,8 +296,8 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     let mut state = State::new(Welcome {
         link: Link {
             channel,
-            bell: Bell::new().unwrap(),
-            outcomes: completions.bed(),
+            wake_fd: WakeFd::new().unwrap(),
+            outcomes: completions.wait_slot(),
         },
         submissions,
         completions,
@@ -344,7 +344,7 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
         let channel = listener.accept().unwrap().unwrap();
         let control = ring::control().unwrap();
-        let (bell, clients_end) = Bell::pair().unwrap();
+        let (wake_fd, clients_end) = WakeFd::pair().unwrap();
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing: standing(0),
@@ -354,7 +354,7 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         channel.send(&welcome, &fds).unwrap();
         // Leaves as soon as the client has called.
         sleep_on(
-            &[PollFd::new(&bell, PollFlags::IN)],
+            &[PollFd::new(&wake_fd, PollFlags::IN)],
             Duration::from_millis(300),
         );
     });

@@ -8,7 +8,7 @@ use hfreduce_client::entry::{
 };
 use hfreduce_client::{Call, DType, OpKind, ReduceOp};
 use link::ring::{
-    self, CAPACITY, COMPLETION_WORDS, Consumer, Depth, Producer, SUBMISSION_WORDS, Sleep,
+    self, CAPACITY, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS, WaitOn, WakeFor,
 };
 use link::segment::Segment;
 use sim::{Rng, damage, explore};
@@ -34,10 +34,10 @@ fn call(rng: &mut Rng) -> Call {
 }
 
 /// Any way to sleep.
-fn sleep(rng: &mut Rng) -> (Sleep, Depth) {
+fn sleep(rng: &mut Rng) -> (WaitOn, WakeFor) {
     (
-        *rng.pick(&[Sleep::Bell, Sleep::Word]),
-        *rng.pick(&[Depth::Light, Depth::Deep]),
+        *rng.pick(&[WaitOn::WakeFd, WaitOn::Futex]),
+        *rng.pick(&[WakeFor::Anything, WakeFor::Urgent]),
     )
 }
 
@@ -118,7 +118,7 @@ fn write<const WORDS: usize>(
         let entry = entry(rng);
         let pushed = match rng.below(2) {
             0 => end.push(&entry),
-            _ => end.push_softly(&entry),
+            _ => end.push_not_urgent(&entry),
         };
         if pushed.is_err() {
             break;

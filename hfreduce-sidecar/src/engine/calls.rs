@@ -141,7 +141,7 @@ impl Engine {
                 }
                 return Err(Stalled);
             }
-            // The bell rings when it is there.
+            // The wake descriptor is notified when it is there.
             PoolError::Preparing => return Err(Stalled),
             PoolError::TooLarge { .. } => Reason::Limit,
             PoolError::Segment(_) | PoolError::Unable(_) => Reason::Memory,

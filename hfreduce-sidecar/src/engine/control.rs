@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use collective::recovery::Report;
 
-use super::BELL;
+use super::WAKE_FD;
 use super::epoch::{Command, Notice};
 use super::park::Park;
 use crate::stop::Stop;
@@ -28,7 +28,7 @@ impl Control {
         stop: Stop,
         park: &Park,
     ) -> rustix::io::Result<Self> {
-        park.watch(stop.bell(), BELL)?;
+        park.watch(stop.wake_fd(), WAKE_FD)?;
         Ok(Self {
             commands,
             notices,
@@ -46,9 +46,9 @@ impl Control {
         self.notices.send(notice).ok();
     }
 
-    /// The bell has rung for a command, or for work that is done in the background.
+    /// The engine was notified of a command, or of work that is done in the background.
     pub(super) fn clear_bell(&self) {
-        self.stop.bell().clear();
+        self.stop.wake_fd().clear();
     }
 
     /// The machine has stopped.

@@ -9,7 +9,7 @@ use collective::numerics::Arithmetic;
 use collective::session::{Called, Lane};
 use hfreduce_client::entry::FailureKind;
 use link::block::Reading;
-use link::transport::{self, Outgoing, Place, Received};
+use link::transport::{self, Outgoing, PayloadTarget, Received};
 use tracing::error;
 
 use super::Engine;
@@ -51,10 +51,10 @@ impl Engine {
             let (machine, memory) = (self.driver.machine(), &self.memory);
             let mut place =
                 |header: &FencedFrame| match machine.place(peer, header.fence, &header.frame) {
-                    Placement::Discard => Ok(Place::Discard),
+                    Placement::Discard => Ok(PayloadTarget::Discard),
                     Placement::Into(region) => {
                         let into = memory.write(&region).map_err(|error| error.to_string())?;
-                        Ok(Place::Into(into))
+                        Ok(PayloadTarget::Into(into))
                     }
                 };
             match self.links.receive(peer, &mut place) {

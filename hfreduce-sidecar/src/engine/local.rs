@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use collective::machine::{GroupId, Input, OpId};
 use collective::session::Presence;
 use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
-use link::home::Home;
-use link::ring::{Bed, Depth, Sleep};
+use link::memory_policy::MemoryPolicy;
+use link::ring::{WaitOn, WaitSlot, WakeFor};
 use tracing::{info, warn};
 
 use super::park::Park;
-use super::{CLIENT, CLIENT_BELL};
+use super::{CLIENT, CLIENT_WAKE_FD};
 use crate::background::Background;
 use crate::metrics::Metrics;
 use crate::session::{Begin, Error, Heard, Ranks, Room, Session, Taken};
@@ -27,7 +27,7 @@ pub(super) struct Local {
     inputs: Background,
     /// Bytes of inputs of each, at most, and where they lie.
     limit_bytes: usize,
-    home: Home,
+    home: MemoryPolicy,
     /// What was lent to processes that left each place free, and may have kept it.
     kept_bytes: Vec<usize>,
     /// Where it is noted who is attached and who has left, if operations wait for a sidecar that takes this one's place.
@@ -39,7 +39,7 @@ impl Local {
     pub(super) fn new(
         standing: Standing,
         inputs: Background,
-        (limit_bytes, home): (usize, Home),
+        (limit_bytes, home): (usize, MemoryPolicy),
         record: Option<Welcomed>,
         found: Option<Found>,
     ) -> Self {
@@ -149,7 +149,7 @@ impl Local {
         };
         let watched = park
             .watch(session.channel(), CLIENT | rank as u64)
-            .and_then(|()| park.watch(&session.bell, CLIENT_BELL | rank as u64));
+            .and_then(|()| park.watch(&session.wake_fd, CLIENT_WAKE_FD | rank as u64));
         if let Err(error) = watched {
             warn!(%error, rank, "failed to poll a local process");
             return None;
@@ -272,13 +272,13 @@ impl Local {
         failed.collect()
     }
 
-    /// The bell of a process has rung.
+    /// A process has notified the engine.
     pub(super) fn wake(&self, rank: usize, park: &Park) {
         if let Some(session) = self.sessions.get(&rank)
-            && !session.bell.clear()
+            && !session.wake_fd.clear()
         {
             // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
-            park.forget(&session.bell);
+            park.forget(&session.wake_fd);
         }
     }
 
@@ -296,7 +296,7 @@ impl Local {
         // A model's worth of it takes long to unmap.
         self.inputs.drop_there(session.take_inputs());
         park.forget(session.channel());
-        park.forget(&session.bell);
+        park.forget(&session.wake_fd);
         metrics.clients.set(self.sessions.len() as i64);
         session.holds().collect()
     }
@@ -329,7 +329,7 @@ impl Local {
     }
 
     /// Announces that the engine is about to sleep. False when there is an entry; an error is that of a rank.
-    pub(super) fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, (usize, Error)> {
+    pub(super) fn sleep(&self, how: WaitOn, depth: WakeFor) -> Result<bool, (usize, Error)> {
         for (&rank, session) in &self.sessions {
             if !session.sleep(how, depth).map_err(|error| (rank, error))? {
                 return Ok(false);
@@ -339,8 +339,8 @@ impl Local {
     }
 
     /// Where the engine sleeps until one of them calls.
-    pub(super) fn beds(&self) -> impl Iterator<Item = Bed> {
-        self.sessions.values().map(Session::bed)
+    pub(super) fn wait_slots(&self) -> impl Iterator<Item = WaitSlot> {
+        self.sessions.values().map(Session::wait_slot)
     }
 
     /// Announces that the engine looks at the rings again.

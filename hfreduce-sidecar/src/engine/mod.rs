@@ -59,10 +59,10 @@ use telemetry::Telemetry;
 pub const FAREWELL: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
-const BELL: u64 = 1;
+const WAKE_FD: u64 = 1;
 const PENDING: u64 = 2 << 32;
 const CLIENT: u64 = 3 << 32;
-const CLIENT_BELL: u64 = 4 << 32;
+const CLIENT_WAKE_FD: u64 = 4 << 32;
 const LINK: u64 = 5 << 32;
 const KIND: u64 = !0 << 32;
 
@@ -106,7 +106,7 @@ pub struct Setup {
     /// In place of a sidecar that has ended: what that one has noted. The epoch is then the one that has to end, and nobody
     /// is linked.
     pub found: Option<Found>,
-    /// What it is told; the bell of `stop` wakes it for that.
+    /// The commands for it; the wake descriptor of `stop` wakes it for them.
     pub commands: Receiver<Command>,
     /// What it has to tell.
     pub notices: Sender<Notice>,
@@ -269,7 +269,7 @@ impl Engine {
         match token & KIND {
             PENDING => self.greet(index),
             CLIENT => self.hear(index as usize),
-            CLIENT_BELL => self.local.wake(index as usize, &self.park),
+            CLIENT_WAKE_FD => self.local.wake(index as usize, &self.park),
             LINK => self.wake_link(index as usize),
             _ if token == LISTENER => self.acceptor.accept(self.now(), &self.park),
             _ => self.control.clear_bell(),

@@ -1,4 +1,4 @@
-//! How the engine sleeps. A node with neighbours sleeps on descriptors: their sockets and the bells of its processes. One
+//! How the engine sleeps. A node with tree peers sleeps on descriptors: their sockets and the wake descriptors of its processes. One
 //! without sleeps on words of the memory that it shares with its processes, which costs half as much, and a thread of its
 //! own watches the descriptors meanwhile: they only tell of processes that come and go.
 
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use link::doorbell::{Depth, Doorbell, Sleep, WAIT_LIMIT};
-use link::ring::Bed;
+use link::event_count::{EventCount, WAIT_LIMIT, WaitOn, WakeFor};
+use link::ring::WaitSlot;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 /// How often the watching thread looks whether it is still needed.
@@ -50,7 +50,7 @@ impl Park {
     /// From here on the engine sleeps on words, where the kernel can.
     pub(super) fn use_words(&mut self) -> io::Result<()> {
         let probe = AtomicU32::new(0);
-        if !Doorbell::sleep_on_any(&[Doorbell::of(&probe)], Duration::ZERO) {
+        if !EventCount::wait_any(&[EventCount::of(&probe)], Duration::ZERO) {
             return Ok(());
         }
         let watched = Arc::new(Watched::default());
@@ -63,10 +63,10 @@ impl Park {
     }
 
     /// How those who wake the engine have to do it.
-    pub(super) fn how(&self) -> Sleep {
+    pub(super) fn how(&self) -> WaitOn {
         match self.watcher {
-            Some(_) => Sleep::Word,
-            None => Sleep::Bell,
+            Some(_) => WaitOn::Futex,
+            None => WaitOn::WakeFd,
         }
     }
 
@@ -105,15 +105,15 @@ impl Park {
         if let Some(Watcher(watched)) = &self.watcher
             && watched.ready.swap(false, Ordering::AcqRel)
         {
-            let _ = Doorbell::of(&watched.thread).ring();
+            let _ = EventCount::of(&watched.thread).notify();
         }
     }
 
-    /// Sleeps until something happens, at most for `limit`. On words: those of `beds`, on which the engine has
+    /// Sleeps until something happens, at most for `limit`. On words: those of `wait_slots`, on which the engine has
     /// lain down.
     pub(super) fn sleep(
         &self,
-        beds: impl Iterator<Item = Bed>,
+        wait_slots: impl Iterator<Item = WaitSlot>,
         events: &mut Vec<epoll::Event>,
         limit: Duration,
     ) -> rustix::io::Result<()> {
@@ -121,15 +121,15 @@ impl Park {
             // Rounded up, since the kernel may count in milliseconds and waking up early means spinning.
             return self.wait(events, limit + Duration::from_millis(1));
         };
-        let own = Doorbell::of(&watched.engine);
-        own.lie_down(Sleep::Word, Depth::Light);
+        let own = EventCount::of(&watched.engine);
+        own.prepare_wait(WaitOn::Futex, WakeFor::Anything);
         if !watched.ready.load(Ordering::SeqCst) {
-            let beds: Vec<Bed> = beds.take(WAIT_LIMIT - 1).collect();
-            let others = beds.iter().map(Bed::doorbell);
-            let doorbells: Vec<Doorbell<'_>> = [own].into_iter().chain(others).collect();
-            let _ = Doorbell::sleep_on_any(&doorbells, limit);
+            let wait_slots: Vec<WaitSlot> = wait_slots.take(WAIT_LIMIT - 1).collect();
+            let others = wait_slots.iter().map(WaitSlot::event_count);
+            let event_counts: Vec<EventCount<'_>> = [own].into_iter().chain(others).collect();
+            let _ = EventCount::wait_any(&event_counts, limit);
         }
-        own.get_up();
+        own.cancel_wait();
         self.look(events)
     }
 
@@ -158,14 +158,14 @@ impl Watched {
             if !matches!(ready, Ok(1..)) {
                 continue;
             }
-            let own = Doorbell::of(&self.thread);
-            own.lie_down(Sleep::Word, Depth::Light);
+            let own = EventCount::of(&self.thread);
+            own.prepare_wait(WaitOn::Futex, WakeFor::Anything);
             self.ready.store(true, Ordering::SeqCst);
-            let _ = Doorbell::of(&self.engine).ring();
+            let _ = EventCount::of(&self.engine).notify();
             while self.ready.load(Ordering::SeqCst) && !self.over.load(Ordering::Acquire) {
-                own.sleep(LOOK);
+                own.wait(LOOK);
             }
-            own.get_up();
+            own.cancel_wait();
         }
     }
 }
@@ -173,6 +173,6 @@ impl Watched {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Release);
-        let _ = Doorbell::of(&self.0.thread).ring();
+        let _ = EventCount::of(&self.0.thread).notify();
     }
 }

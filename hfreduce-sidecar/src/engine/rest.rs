@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use link::doorbell::Depth;
+use link::event_count::WakeFor;
 use link::spin::Look;
 use rustix::event::epoll;
 
@@ -41,7 +41,7 @@ impl Engine {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
             let limit = until.min(limit);
-            self.park.sleep(self.local.beds(), events, limit)
+            self.park.sleep(self.local.wait_slots(), events, limit)
         } else {
             self.park.look(events)
         };
@@ -89,9 +89,13 @@ impl Engine {
 
     /// Results that come back wake the engine only if something waits for them: that spares a small operation
     /// half of its awakenings.
-    fn depth(&self) -> Depth {
+    fn depth(&self) -> WakeFor {
         let waits =
             self.control.is_ending() || self.local.waiting().any(|(.., for_memory)| for_memory);
-        if waits { Depth::Light } else { Depth::Deep }
+        if waits {
+            WakeFor::Anything
+        } else {
+            WakeFor::Urgent
+        }
     }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
 use link::transport::Error as LinkError;
-use link::transport::verbs::{Adapter, INVITATION_BYTES, Opening, Shape, Wanted};
-use link::verbs::{Error, GidChoice, Library, LinkLayer, PathOptions};
+use link::transport::verbs::{Adapter, AdapterChoice, INVITATION_BYTES, Opening, Shape};
+use link::verbs::{Error, GidChoice, LinkLayer, PathOptions, VerbsLibrary};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
@@ -94,7 +94,7 @@ impl fmt::Display for Device {
 impl Device {
     pub(super) fn open(options: &Options) -> Result<Self, Error> {
         let rdma = &options.rdma;
-        let library = Library::load(rdma.library.as_deref())?;
+        let library = VerbsLibrary::load(rdma.library.as_deref())?;
         let path = PathOptions {
             service_level: rdma.service_level,
             traffic_class: options.traffic_class,
@@ -102,7 +102,7 @@ impl Device {
         }
         .lasting(rdma.patience);
         let open = |gid| {
-            let wanted = Wanted {
+            let wanted = AdapterChoice {
                 device: rdma.device.clone(),
                 port: rdma.port,
                 gid,

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 
-use link::home::{Home, may_set_policy};
+use link::memory_policy::{MemoryPolicy, may_set_policy};
 use link::segment::{Segment, Writers};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -63,9 +63,9 @@ pub struct Adapter {
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Segments for what local ranks bring.
-    pub inputs: Home,
+    pub inputs: MemoryPolicy,
     /// Results, slots, and where RDMA writes.
-    pub results: Home,
+    pub results: MemoryPolicy,
     /// Processors of the engine.
     pub engine: Option<CpuSet>,
     /// What is told of it.
@@ -186,18 +186,18 @@ pub fn cpu_set(cpus: &Numbers) -> CpuSet {
     set
 }
 
-fn home(lie: &MemoryPlacement) -> Home {
+fn home(lie: &MemoryPlacement) -> MemoryPolicy {
     match lie {
-        MemoryPlacement::Anywhere(_) => Home::Anywhere,
-        MemoryPlacement::Policy(nodes) => Home::Policy(nodes.iter().collect()),
+        MemoryPlacement::Anywhere(_) => MemoryPolicy::Anywhere,
+        MemoryPlacement::Policy(nodes) => MemoryPolicy::Policy(nodes.iter().collect()),
         MemoryPlacement::Touch(nodes) => {
-            Home::Touch(nodes.iter().map(|node| cpu_set(&node.cpus)).collect())
+            MemoryPolicy::Touch(nodes.iter().map(|node| cpu_set(&node.cpus)).collect())
         }
     }
 }
 
 /// On which nodes the pages of a segment with this home lie, for people, and whether some of them are huge.
-fn sample(name: &str, home: &Home) -> (String, bool) {
+fn sample(name: &str, home: &MemoryPolicy) -> (String, bool) {
     let Ok(segment) = Segment::create_at(name, SAMPLE_BYTES, Writers::Creator, home) else {
         return (String::new(), false);
     };

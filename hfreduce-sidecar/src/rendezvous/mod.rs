@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
 use collective::recovery::{self, Resume};
-use link::bell::Bell;
 use link::rendezvous::{Peer, SuspectReason};
+use link::wake_fd::WakeFd;
 
 use crate::introduce::Credentials;
 use crate::metrics::Metrics;
@@ -109,7 +109,7 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub struct Reporter {
     sender: Option<Sender<Report>>,
-    bell: Arc<Bell>,
+    wake_fd: Arc<WakeFd>,
 }
 
 impl Reporter {
@@ -117,7 +117,7 @@ impl Reporter {
     pub fn nowhere() -> io::Result<Self> {
         Ok(Self {
             sender: None,
-            bell: Arc::new(Bell::new()?),
+            wake_fd: Arc::new(WakeFd::new()?),
         })
     }
 
@@ -125,7 +125,7 @@ impl Reporter {
     pub fn send(&self, report: Report) {
         if let Some(sender) = &self.sender {
             sender.send(report).ok();
-            self.bell.ring();
+            self.wake_fd.notify();
         }
     }
 }
@@ -159,12 +159,12 @@ impl Rendezvous {
     pub fn start(setup: Setup, metrics: Metrics) -> io::Result<Self> {
         let (sender, reports) = channel();
         let (order, orders) = channel();
-        let bell = Arc::new(Bell::new()?);
+        let wake_fd = Arc::new(WakeFd::new()?);
         let mut stream = Stream {
             setup,
             metrics,
             reports,
-            bell: Arc::clone(&bell),
+            wake_fd: Arc::clone(&wake_fd),
             orders: order,
             joined: None,
             suspects: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl Rendezvous {
         Ok(Self {
             reporter: Reporter {
                 sender: Some(sender),
-                bell,
+                wake_fd,
             },
             orders,
         })

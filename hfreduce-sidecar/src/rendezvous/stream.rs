@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use contract::run_dir::Progress;
-use link::bell::Bell;
 use link::handshake::Party;
 use link::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
+use link::wake_fd::WakeFd;
 use rendezvous_codec::ToOperator;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -64,7 +64,7 @@ pub(super) struct Stream {
     pub(super) setup: Setup,
     pub(super) metrics: Metrics,
     pub(super) reports: Receiver<Report>,
-    pub(super) bell: Arc<Bell>,
+    pub(super) wake_fd: Arc<WakeFd>,
     pub(super) orders: Sender<Order>,
     /// The epoch this node has joined, said again on every connection.
     pub(super) joined: Option<u64>,
@@ -130,8 +130,8 @@ impl Stream {
             if left.is_zero() {
                 return;
             }
-            poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], left);
-            self.bell.clear();
+            poll(&mut [PollFd::new(&*self.wake_fd, PollFlags::IN)], left);
+            self.wake_fd.clear();
             self.take_reports();
         }
     }
@@ -222,11 +222,11 @@ impl Stream {
             poll(
                 &mut [
                     PollFd::new(&stream, PollFlags::IN),
-                    PollFd::new(&*self.bell, PollFlags::IN),
+                    PollFd::new(&*self.wake_fd, PollFlags::IN),
                 ],
                 left,
             );
-            self.bell.clear();
+            self.wake_fd.clear();
             for message in self.take_reports() {
                 send(&mut stream, &message)?;
             }

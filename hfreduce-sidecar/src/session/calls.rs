@@ -167,7 +167,7 @@ impl Session {
     pub(super) fn complete(&mut self, ticket: u64, outcome: Outcome) -> Result<(), Error> {
         self.unanswered = self.unanswered.saturating_sub(1);
         match self.outcomes.push(&Completion { ticket, outcome }.encode()) {
-            Ok(true) => self.bell.ring(),
+            Ok(true) => self.wake_fd.notify(),
             Ok(false) => {}
             Err(PushError::Full) => return Err(Error::TooMany),
             Err(PushError::Corrupt(corrupt)) => return Err(corrupt.into()),

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use hfreduce_client::attach::ToClient;
 use link::block::Block;
-use link::home::Home;
+use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
 use super::{Error, Session};
@@ -24,7 +24,7 @@ pub struct Room {
     /// What was lent to who was attached in this place before, and may have kept it.
     pub kept_bytes: usize,
     /// Where it lies.
-    pub home: Home,
+    pub home: MemoryPolicy,
 }
 
 /// What a process has asked for and was not answered.

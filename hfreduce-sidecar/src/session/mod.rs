@@ -17,12 +17,13 @@ use std::sync::Arc;
 use collective::machine::{GroupId, OpId};
 use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
 use hfreduce_client::entry::Malformed;
-use link::bell::Bell;
 use link::block::Block;
 use link::ring::{
-    self, Bed, COMPLETION_WORDS, Consumer, Corrupt, Depth, Producer, SUBMISSION_WORDS, Sleep,
+    self, COMPLETION_WORDS, Consumer, Corrupt, Producer, SUBMISSION_WORDS, WaitOn, WaitSlot,
+    WakeFor,
 };
 use link::segment;
+use link::wake_fd::WakeFd;
 
 use crate::background::Background;
 pub use calls::{Kept, Taken};
@@ -55,9 +56,9 @@ pub enum Error {
     /// There is no memory for its rings.
     #[error(transparent)]
     Segment(#[from] segment::Error),
-    /// There are no descriptors for its bell.
-    #[error("failed to create a bell")]
-    Bell(#[source] std::io::Error),
+    /// The process has no descriptors left for its wake descriptor.
+    #[error("failed to create a wake descriptor")]
+    WakeFd(#[source] std::io::Error),
     /// It calls more than it may have in flight.
     #[error("it has more than {} operations in flight", ring::CAPACITY)]
     TooMany,
@@ -132,7 +133,7 @@ pub struct Session {
     calls: Consumer<SUBMISSION_WORDS>,
     outcomes: Producer<COMPLETION_WORDS>,
     /// Between the process and the engine; polled by the engine.
-    pub bell: Bell,
+    pub wake_fd: WakeFd,
     inputs: BTreeMap<u32, Arc<Block>>,
     /// Whether it may lend what an earlier sidecar has made for it.
     may_lend: bool,
@@ -160,7 +161,7 @@ impl Session {
     ) -> Result<Self, Error> {
         let control = Arc::new(ring::control()?);
         let (calls, outcomes) = ring::server_ends(&control);
-        let (bell, clients_end) = Bell::pair().map_err(Error::Bell)?;
+        let (wake_fd, clients_end) = WakeFd::pair().map_err(Error::WakeFd)?;
         let welcome = ToClient::Welcome {
             control_bytes: control.len() as u64,
             standing,
@@ -173,7 +174,7 @@ impl Session {
             standing,
             calls,
             outcomes,
-            bell,
+            wake_fd,
             inputs: BTreeMap::new(),
             may_lend: begin != Begin::Afresh,
             telling: Telling::of(begin),
@@ -280,13 +281,13 @@ impl Session {
     }
 
     /// Announces that the engine is about to sleep. False: there is an entry, do not.
-    pub fn sleep(&self, how: Sleep, depth: Depth) -> Result<bool, Error> {
+    pub fn sleep(&self, how: WaitOn, depth: WakeFor) -> Result<bool, Error> {
         Ok(self.calls.sleep(how, depth)?)
     }
 
     /// Where the engine sleeps until the process calls.
-    pub fn bed(&self) -> Bed {
-        self.calls.bed()
+    pub fn wait_slot(&self) -> WaitSlot {
+        self.calls.wait_slot()
     }
 
     /// Announces that the engine looks at the ring again.

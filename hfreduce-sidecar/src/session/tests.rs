@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use collective::machine::WORLD;
 use hfreduce_client::attach::Listener;
-use link::home::Home;
+use link::memory_policy::MemoryPolicy;
 use link::segment::Segment;
 
 use super::*;
@@ -32,7 +32,7 @@ fn session() -> (Session, Channel) {
     let room = Room {
         limit_bytes: 1 << 20,
         kept_bytes: 0,
-        home: Home::Anywhere,
+        home: MemoryPolicy::Anywhere,
     };
     let session = Session::welcome(channel, STANDING, room, Begin::Afresh, false);
     (session.unwrap(), process)

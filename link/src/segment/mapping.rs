@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::Error;
-use crate::home::Home;
+use crate::memory_policy::MemoryPolicy;
 
 /// From this size on huge pages are asked for.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
@@ -38,7 +38,11 @@ impl Mapping {
     }
 
     /// The first mapping of a new file, whose pages come to lie where they belong.
-    pub(super) fn first(fd: BorrowedFd<'_>, bytes: usize, home: &Home) -> Result<Self, Error> {
+    pub(super) fn first(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        home: &MemoryPolicy,
+    ) -> Result<Self, Error> {
         let mapping = Self::untouched(fd, bytes)?;
         home.settle(mapping.start, bytes);
         mapping.touched(ProtFlags::READ | ProtFlags::WRITE)
@@ -48,7 +52,7 @@ impl Mapping {
     pub(super) fn first_untouched(
         fd: BorrowedFd<'_>,
         bytes: usize,
-        home: &Home,
+        home: &MemoryPolicy,
     ) -> Result<Self, Error> {
         let mapping = Self::untouched(fd, bytes)?;
         home.promise(mapping.start, bytes);

@@ -63,7 +63,7 @@ pub struct Outgoing {
 
 /// Where the payload of a frame goes.
 #[derive(Debug)]
-pub enum Place {
+pub enum PayloadTarget {
     /// There.
     Into(Writing),
     /// Nobody wants it.
@@ -71,7 +71,7 @@ pub enum Place {
 }
 
 /// Says where a payload goes.
-pub type Placing<'a, H> = dyn FnMut(&H) -> Result<Place, String> + 'a;
+pub type Placing<'a, H> = dyn FnMut(&H) -> Result<PayloadTarget, String> + 'a;
 
 /// What one look at a link brought.
 #[derive(Debug)]

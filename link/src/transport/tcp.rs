@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crc32c::{crc32c, crc32c_append};
 use rustix::net::sockopt::{set_ip_tos, set_ipv6_tclass, set_tcp_congestion};
 
-use super::{Error, Outgoing, Place, Placing, Received, Transport, gone};
+use super::{Error, Outgoing, PayloadTarget, Placing, Received, Transport, gone};
 use crate::block::Writing;
 use crate::header::{Header, MAX_HEADER_BYTES, encoded};
 
@@ -187,7 +187,7 @@ impl<H: Header> Tcp<H> {
         let ahead = self.ahead.take(bytes);
         let sum = if has_sums { crc32c(ahead) } else { 0 };
         Ok(match place(&header).map_err(Error::Unplaced)? {
-            Place::Into(mut into) if into.len() == bytes => {
+            PayloadTarget::Into(mut into) if into.len() == bytes => {
                 into[..ahead.len()].copy_from_slice(ahead);
                 let filled = ahead.len();
                 Incoming::Payload {
@@ -197,8 +197,8 @@ impl<H: Header> Tcp<H> {
                     sum,
                 }
             }
-            Place::Into(_) => return Err(Error::Payload("more or less than its place")),
-            Place::Discard => {
+            PayloadTarget::Into(_) => return Err(Error::Payload("more or less than its place")),
+            PayloadTarget::Discard => {
                 let left = bytes - ahead.len();
                 Incoming::Discard { header, left, sum }
             }

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
-use super::{Error, Outgoing, Place, Placing, Received, Transport};
+use super::{Error, Outgoing, PayloadTarget, Placing, Received, Transport};
 use crate::block::Reading;
 use crate::header::Header;
-use crate::verbs::channel::{self, Channel, Destination, Event, Payload};
-use crate::verbs::{Completion, CompletionQueue, Source};
-pub use adapter::{Adapter, Trouble, Wanted};
+use crate::verbs::channel::{self, ChannelEvent, Destination, Payload, RdmaChannel};
+use crate::verbs::{CompletionQueue, FinishedWork, RegionSource};
+pub use adapter::{Adapter, AdapterChoice, Trouble};
 use landings::{Landings, window};
 pub use opening::{INVITATION_BYTES, Opening, Shape};
 use staging::Staging;
@@ -42,7 +42,7 @@ struct Underway {
 #[derive(Debug)]
 pub struct Verbs<H> {
     /// First, so that it is given up before the memory that it uses.
-    channel: Channel<H>,
+    channel: RdmaChannel<H>,
     queue: Arc<CompletionQueue>,
     landings: Landings,
     staging: Staging,
@@ -56,7 +56,7 @@ pub struct Verbs<H> {
     waiting: VecDeque<(H, Option<Outgoing>)>,
     lent: Lent,
     /// Not looked at yet.
-    completions: VecDeque<Completion>,
+    completions: VecDeque<FinishedWork>,
     /// Payloads that were given to the channel.
     sent: u64,
     /// Tokens of payload that has left.
@@ -134,7 +134,10 @@ impl<H: Header> Verbs<H> {
     }
 
     /// What is sent of a payload: its own bytes where they are registered, else a copy, if there is room for one.
-    fn source(&mut self, payload: &Outgoing) -> Result<Option<(Source, Option<usize>)>, Error> {
+    fn source(
+        &mut self,
+        payload: &Outgoing,
+    ) -> Result<Option<(RegionSource, Option<usize>)>, Error> {
         let bytes = payload.bytes.len();
         let (block, start) = payload.bytes.place();
         let source = self.adapter.source(block, start, bytes as u32);
@@ -171,11 +174,11 @@ impl<H: Header> Verbs<H> {
             return Ok(Received::Frame(header, Some(lent)));
         }
         match place(&header).map_err(Error::Unplaced)? {
-            Place::Into(mut into) if into.len() == arrived.reading.len() => {
+            PayloadTarget::Into(mut into) if into.len() == arrived.reading.len() => {
                 into.copy_from_slice(&arrived.reading);
             }
-            Place::Into(_) => return Err(Error::Payload("more or less than its place")),
-            Place::Discard => {}
+            PayloadTarget::Into(_) => return Err(Error::Payload("more or less than its place")),
+            PayloadTarget::Discard => {}
         }
         self.landings.free(arrived, channel)?;
         Ok(Received::Frame(header, None))
@@ -228,11 +231,11 @@ impl<H: Header> Transport<H> for Verbs<H> {
             let event = self.channel.complete(&completion, &mut tickets)?;
             self.has_left(tickets);
             match event {
-                Event::Nothing => {}
-                Event::Frame { header, place: to } => match to {
-                    channel::Place::None => return Ok(Received::Frame(header, None)),
-                    channel::Place::At(to) => return self.landed(header, to, place),
-                    channel::Place::Unwanted => {
+                ChannelEvent::Nothing => {}
+                ChannelEvent::Frame { header, place: to } => match to {
+                    channel::SlotTarget::None => return Ok(Received::Frame(header, None)),
+                    channel::SlotTarget::At(to) => return self.landed(header, to, place),
+                    channel::SlotTarget::Unwanted => {
                         return Err(Error::Payload("bytes that were kept back"));
                     }
                 },

@@ -15,7 +15,7 @@ use std::mem::offset_of;
 pub struct Opaque {
     _private: [u8; 0],
 }
-pub type Device = Opaque;
+pub type IbvDevice = Opaque;
 pub type ProtectionDomain = Opaque;
 
 /// The functions of the data path are in the library's header, where they call these pointers of the device's
@@ -23,21 +23,27 @@ pub type ProtectionDomain = Opaque;
 #[repr(C)]
 pub struct ContextOps {
     pub control: [usize; 11],
-    pub poll_cq: Option<unsafe extern "C" fn(*mut Queue, c_int, *mut WorkCompletion) -> c_int>,
-    pub req_notify_cq: Option<unsafe extern "C" fn(*mut Queue, c_int) -> c_int>,
+    pub poll_cq:
+        Option<unsafe extern "C" fn(*mut IbvCompletionQueue, c_int, *mut WorkCompletion) -> c_int>,
+    pub req_notify_cq: Option<unsafe extern "C" fn(*mut IbvCompletionQueue, c_int) -> c_int>,
     pub more_control: [usize; 12],
-    pub post_send:
-        Option<unsafe extern "C" fn(*mut Pair, *mut SendRequest, *mut *mut SendRequest) -> c_int>,
+    pub post_send: Option<
+        unsafe extern "C" fn(*mut IbvQueuePair, *mut SendRequest, *mut *mut SendRequest) -> c_int,
+    >,
     pub post_recv: Option<
-        unsafe extern "C" fn(*mut Pair, *mut ReceiveRequest, *mut *mut ReceiveRequest) -> c_int,
+        unsafe extern "C" fn(
+            *mut IbvQueuePair,
+            *mut ReceiveRequest,
+            *mut *mut ReceiveRequest,
+        ) -> c_int,
     >,
     pub last_control: [usize; 5],
 }
 
 /// The beginning of `ibv_context`, as far as we look.
 #[repr(C)]
-pub struct Context {
-    pub device: *mut Device,
+pub struct IbvContext {
+    pub device: *mut IbvDevice,
     pub ops: ContextOps,
     pub cmd_fd: c_int,
     pub async_fd: c_int,
@@ -45,29 +51,29 @@ pub struct Context {
 
 /// The beginning of `ibv_cq`.
 #[repr(C)]
-pub struct Queue {
-    pub context: *mut Context,
-    pub channel: *mut Channel,
+pub struct IbvCompletionQueue {
+    pub context: *mut IbvContext,
+    pub channel: *mut IbvChannel,
     pub cq_context: *mut c_void,
     pub handle: u32,
     pub cqe: c_int,
 }
 
 #[repr(C)]
-pub struct Channel {
-    pub context: *mut Context,
+pub struct IbvChannel {
+    pub context: *mut IbvContext,
     pub fd: c_int,
     pub refcnt: c_int,
 }
 
 /// The beginning of `ibv_qp`.
 #[repr(C)]
-pub struct Pair {
-    pub context: *mut Context,
+pub struct IbvQueuePair {
+    pub context: *mut IbvContext,
     pub qp_context: *mut c_void,
     pub pd: *mut ProtectionDomain,
-    pub send_cq: *mut Queue,
-    pub recv_cq: *mut Queue,
+    pub send_cq: *mut IbvCompletionQueue,
+    pub recv_cq: *mut IbvCompletionQueue,
     pub srq: *mut c_void,
     pub handle: u32,
     pub qp_num: u32,
@@ -77,7 +83,7 @@ pub struct Pair {
 
 #[repr(C)]
 pub struct MemoryRegion {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub pd: *mut ProtectionDomain,
     pub addr: *mut c_void,
     pub length: usize,
@@ -173,8 +179,8 @@ pub struct Capabilities {
 #[repr(C)]
 pub struct PairInit {
     pub qp_context: *mut c_void,
-    pub send_cq: *mut Queue,
-    pub recv_cq: *mut Queue,
+    pub send_cq: *mut IbvCompletionQueue,
+    pub recv_cq: *mut IbvCompletionQueue,
     pub srq: *mut c_void,
     pub cap: Capabilities,
     pub qp_type: c_uint,
@@ -269,9 +275,9 @@ pub struct ReceiveRequest {
 const _: () = {
     assert!(size_of::<ContextOps>() == 256);
     assert!(offset_of!(ContextOps, poll_cq) == 88 && offset_of!(ContextOps, post_send) == 200);
-    assert!(offset_of!(Context, ops) == 8 && offset_of!(Context, async_fd) == 268);
-    assert!(offset_of!(Queue, cqe) == 28 && size_of::<Channel>() == 16);
-    assert!(offset_of!(Pair, qp_num) == 52 && offset_of!(Pair, state) == 56);
+    assert!(offset_of!(IbvContext, ops) == 8 && offset_of!(IbvContext, async_fd) == 268);
+    assert!(offset_of!(IbvCompletionQueue, cqe) == 28 && size_of::<IbvChannel>() == 16);
+    assert!(offset_of!(IbvQueuePair, qp_num) == 52 && offset_of!(IbvQueuePair, state) == 56);
     assert!(size_of::<MemoryRegion>() == 48 && offset_of!(MemoryRegion, lkey) == 36);
     assert!(size_of::<DeviceAttributes>() == 232);
     assert!(offset_of!(DeviceAttributes, max_qp_wr) == 112);
@@ -332,16 +338,16 @@ pub const SEND_INLINE: c_uint = 1 << 3;
 pub const COMPLETED_WRITE: c_uint = 1;
 pub const COMPLETED_RECEIVE_WITH_IMM: c_uint = (1 << 7) + 1;
 
-pub type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut Device;
-pub type FreeDeviceList = unsafe extern "C" fn(*mut *mut Device);
-pub type GetDeviceName = unsafe extern "C" fn(*mut Device) -> *const c_char;
-pub type OpenDevice = unsafe extern "C" fn(*mut Device) -> *mut Context;
-pub type CloseDevice = unsafe extern "C" fn(*mut Context) -> c_int;
-pub type QueryDevice = unsafe extern "C" fn(*mut Context, *mut DeviceAttributes) -> c_int;
-pub type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttributes) -> c_int;
+pub type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut IbvDevice;
+pub type FreeDeviceList = unsafe extern "C" fn(*mut *mut IbvDevice);
+pub type GetDeviceName = unsafe extern "C" fn(*mut IbvDevice) -> *const c_char;
+pub type OpenDevice = unsafe extern "C" fn(*mut IbvDevice) -> *mut IbvContext;
+pub type CloseDevice = unsafe extern "C" fn(*mut IbvContext) -> c_int;
+pub type QueryDevice = unsafe extern "C" fn(*mut IbvContext, *mut DeviceAttributes) -> c_int;
+pub type QueryPort = unsafe extern "C" fn(*mut IbvContext, u8, *mut PortAttributes) -> c_int;
 pub type QueryGid =
-    unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;
-pub type AllocPd = unsafe extern "C" fn(*mut Context) -> *mut ProtectionDomain;
+    unsafe extern "C" fn(*mut IbvContext, u32, u32, *mut GidEntry, u32, usize) -> c_int;
+pub type AllocPd = unsafe extern "C" fn(*mut IbvContext) -> *mut ProtectionDomain;
 pub type DeallocPd = unsafe extern "C" fn(*mut ProtectionDomain) -> c_int;
 pub type RegisterMemory = unsafe extern "C" fn(
     *mut ProtectionDomain,
@@ -351,13 +357,20 @@ pub type RegisterMemory = unsafe extern "C" fn(
     c_uint,
 ) -> *mut MemoryRegion;
 pub type DeregisterMemory = unsafe extern "C" fn(*mut MemoryRegion) -> c_int;
-pub type CreateChannel = unsafe extern "C" fn(*mut Context) -> *mut Channel;
-pub type DestroyChannel = unsafe extern "C" fn(*mut Channel) -> c_int;
-pub type CreateQueue =
-    unsafe extern "C" fn(*mut Context, c_int, *mut c_void, *mut Channel, c_int) -> *mut Queue;
-pub type DestroyQueue = unsafe extern "C" fn(*mut Queue) -> c_int;
-pub type GetEvent = unsafe extern "C" fn(*mut Channel, *mut *mut Queue, *mut *mut c_void) -> c_int;
-pub type AckEvents = unsafe extern "C" fn(*mut Queue, c_uint);
-pub type CreatePair = unsafe extern "C" fn(*mut ProtectionDomain, *mut PairInit) -> *mut Pair;
-pub type ModifyPair = unsafe extern "C" fn(*mut Pair, *mut PairAttributes, c_int) -> c_int;
-pub type DestroyPair = unsafe extern "C" fn(*mut Pair) -> c_int;
+pub type CreateChannel = unsafe extern "C" fn(*mut IbvContext) -> *mut IbvChannel;
+pub type DestroyChannel = unsafe extern "C" fn(*mut IbvChannel) -> c_int;
+pub type CreateQueue = unsafe extern "C" fn(
+    *mut IbvContext,
+    c_int,
+    *mut c_void,
+    *mut IbvChannel,
+    c_int,
+) -> *mut IbvCompletionQueue;
+pub type DestroyQueue = unsafe extern "C" fn(*mut IbvCompletionQueue) -> c_int;
+pub type GetEvent =
+    unsafe extern "C" fn(*mut IbvChannel, *mut *mut IbvCompletionQueue, *mut *mut c_void) -> c_int;
+pub type AckEvents = unsafe extern "C" fn(*mut IbvCompletionQueue, c_uint);
+pub type CreatePair =
+    unsafe extern "C" fn(*mut ProtectionDomain, *mut PairInit) -> *mut IbvQueuePair;
+pub type ModifyPair = unsafe extern "C" fn(*mut IbvQueuePair, *mut PairAttributes, c_int) -> c_int;
+pub type DestroyPair = unsafe extern "C" fn(*mut IbvQueuePair) -> c_int;

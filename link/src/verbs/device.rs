@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::abi;
-use super::{Error, Library};
+use super::{Error, VerbsLibrary};
 
 /// What a port's cable speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Port {
 }
 
 /// The devices of this machine.
-pub fn devices(library: &Arc<Library>) -> Result<Vec<Arc<Context>>, Error> {
+pub fn devices(library: &Arc<VerbsLibrary>) -> Result<Vec<Arc<DeviceContext>>, Error> {
     let list = List::new(library)?;
     if list.count == 0 {
         return Err(Error::NoDevice);
@@ -135,11 +135,11 @@ pub fn devices(library: &Arc<Library>) -> Result<Vec<Arc<Context>>, Error> {
 /// A device with a port that carries traffic and the GID to use on it: of the devices that have such a port the
 /// first, or the one of this name; of its ports the first, or the one of this number.
 pub fn find(
-    library: &Arc<Library>,
+    library: &Arc<VerbsLibrary>,
     name: Option<&str>,
     number: Option<u8>,
     choice: GidChoice,
-) -> Result<(Arc<Context>, Port, Gid), Error> {
+) -> Result<(Arc<DeviceContext>, Port, Gid), Error> {
     let list = List::new(library)?;
     if list.count == 0 {
         return Err(Error::NoDevice);
@@ -180,14 +180,14 @@ pub fn find(
 
 /// The library's list, which opened devices outlive.
 struct List<'a> {
-    library: &'a Arc<Library>,
-    first: NonNull<*mut abi::Device>,
+    library: &'a Arc<VerbsLibrary>,
+    first: NonNull<*mut abi::IbvDevice>,
     count: usize,
 }
 
 impl<'a> List<'a> {
     #[expect(unsafe_code, reason = "a call into the library")]
-    fn new(library: &'a Arc<Library>) -> Result<Self, Error> {
+    fn new(library: &'a Arc<VerbsLibrary>) -> Result<Self, Error> {
         let mut count = 0;
         // SAFETY: the function fills in the number of devices and returns an array of as many.
         let first = unsafe { (library.get_device_list)(&raw mut count) };
@@ -209,7 +209,7 @@ impl<'a> List<'a> {
     }
 
     #[expect(unsafe_code, reason = "an array of the library's")]
-    fn device(&self, index: usize) -> *mut abi::Device {
+    fn device(&self, index: usize) -> *mut abi::IbvDevice {
         assert!(index < self.count, "there are {} devices", self.count);
         // SAFETY: `index` is below the length of the list, which lives as long as `self`.
         unsafe { *self.first.as_ptr().add(index) }
@@ -223,7 +223,7 @@ impl<'a> List<'a> {
     }
 
     #[expect(unsafe_code, reason = "a call into the library")]
-    fn open(&self, index: usize) -> Result<Arc<Context>, Error> {
+    fn open(&self, index: usize) -> Result<Arc<DeviceContext>, Error> {
         let (device, name) = (self.device(index), self.name(index));
         // SAFETY: the device is one of the list.
         let raw = unsafe { (self.library.open_device)(device) };
@@ -231,7 +231,7 @@ impl<'a> List<'a> {
             device: name.clone(),
             source: io::Error::last_os_error(),
         })?;
-        Ok(Arc::new(Context {
+        Ok(Arc::new(DeviceContext {
             library: Arc::clone(self.library),
             raw,
             name,
@@ -249,20 +249,20 @@ impl Drop for List<'_> {
 
 /// An open device. What is made from it keeps it open.
 #[derive(Debug)]
-pub struct Context {
-    pub(super) library: Arc<Library>,
-    pub(super) raw: NonNull<abi::Context>,
+pub struct DeviceContext {
+    pub(super) library: Arc<VerbsLibrary>,
+    pub(super) raw: NonNull<abi::IbvContext>,
     name: String,
 }
 
 // SAFETY: the library may be called from any thread, and locks what it has to.
 #[expect(unsafe_code, reason = "devices may move between threads")]
-unsafe impl Send for Context {}
+unsafe impl Send for DeviceContext {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "devices may be shared between threads")]
-unsafe impl Sync for Context {}
+unsafe impl Sync for DeviceContext {}
 
-impl Context {
+impl DeviceContext {
     /// The kernel's name for it.
     pub fn name(&self) -> &str {
         &self.name
@@ -340,7 +340,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for DeviceContext {
     #[expect(unsafe_code, reason = "a call into the library")]
     fn drop(&mut self) {
         // SAFETY: the device is open and closed once; whatever was made from it holds an `Arc` and is gone.

@@ -13,7 +13,7 @@ pub const NAME: &str = "libibverbs.so.1";
 
 /// The functions that we use.
 #[derive(Debug)]
-pub struct Library {
+pub struct VerbsLibrary {
     pub(super) get_device_list: abi::GetDeviceList,
     pub(super) free_device_list: abi::FreeDeviceList,
     pub(super) get_device_name: abi::GetDeviceName,
@@ -37,7 +37,7 @@ pub struct Library {
     pub(super) destroy_pair: abi::DestroyPair,
 }
 
-impl Library {
+impl VerbsLibrary {
     /// Loads the machine's library, or the one at `path`.
     pub fn load(path: Option<&Path>) -> Result<Arc<Self>, Error> {
         let path = path.map_or_else(|| PathBuf::from(NAME), Path::to_path_buf);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::abi;
-use super::{Context, Error};
+use super::{DeviceContext, Error};
 use crate::segment::{Mapping, Segment};
 
 /// Bit of CAP_IPC_LOCK in a set of capabilities.
@@ -18,7 +18,7 @@ const IPC_LOCK: u64 = 1 << 14;
 /// What belongs together: queue pairs use memory of their own domain only.
 #[derive(Debug)]
 pub struct Domain {
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<DeviceContext>,
     pub(super) raw: NonNull<abi::ProtectionDomain>,
 }
 
@@ -32,7 +32,7 @@ unsafe impl Sync for Domain {}
 impl Domain {
     /// A new domain of a device.
     #[expect(unsafe_code, reason = "a call into the library")]
-    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
+    pub fn new(context: &Arc<DeviceContext>) -> Result<Arc<Self>, Error> {
         // SAFETY: the device is open.
         let raw = unsafe { (context.library.alloc_pd)(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("make a protection domain"))?;
@@ -75,7 +75,7 @@ pub struct Remote {
 /// A registered segment. The device may use the memory until the value is dropped, and the memory stays mapped
 /// for as long, whatever becomes of the segment.
 #[derive(Debug)]
-pub struct Region {
+pub struct RegisteredRegion {
     domain: Arc<Domain>,
     raw: NonNull<abi::MemoryRegion>,
     /// Dropped after the device has let go of it.
@@ -84,12 +84,12 @@ pub struct Region {
 
 // SAFETY: the library may be called from any thread; the memory's sharing is the segment's business.
 #[expect(unsafe_code, reason = "regions may move between threads")]
-unsafe impl Send for Region {}
+unsafe impl Send for RegisteredRegion {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "regions may be shared between threads")]
-unsafe impl Sync for Region {}
+unsafe impl Sync for RegisteredRegion {}
 
-impl Region {
+impl RegisteredRegion {
     /// Registers a segment for a domain's queue pairs.
     pub fn register(
         domain: &Arc<Domain>,
@@ -155,9 +155,9 @@ impl Region {
     }
 
     /// A part of the region as something to send.
-    pub fn source(self: &Arc<Self>, offset: u64, bytes: u32) -> Result<Source, Error> {
+    pub fn source(self: &Arc<Self>, offset: u64, bytes: u32) -> Result<RegionSource, Error> {
         let address = self.address(offset, bytes.into())?;
-        Ok(Source {
+        Ok(RegionSource {
             piece: abi::Piece {
                 addr: address,
                 length: bytes,
@@ -189,7 +189,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for RegisteredRegion {
     #[expect(unsafe_code, reason = "a call into the library")]
     fn drop(&mut self) {
         // SAFETY: made by the library and freed once. Requests under way end with an error: the device does not
@@ -200,18 +200,18 @@ impl Drop for Region {
 
 /// A part of a region that is to be sent. Keeps the region registered.
 #[derive(Clone)]
-pub struct Source {
+pub struct RegionSource {
     pub(super) piece: abi::Piece,
-    region: Arc<Region>,
+    region: Arc<RegisteredRegion>,
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for RegionSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes of {:?}", self.bytes(), self.region)
     }
 }
 
-impl Source {
+impl RegionSource {
     /// Its length.
     pub fn bytes(&self) -> u32 {
         self.piece.length

@@ -19,11 +19,11 @@ use std::ffi::c_int;
 use std::io;
 use std::path::PathBuf;
 
-pub use device::{Context, Gid, GidChoice, GidKind, LinkLayer, Port, choose, devices, find};
-pub use library::{Library, NAME};
-pub use memory::{Access, Domain, Region, Remote, Source, check_locked};
-pub use pair::{Endpoint, Pair, PairOptions, PathOptions, Write};
-pub use queue::{Completion, CompletionQueue, Done, Status};
+pub use device::{DeviceContext, Gid, GidChoice, GidKind, LinkLayer, Port, choose, devices, find};
+pub use library::{NAME, VerbsLibrary};
+pub use memory::{Access, Domain, RegionSource, RegisteredRegion, Remote, check_locked};
+pub use pair::{PairEndpoint, PairOptions, PathOptions, QueuePair, Write};
+pub use queue::{CompletionQueue, CompletionStatus, Done, FinishedWork};
 
 /// Why verbs are off, or what went wrong with them; each in a sentence that says what to do.
 #[derive(Debug, thiserror::Error)]

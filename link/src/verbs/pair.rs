@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::abi;
-use super::{CompletionQueue, Domain, Error, Gid, Port, Source};
+use super::{CompletionQueue, Domain, Error, Gid, Port, RegionSource};
 
 /// Queue pair numbers and packet sequence numbers have 24 bits.
 const NUMBER_LIMIT: u32 = 1 << 24;
@@ -91,7 +91,7 @@ impl PathOptions {
 
 /// One end of a connection, as the other has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct PairEndpoint {
     /// The queue pair's number.
     pub pair: u32,
     /// The first packet's number.
@@ -106,7 +106,7 @@ pub struct Endpoint {
     pub by_gid: bool,
 }
 
-impl Endpoint {
+impl PairEndpoint {
     /// Bytes of one.
     pub const BYTES: usize = 28;
 
@@ -154,7 +154,7 @@ pub struct Write<'a> {
     /// What its completion is called.
     pub id: u64,
     /// What is written; nothing, for a write that only says its number.
-    pub source: Option<&'a Source>,
+    pub source: Option<&'a RegionSource>,
     /// Where to; of a peer's region, as many bytes as the source has.
     pub address: u64,
     /// The key of that region.
@@ -167,24 +167,24 @@ pub struct Write<'a> {
 
 /// A queue pair of a reliable connection.
 #[derive(Debug)]
-pub struct Pair {
+pub struct QueuePair {
     domain: Arc<Domain>,
     completions: Arc<CompletionQueue>,
-    raw: NonNull<abi::Pair>,
+    raw: NonNull<abi::IbvQueuePair>,
     port: u8,
     gid: u8,
-    endpoint: Endpoint,
+    endpoint: PairEndpoint,
     inline_bytes: u32,
 }
 
 // SAFETY: the library may be called from any thread, and locks what it has to.
 #[expect(unsafe_code, reason = "queue pairs may move between threads")]
-unsafe impl Send for Pair {}
+unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "queue pairs may be shared between threads")]
-unsafe impl Sync for Pair {}
+unsafe impl Sync for QueuePair {}
 
-impl Pair {
+impl QueuePair {
     /// A pair that can be connected from the port; its completions go into one queue.
     pub fn new(
         domain: &Arc<Domain>,
@@ -206,7 +206,7 @@ impl Pair {
             raw,
             port: port.number,
             gid: gid.index,
-            endpoint: Endpoint {
+            endpoint: PairEndpoint {
                 pair: 0,
                 psn,
                 gid: gid.bytes,
@@ -227,7 +227,7 @@ impl Pair {
     }
 
     /// This end, for the peer.
-    pub fn endpoint(&self) -> Endpoint {
+    pub fn endpoint(&self) -> PairEndpoint {
         self.endpoint
     }
 
@@ -244,7 +244,7 @@ impl Pair {
     }
 
     /// Connects to the peer's end. Receive requests should have been posted before.
-    pub fn connect(&mut self, peer: &Endpoint, path: PathOptions) -> Result<(), Error> {
+    pub fn connect(&mut self, peer: &PairEndpoint, path: PathOptions) -> Result<(), Error> {
         let mut to = attributes();
         to.qp_state = abi::STATE_READY_TO_RECEIVE;
         to.path_mtu = peer.mtu.min(self.endpoint.mtu).into();
@@ -369,7 +369,7 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for QueuePair {
     #[expect(unsafe_code, reason = "a call into the library")]
     fn drop(&mut self) {
         // SAFETY: made by the library and freed once, before the queue and the domain that it holds.
@@ -390,7 +390,7 @@ fn create(
     completions: &CompletionQueue,
     options: PairOptions,
     inline_bytes: u32,
-) -> Result<(NonNull<abi::Pair>, u32), Error> {
+) -> Result<(NonNull<abi::IbvQueuePair>, u32), Error> {
     let mut init = abi::PairInit {
         qp_context: std::ptr::null_mut(),
         send_cq: completions.raw.as_ptr(),
@@ -424,13 +424,13 @@ mod tests {
             (pair, psn, gid) in (0..NUMBER_LIMIT, 0..NUMBER_LIMIT, any::<[u8; 16]>()),
             (lid, mtu, by_gid) in (any::<u16>(), 1u8..=5, any::<bool>()),
         ) {
-            let endpoint = Endpoint { pair, psn, gid, lid, mtu, by_gid };
-            prop_assert_eq!(Endpoint::parse(&endpoint.encode()).unwrap(), endpoint);
+            let endpoint = PairEndpoint { pair, psn, gid, lid, mtu, by_gid };
+            prop_assert_eq!(PairEndpoint::parse(&endpoint.encode()).unwrap(), endpoint);
         }
 
         #[test]
-        fn an_endpoint_is_refused_or_means_what_it_says(bytes in any::<[u8; Endpoint::BYTES]>()) {
-            if let Ok(endpoint) = Endpoint::parse(&bytes) {
+        fn an_endpoint_is_refused_or_means_what_it_says(bytes in any::<[u8; PairEndpoint::BYTES]>()) {
+            if let Ok(endpoint) = PairEndpoint::parse(&bytes) {
                 prop_assert_eq!(endpoint.encode(), bytes);
                 prop_assert!(endpoint.pair < NUMBER_LIMIT && endpoint.psn < NUMBER_LIMIT);
             }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::abi;
-use super::{Context, Error};
+use super::{DeviceContext, Error};
 
 /// Completions that are taken from the library at once.
 const BATCH: usize = 16;
@@ -27,9 +27,9 @@ pub enum Done {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(pub(super) u32);
+pub struct CompletionStatus(pub(super) u32);
 
-impl Status {
+impl CompletionStatus {
     /// Whether it ended well.
     pub fn is_success(self) -> bool {
         self.0 == 0
@@ -41,7 +41,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for CompletionStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             0 => "success",
@@ -67,13 +67,13 @@ impl fmt::Display for Status {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct FinishedWork {
     /// What the request was called.
     pub id: u64,
     /// The queue pair it was posted to.
     pub pair: u32,
     /// How it ended.
-    pub status: Status,
+    pub status: CompletionStatus,
     /// What it was.
     pub done: Done,
     /// Bytes that the peer wrote, for what was received.
@@ -85,9 +85,9 @@ pub struct Completion {
 /// A queue of completions with a descriptor to wait for them.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    context: Arc<Context>,
-    channel: NonNull<abi::Channel>,
-    pub(super) raw: NonNull<abi::Queue>,
+    context: Arc<DeviceContext>,
+    channel: NonNull<abi::IbvChannel>,
+    pub(super) raw: NonNull<abi::IbvCompletionQueue>,
 }
 
 // SAFETY: the library may be called from any thread, and locks what it has to.
@@ -100,7 +100,7 @@ unsafe impl Sync for CompletionQueue {}
 impl CompletionQueue {
     /// A queue for at least so many completions that nobody has looked at.
     #[expect(unsafe_code, reason = "calls into the library")]
-    pub fn new(context: &Arc<Context>, depth: u32) -> Result<Arc<Self>, Error> {
+    pub fn new(context: &Arc<DeviceContext>, depth: u32) -> Result<Arc<Self>, Error> {
         let library = &context.library;
         // SAFETY: the device is open.
         let channel = unsafe { (library.create_channel)(context.raw.as_ptr()) };
@@ -163,7 +163,7 @@ impl CompletionQueue {
 
     /// Takes what has completed.
     #[expect(unsafe_code, reason = "calls into the library")]
-    pub fn poll(&self, into: &mut Vec<Completion>) -> Result<(), Error> {
+    pub fn poll(&self, into: &mut Vec<FinishedWork>) -> Result<(), Error> {
         // SAFETY: structures of numbers, of which zero is a valid value.
         let mut batch: [abi::WorkCompletion; BATCH] = unsafe { std::mem::zeroed() };
         loop {
@@ -177,7 +177,7 @@ impl CompletionQueue {
                 let broken = io::Error::other("its completion queue has overrun or is broken");
                 return Err(Error::call("poll the RDMA device", broken));
             };
-            into.extend(batch.iter().take(found).map(Completion::new));
+            into.extend(batch.iter().take(found).map(FinishedWork::new));
             if found < BATCH {
                 return Ok(());
             }
@@ -206,9 +206,9 @@ impl Drop for CompletionQueue {
     }
 }
 
-impl Completion {
+impl FinishedWork {
     fn new(raw: &abi::WorkCompletion) -> Self {
-        let status = Status(raw.status);
+        let status = CompletionStatus(raw.status);
         // Of a failed request only these fields mean anything.
         let done = match raw.opcode {
             _ if !status.is_success() => Done::Other,

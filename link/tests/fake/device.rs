@@ -63,13 +63,13 @@ impl Fault {
 
 #[repr(C)]
 pub(super) struct FakeQueue {
-    pub(super) raw: abi::Queue,
+    pub(super) raw: abi::IbvCompletionQueue,
     pub(super) events: u32,
 }
 
 #[repr(C)]
 pub(super) struct FakePair {
-    pub(super) raw: abi::Pair,
+    pub(super) raw: abi::IbvQueuePair,
 }
 
 /// Registered memory.

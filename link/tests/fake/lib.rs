@@ -77,9 +77,9 @@ pub unsafe extern "C" fn fake_registered(place: u64, bytes: *mut u64) -> c_uint 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::Device {
+pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::IbvDevice {
     let there = if state().no_device { 0 } else { DEVICES.len() };
-    let mut list: Vec<*mut abi::Device> = DEVICES
+    let mut list: Vec<*mut abi::IbvDevice> = DEVICES
         .iter()
         .take(there)
         .map(|device| std::ptr::from_ref(device).cast_mut().cast())
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::IbvDevice) {
     state().alive -= 1;
     let list = std::ptr::slice_from_raw_parts_mut(list, DEVICES.len() + 1);
     // SAFETY: made by `ibv_get_device_list`, freed once.
@@ -101,18 +101,18 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
 }
 
 /// Which of the devices a pointer is.
-fn index(device: *mut abi::Device) -> usize {
+fn index(device: *mut abi::IbvDevice) -> usize {
     let first = DEVICES.as_ptr() as usize;
     (device as usize - first) % NAMES.len()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const c_char {
+pub extern "C" fn ibv_get_device_name(device: *mut abi::IbvDevice) -> *const c_char {
     NAMES[index(device)].as_ptr()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
+pub extern "C" fn ibv_open_device(device: *mut abi::IbvDevice) -> *mut abi::IbvContext {
     let mut state = state();
     if state
         .take(|fault| matches!(fault, Fault::OpenRefused))
@@ -130,7 +130,7 @@ pub extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context
         post_recv: Some(post_recv),
         last_control: [0; 5],
     };
-    Box::into_raw(Box::new(abi::Context {
+    Box::into_raw(Box::new(abi::IbvContext {
         device,
         ops,
         cmd_fd: -1,
@@ -139,7 +139,7 @@ pub extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
+pub unsafe extern "C" fn ibv_close_device(context: *mut abi::IbvContext) -> c_int {
     state().alive -= 1;
     // SAFETY: made by `ibv_open_device`, freed once.
     drop(unsafe { Box::from_raw(context) });
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(
-    _: *mut abi::Context,
+    _: *mut abi::IbvContext,
     attributes: *mut abi::DeviceAttributes,
 ) -> c_int {
     // SAFETY: the caller's structure.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ibv_query_device(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
-    context: *mut abi::Context,
+    context: *mut abi::IbvContext,
     port: u8,
     attributes: *mut abi::PortAttributes,
 ) -> c_int {
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn ibv_query_port(
 /// A link-local GID of each kind, and an IPv4 address of RoCE v2: 192.0.2.10 and 192.0.2.11.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_ex(
-    context: *mut abi::Context,
+    context: *mut abi::IbvContext,
     _: u32,
     place: u32,
     entry: *mut abi::GidEntry,
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_alloc_pd(_: *mut abi::Context) -> *mut abi::ProtectionDomain {
+pub extern "C" fn ibv_alloc_pd(_: *mut abi::IbvContext) -> *mut abi::ProtectionDomain {
     state().alive += 1;
     Box::into_raw(Box::new(0u8)).cast()
 }
@@ -316,12 +316,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(region: *mut abi::MemoryRegion) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::Channel {
+pub extern "C" fn ibv_create_comp_channel(context: *mut abi::IbvContext) -> *mut abi::IbvChannel {
     let Some(fd) = device::event_fd() else {
         return fail(ENOMEM);
     };
     state().alive += 1;
-    Box::into_raw(Box::new(abi::Channel {
+    Box::into_raw(Box::new(abi::IbvChannel {
         context,
         fd,
         refcnt: 0,
@@ -329,7 +329,7 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut ab
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::Channel) -> c_int {
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::IbvChannel) -> c_int {
     state().alive -= 1;
     // SAFETY: made by `ibv_create_comp_channel`, freed once.
     let channel = unsafe { Box::from_raw(channel) };
@@ -340,12 +340,12 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::Channel) ->
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_cq(
-    context: *mut abi::Context,
+    context: *mut abi::IbvContext,
     cqe: c_int,
     _: *mut c_void,
-    channel: *mut abi::Channel,
+    channel: *mut abi::IbvChannel,
     _: c_int,
-) -> *mut abi::Queue {
+) -> *mut abi::IbvCompletionQueue {
     // SAFETY: the caller's channel.
     let fd = unsafe {
         (*channel).refcnt += 1;
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     };
     let mut state = state();
     state.alive += 1;
-    let raw = abi::Queue {
+    let raw = abi::IbvCompletionQueue {
         context,
         channel,
         cq_context: null_mut(),
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut abi::Queue) -> c_int {
+pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut abi::IbvCompletionQueue) -> c_int {
     // SAFETY: made by `ibv_create_cq`, freed once.
     let fake = unsafe { Box::from_raw(queue.cast::<FakeQueue>()) };
     assert_eq!(
@@ -383,8 +383,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(queue: *mut abi::Queue) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_cq_event(
-    channel: *mut abi::Channel,
-    queue: *mut *mut abi::Queue,
+    channel: *mut abi::IbvChannel,
+    queue: *mut *mut abi::IbvCompletionQueue,
     context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's channel.
@@ -398,14 +398,14 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: a live queue, and the caller's variables.
     unsafe {
         (*(found as *mut FakeQueue)).events += 1;
-        *queue = found as *mut abi::Queue;
+        *queue = found as *mut abi::IbvCompletionQueue;
         *context = null_mut();
     }
     0
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Queue, events: c_uint) {
+pub unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::IbvCompletionQueue, events: c_uint) {
     // SAFETY: a live queue.
     let fake = unsafe { &mut *queue.cast::<FakeQueue>() };
     fake.events = fake
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Queue, events: c_uin
 pub unsafe extern "C" fn ibv_create_qp(
     pd: *mut abi::ProtectionDomain,
     init: *mut abi::PairInit,
-) -> *mut abi::Pair {
+) -> *mut abi::IbvQueuePair {
     // SAFETY: the caller's structure.
     let init = unsafe { &*init };
     let mut state = state();
@@ -432,7 +432,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     state.alive += 1;
     let number = state.add_pair(init);
     let pair = FakePair {
-        raw: abi::Pair {
+        raw: abi::IbvQueuePair {
             // SAFETY: the caller's queue.
             context: unsafe { (*init.send_cq).context },
             qp_context: null_mut(),
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn ibv_create_qp(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(
-    pair: *mut abi::Pair,
+    pair: *mut abi::IbvQueuePair,
     to: *mut abi::PairAttributes,
     mask: c_int,
 ) -> c_int {
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::Pair) -> c_int {
+pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::IbvQueuePair) -> c_int {
     // SAFETY: made by `ibv_create_qp`, freed once.
     let pair = unsafe { Box::from_raw(pair.cast::<FakePair>()) };
     let mut state = state();
@@ -471,7 +471,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::Pair) -> c_int {
 }
 
 unsafe extern "C" fn poll_cq(
-    queue: *mut abi::Queue,
+    queue: *mut abi::IbvCompletionQueue,
     entries: c_int,
     completions: *mut abi::WorkCompletion,
 ) -> c_int {
@@ -480,13 +480,13 @@ unsafe extern "C" fn poll_cq(
     state().poll(queue as usize, into)
 }
 
-unsafe extern "C" fn req_notify_cq(queue: *mut abi::Queue, _: c_int) -> c_int {
+unsafe extern "C" fn req_notify_cq(queue: *mut abi::IbvCompletionQueue, _: c_int) -> c_int {
     state().arm(queue as usize);
     0
 }
 
 unsafe extern "C" fn post_send(
-    pair: *mut abi::Pair,
+    pair: *mut abi::IbvQueuePair,
     request: *mut abi::SendRequest,
     _: *mut *mut abi::SendRequest,
 ) -> c_int {
@@ -504,7 +504,7 @@ unsafe extern "C" fn post_send(
 }
 
 unsafe extern "C" fn post_recv(
-    pair: *mut abi::Pair,
+    pair: *mut abi::IbvQueuePair,
     request: *mut abi::ReceiveRequest,
     _: *mut *mut abi::ReceiveRequest,
 ) -> c_int {

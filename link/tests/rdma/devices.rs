@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use link::segment::{Segment, Writers};
-use link::verbs::channel::{Invitation, Options};
+use link::verbs::channel::{ChannelOptions, Invitation};
 use link::verbs::{
-    Access, Completion, CompletionQueue, Done, GidChoice, Library, LinkLayer, Pair, PairOptions,
-    PathOptions, Region, Remote, Write, check_locked,
+    Access, CompletionQueue, Done, FinishedWork, GidChoice, LinkLayer, PairOptions, PathOptions,
+    QueuePair, RegisteredRegion, Remote, VerbsLibrary, Write, check_locked,
 };
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -22,7 +22,7 @@ use crate::nodes::{
     self, End, LIMIT, Node, channel, connect, exchange, wake_a_sleeper, work_until,
 };
 
-const SMALL: Options = Options {
+const SMALL: ChannelOptions = ChannelOptions {
     slots: 8,
     sends: 16,
 };
@@ -32,7 +32,7 @@ const MEBIBYTE: usize = 1 << 20;
 const PEER_SOCKET: &str = "FIREFLYER_TEST_PEER_SOCKET";
 
 fn nodes() -> [Node; 4] {
-    let library = Library::load(None).unwrap();
+    let library = VerbsLibrary::load(None).unwrap();
     let mut nodes = nodes::nodes(&library);
     nodes.sort_by_key(|node| node.context.name().to_owned());
     nodes.try_into().ok().unwrap()
@@ -62,10 +62,10 @@ fn cable(node: usize, state: &str) {
 
 /// Two connected queue pairs, with a mebibyte of memory each.
 struct Raw {
-    pairs: [Pair; 2],
+    pairs: [QueuePair; 2],
     queues: [Arc<CompletionQueue>; 2],
     memory: [Segment; 2],
-    regions: [Arc<Region>; 2],
+    regions: [Arc<RegisteredRegion>; 2],
 }
 
 impl Raw {
@@ -77,8 +77,8 @@ impl Raw {
             remote_write: true,
             relaxed_ordering: false,
         };
-        let regions =
-            [0, 1].map(|at| Region::register(&nodes[at].domain, &memory[at], access).unwrap());
+        let regions = [0, 1]
+            .map(|at| RegisteredRegion::register(&nodes[at].domain, &memory[at], access).unwrap());
         let options = PairOptions {
             sends: 4,
             receives: 4,
@@ -88,7 +88,7 @@ impl Raw {
             let Node {
                 domain, port, gid, ..
             } = nodes[at];
-            let mut pair = Pair::new(domain, &queues[at], port, gid, options).unwrap();
+            let mut pair = QueuePair::new(domain, &queues[at], port, gid, options).unwrap();
             pair.post_receive(7).unwrap();
             pair
         });
@@ -117,7 +117,7 @@ impl Raw {
         self.pairs[0].post_write(&write).unwrap();
     }
 
-    fn completion(&self, side: usize) -> Completion {
+    fn completion(&self, side: usize) -> FinishedWork {
         let deadline = Instant::now() + LIMIT;
         let mut found = Vec::new();
         while found.is_empty() {
@@ -207,7 +207,7 @@ fn frames_cross_between_any_two_devices() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask test --rdma"]
 fn links_carry_payload_both_ways_between_two_devices() {
-    let library = Library::load(None).unwrap();
+    let library = VerbsLibrary::load(None).unwrap();
     crate::links::everything_crosses(&library, ["rxe0", "rxe2"]);
 }
 
@@ -299,7 +299,7 @@ fn memory_beyond_the_limit_is_refused_with_the_remedy() {
     };
     setrlimit(Resource::Memlock, limits).unwrap();
     for refused in [
-        Region::register(&node.domain, &segment, Access::default()).err(),
+        RegisteredRegion::register(&node.domain, &segment, Access::default()).err(),
         check_locked(MEBIBYTE as u64).err(),
     ] {
         let words = refused.unwrap().to_string();

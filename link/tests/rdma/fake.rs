@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use link::verbs::Library;
+use link::verbs::VerbsLibrary;
 
 use crate::built::built;
 use crate::nodes::{self, Node};
@@ -28,7 +28,7 @@ pub(crate) const PORT_MUTE: u32 = 9;
 
 /// A stand-in library of the test's own: a copy of the file, because a file is loaded once.
 pub(crate) struct Fake {
-    pub(crate) library: Arc<Library>,
+    pub(crate) library: Arc<VerbsLibrary>,
     inject: unsafe extern "C" fn(u32, u64),
     alive: unsafe extern "C" fn() -> u64,
     registered: unsafe extern "C" fn(u64, *mut u64) -> u32,
@@ -42,7 +42,7 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
         fs::copy(&built, &copy).unwrap();
-        let library = Library::load(Some(&copy)).unwrap();
+        let library = VerbsLibrary::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
         let (inject, alive, registered) = unsafe {
             let loaded = libloading::Library::new(&copy).unwrap();

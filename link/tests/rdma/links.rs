@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use link::block::{Block, Reading};
 use link::segment::{Segment, Writers};
-use link::transport::verbs::{Adapter, Opening, Shape, Wanted};
-use link::transport::{Outgoing, Place, Received, Transport, Verbs};
-use link::verbs::{Library, abi};
+use link::transport::verbs::{Adapter, AdapterChoice, Opening, Shape};
+use link::transport::{Outgoing, PayloadTarget, Received, Transport, Verbs};
+use link::verbs::{VerbsLibrary, abi};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fake::{Fake, REGISTER_REFUSED, SHUFFLE, STATUS};
@@ -23,18 +23,18 @@ const SHAPE: Shape = Shape {
     places: 8,
 };
 
-fn adapter(library: &Arc<Library>, device: &str) -> Arc<Adapter> {
+fn adapter(library: &Arc<VerbsLibrary>, device: &str) -> Arc<Adapter> {
     adapter_with(library, device, |error| panic!("{error}"))
 }
 
 fn adapter_with(
-    library: &Arc<Library>,
+    library: &Arc<VerbsLibrary>,
     device: &str,
     trouble: impl Fn(&link::verbs::Error) + Send + Sync + 'static,
 ) -> Arc<Adapter> {
-    let wanted = Wanted {
+    let wanted = AdapterChoice {
         device: Some(device.to_owned()),
-        ..Wanted::default()
+        ..AdapterChoice::default()
     };
     Adapter::open(library, &wanted, Box::new(trouble)).unwrap()
 }
@@ -101,11 +101,14 @@ fn receive(links: &mut [Verbs<Toy>; 2], into: &Arc<Block>) -> (Toy, Option<Readi
         assert!(start.elapsed() < LIMIT, "nothing comes");
         from.flush(&mut left).unwrap();
         assert!(matches!(
-            from.receive(&mut |_| Ok(Place::Discard)).unwrap(),
+            from.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap(),
             Received::Nothing
         ));
-        let mut place =
-            |header: &Toy| Ok(Place::Into(into.write(0..header.payload as usize).unwrap()));
+        let mut place = |header: &Toy| {
+            Ok(PayloadTarget::Into(
+                into.write(0..header.payload as usize).unwrap(),
+            ))
+        };
         if let Received::Frame(header, lent) = to.receive(&mut place).unwrap() {
             to.flush(&mut Vec::new()).unwrap();
             return (header, lent, left);
@@ -142,7 +145,7 @@ fn what_goes_up_is_lent_and_what_goes_down_is_put_in_its_place() {
 }
 
 /// Many frames in both directions, of which the receiver keeps some for a while.
-pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
+pub(crate) fn everything_crosses(library: &Arc<VerbsLibrary>, devices: [&str; 2]) {
     const FRAMES: u64 = 120;
     let adapters = devices.map(|device| adapter(library, device));
     let mut links = link([&adapters[0], &adapters[1]]);
@@ -178,7 +181,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
             links[at].flush(&mut tokens).unwrap();
             left[at] += tokens.len() as u64;
             let mut place = |header: &Toy| {
-                Ok(Place::Into(
+                Ok(PayloadTarget::Into(
                     result.write(0..header.payload as usize).unwrap(),
                 ))
             };
@@ -213,7 +216,7 @@ pub(crate) fn everything_crosses(library: &Arc<Library>, devices: [&str; 2]) {
         assert!(start.elapsed() < LIMIT, "something never arrives");
         for link in &mut links {
             link.flush(&mut Vec::new()).unwrap();
-            let nothing = link.receive(&mut |_| Ok(Place::Discard)).unwrap();
+            let nothing = link.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap();
             assert!(matches!(nothing, Received::Nothing));
         }
     }
@@ -256,7 +259,9 @@ fn what_cannot_be_registered_is_copied_and_somebody_is_told() {
         assert_eq!(result.read(0..2).unwrap()[..], expected);
     }
     while left.len() < 6 {
-        links[0].receive(&mut |_| Ok(Place::Discard)).unwrap();
+        links[0]
+            .receive(&mut |_| Ok(PayloadTarget::Discard))
+            .unwrap();
         links[0].flush(&mut left).unwrap();
     }
     assert_eq!(left, [0, 1, 2, 3, 4, 5]);
@@ -269,10 +274,10 @@ fn what_cannot_be_registered_is_copied_and_somebody_is_told() {
 fn written_by_peers(relaxed_ordering: bool) -> [Vec<u32>; 2] {
     let fake = Fake::new();
     let adapters = ["fake0", "fake1"].map(|device| {
-        let wanted = Wanted {
+        let wanted = AdapterChoice {
             device: Some(device.to_owned()),
             relaxed_ordering,
-            ..Wanted::default()
+            ..AdapterChoice::default()
         };
         Adapter::open(&fake.library, &wanted, Box::new(|error| panic!("{error}"))).unwrap()
     });
@@ -300,7 +305,7 @@ fn payload_may_be_written_in_any_order_unless_that_is_off_and_headers_never() {
     const RELAXED: u32 = ORDERED | 1 << 20;
     assert_eq!(written_by_peers(true), [[RELAXED; 2], [ORDERED; 2]]);
     assert_eq!(written_by_peers(false), [[ORDERED; 2], [ORDERED; 2]]);
-    assert!(Wanted::default().relaxed_ordering);
+    assert!(AdapterChoice::default().relaxed_ordering);
 }
 
 #[test]
@@ -313,9 +318,11 @@ fn a_side_that_is_gone_ends_the_link_once_all_that_came_is_read() {
     drop(one);
     wait(&other);
     other.wake().unwrap();
-    let said = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
+    let said = other.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap();
     assert!(matches!(said, Received::Frame(header, None) if header == down(3, 0)));
-    let over = other.receive(&mut |_| Ok(Place::Discard)).unwrap_err();
+    let over = other
+        .receive(&mut |_| Ok(PayloadTarget::Discard))
+        .unwrap_err();
     assert_eq!(over.to_string(), "the connection was closed");
     push(&mut other, &down(4, 6), Some((9, part.read(0..6).unwrap())));
     assert!(other.flush(&mut Vec::new()).is_err());
@@ -342,7 +349,9 @@ fn a_request_that_fails_ends_the_link_with_the_reason_and_every_token_comes_back
     }
     let mut left = Vec::new();
     one.flush(&mut left).ok();
-    let failed = one.receive(&mut |_| Ok(Place::Discard)).unwrap_err();
+    let failed = one
+        .receive(&mut |_| Ok(PayloadTarget::Discard))
+        .unwrap_err();
     assert!(
         failed.to_string().contains("the peer does not answer"),
         "{failed}"
@@ -369,7 +378,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
     let [mut one, mut other] = links(&fake);
     for number in 0..3 {
         while !other.sleep().unwrap() {
-            other.receive(&mut |_| Ok(Place::Discard)).unwrap();
+            other.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap();
             other.flush(&mut Vec::new()).unwrap();
         }
         push(&mut one, &down(number, 0), None);
@@ -377,7 +386,7 @@ fn a_frame_wakes_whoever_sleeps_on_the_socket_and_what_has_come_keeps_it_awake()
         wait(&other);
         other.wake().unwrap();
         assert!(!other.sleep().unwrap());
-        let came = other.receive(&mut |_| Ok(Place::Discard)).unwrap();
+        let came = other.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap();
         assert!(matches!(came, Received::Frame(header, None) if header == down(number, 0)));
     }
 }
@@ -400,7 +409,9 @@ fn a_block_is_registered_once_and_forgotten_when_it_is_gone() {
         assert_eq!(fake.alive(), before + 1);
     }
     while !links[0].is_flushed() {
-        links[0].receive(&mut |_| Ok(Place::Discard)).unwrap();
+        links[0]
+            .receive(&mut |_| Ok(PayloadTarget::Discard))
+            .unwrap();
     }
     drop(part);
     adapters[0].forget_gone();

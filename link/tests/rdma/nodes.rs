@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::toy::Toy;
 use link::segment::{Segment, Writers};
-use link::verbs::channel::{Channel, Destination, Error, Event, Options, Payload, Place};
+use link::verbs::channel::{
+    ChannelEvent, ChannelOptions, Destination, Error, Payload, RdmaChannel, SlotTarget,
+};
 use link::verbs::{
-    Access, Completion, CompletionQueue, Context, Domain, Gid, GidChoice, Library, PathOptions,
-    Port, Region, devices,
+    Access, CompletionQueue, DeviceContext, Domain, FinishedWork, Gid, GidChoice, PathOptions,
+    Port, RegisteredRegion, VerbsLibrary, devices,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -20,14 +22,14 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// A device, its port, and what is made once.
 pub(crate) struct Node {
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<DeviceContext>,
     pub(crate) port: Port,
     pub(crate) gid: Gid,
     pub(crate) domain: Arc<Domain>,
 }
 
 /// One node for each device.
-pub(crate) fn nodes(library: &Arc<Library>) -> Vec<Node> {
+pub(crate) fn nodes(library: &Arc<VerbsLibrary>) -> Vec<Node> {
     let nodes = devices(library).unwrap().into_iter().map(|context| {
         let port = context.ports().unwrap().remove(0);
         let gid = port.gid(context.name(), GidChoice::Automatic).unwrap();
@@ -43,26 +45,26 @@ pub(crate) fn nodes(library: &Arc<Library>) -> Vec<Node> {
 
 /// One end of a channel: sends from the first half of its memory and receives into the second.
 pub(crate) struct End {
-    pub(crate) channel: Channel<Toy>,
+    pub(crate) channel: RdmaChannel<Toy>,
     pub(crate) queue: Arc<CompletionQueue>,
     pub(crate) memory: Segment,
-    pub(crate) region: Arc<Region>,
-    pub(crate) frames: Vec<(Toy, Place)>,
+    pub(crate) region: Arc<RegisteredRegion>,
+    pub(crate) frames: Vec<(Toy, SlotTarget)>,
     pub(crate) left: Vec<u64>,
     pub(crate) error: Option<Error>,
     /// Looks at each frame as it comes.
-    pub(crate) check: fn(&Segment, &Toy, Place),
+    pub(crate) check: fn(&Segment, &Toy, SlotTarget),
 }
 
 impl End {
-    pub(crate) fn new(node: &Node, options: Options, bytes: usize) -> Self {
+    pub(crate) fn new(node: &Node, options: ChannelOptions, bytes: usize) -> Self {
         let queue = CompletionQueue::new(&node.context, options.completions()).unwrap();
         Self::with_queue(node, options, bytes, &queue)
     }
 
     pub(crate) fn with_queue(
         node: &Node,
-        options: Options,
+        options: ChannelOptions,
         bytes: usize,
         queue: &Arc<CompletionQueue>,
     ) -> Self {
@@ -71,9 +73,9 @@ impl End {
             remote_write: true,
             relaxed_ordering: true,
         };
-        let region = Region::register(&node.domain, &memory, access).unwrap();
+        let region = RegisteredRegion::register(&node.domain, &memory, access).unwrap();
         let mut channel =
-            Channel::new(&node.domain, queue, &node.port, &node.gid, options).unwrap();
+            RdmaChannel::new(&node.domain, queue, &node.port, &node.gid, options).unwrap();
         let half = memory.len() as u64 / 2;
         let remote = region.remote(half, half).unwrap();
         channel.announce(WINDOW, remote).unwrap();
@@ -122,13 +124,13 @@ impl End {
         }
     }
 
-    pub(crate) fn take(&mut self, completion: &Completion) {
+    pub(crate) fn take(&mut self, completion: &FinishedWork) {
         match self.channel.complete(completion, &mut self.left) {
-            Ok(Event::Frame { header, place }) => {
+            Ok(ChannelEvent::Frame { header, place }) => {
                 (self.check)(&self.memory, &header, place);
                 self.frames.push((header, place));
             }
-            Ok(Event::Nothing) => {}
+            Ok(ChannelEvent::Nothing) => {}
             Err(error) => self.fail(error),
         }
     }
@@ -159,7 +161,7 @@ pub(crate) fn connect(one: &mut End, other: &mut End, path: PathOptions) {
 }
 
 /// A channel between two nodes.
-pub(crate) fn channel(one: &Node, other: &Node, options: Options, bytes: usize) -> [End; 2] {
+pub(crate) fn channel(one: &Node, other: &Node, options: ChannelOptions, bytes: usize) -> [End; 2] {
     let mut ends = [one, other].map(|node| End::new(node, options, bytes));
     let [one, other] = &mut ends;
     connect(one, other, PathOptions::default());
@@ -205,7 +207,7 @@ pub(crate) fn exchange(ends: &mut [End; 2], frames: u64, largest: u32) {
     for end in ends.iter_mut() {
         assert!(end.memory.len() as u64 / 2 >= places * u64::from(largest));
         end.check = |memory, header, place| {
-            let Place::At(to) = place else {
+            let SlotTarget::At(to) = place else {
                 assert_eq!(header.payload, 0);
                 return;
             };

@@ -1,10 +1,10 @@
 //! On a stand-in for libibverbs: what is said on machines without RDMA, and what happens when devices misbehave.
 
 use link::segment::{Segment, Writers};
-use link::verbs::channel::{Destination, Options, Payload, Place};
+use link::verbs::channel::{ChannelOptions, Destination, Payload, SlotTarget};
 use link::verbs::{
-    Access, CompletionQueue, Error, GidChoice, Library, NAME, Pair, PairOptions, PathOptions,
-    Region, Write, devices, find,
+    Access, CompletionQueue, Error, GidChoice, NAME, PairOptions, PathOptions, QueuePair,
+    RegisteredRegion, VerbsLibrary, Write, devices, find,
 };
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::fake::{
 };
 use crate::nodes::{End, WINDOW, channel, connect, exchange, header, wake_a_sleeper, work_until};
 
-const SMALL: Options = Options { slots: 4, sends: 8 };
+const SMALL: ChannelOptions = ChannelOptions { slots: 4, sends: 8 };
 const MEBIBYTE: usize = 1 << 20;
 
 fn words(result: Result<impl Sized, Error>) -> String {
@@ -26,14 +26,16 @@ fn words(result: Result<impl Sized, Error>) -> String {
 
 #[test]
 fn a_missing_library_an_old_one_and_no_device_are_told_in_a_sentence() {
-    let missing = words(Library::load(Some("/nowhere/libibverbs.so.1".as_ref())));
+    let missing = words(VerbsLibrary::load(Some(
+        "/nowhere/libibverbs.so.1".as_ref(),
+    )));
     assert!(
         missing.starts_with("failed to load /nowhere/libibverbs.so.1"),
         "{missing}"
     );
     assert!(missing.contains("ibverbs-providers"), "{missing}");
     // Any library is one without our functions.
-    let old = words(Library::load(Some("libc.so.6".as_ref())));
+    let old = words(VerbsLibrary::load(Some("libc.so.6".as_ref())));
     assert_eq!(
         old,
         "failed to find ibv_get_device_list in libc.so.6: it is older than rdma-core 32"
@@ -113,7 +115,11 @@ fn memory_that_cannot_be_registered_is_told_with_the_reason() {
     let [node, _] = fake.nodes();
     let segment = Segment::create("test", MEBIBYTE, Writers::Everybody).unwrap();
     fake.inject(REGISTER_REFUSED, 0);
-    let error = words(Region::register(&node.domain, &segment, Access::default()));
+    let error = words(RegisteredRegion::register(
+        &node.domain,
+        &segment,
+        Access::default(),
+    ));
     // Which of the two it is depends on this machine's limit.
     assert!(
         error.contains("failed to register 1048576 bytes") || error.contains("LimitMEMLOCK"),
@@ -125,7 +131,7 @@ fn memory_that_cannot_be_registered_is_told_with_the_reason() {
 fn a_region_outlives_its_segment_and_knows_its_bounds() {
     let [node, _] = Fake::new().nodes();
     let segment = Segment::create("test", MEBIBYTE, Writers::Everybody).unwrap();
-    let region = Region::register(&node.domain, &segment, Access::default()).unwrap();
+    let region = RegisteredRegion::register(&node.domain, &segment, Access::default()).unwrap();
     drop(segment);
     assert!(region.remote(0, MEBIBYTE as u64).is_ok());
     for (offset, bytes) in [
@@ -180,7 +186,7 @@ proptest! {
         let fake = Fake::new();
         let [one, other] = fake.nodes();
         fake.inject(SHUFFLE, seed);
-        let options = Options { slots: 2 * slots, sends };
+        let options = ChannelOptions { slots: 2 * slots, sends };
         let mut ends = channel(&one, &other, options, MEBIBYTE);
         // Nothing is delivered without somebody polling, so nobody may sleep long.
         exchange(&mut ends, 60, 1000);
@@ -292,7 +298,7 @@ fn payload_that_is_not_wanted_is_not_sent_and_its_frame_comes() {
     work_until(&mut [&mut one, &mut other], "the frame", |ends| {
         ends[1].frames.len() == 1 && ends[0].left.len() == 1
     });
-    assert_eq!(other.frames[0], (header(0, 100), Place::Unwanted));
+    assert_eq!(other.frames[0], (header(0, 100), SlotTarget::Unwanted));
     assert!(other.memory.bytes().iter().all(|byte| *byte == 0));
 }
 
@@ -316,7 +322,7 @@ fn a_payload_must_be_as_long_as_its_header_says() {
 fn rings_of_different_sizes_are_refused() {
     let [one, other] = Fake::new().nodes();
     let mut one = End::new(&one, SMALL, MEBIBYTE);
-    let other = End::new(&other, Options { slots: 6, ..SMALL }, MEBIBYTE);
+    let other = End::new(&other, ChannelOptions { slots: 6, ..SMALL }, MEBIBYTE);
     let invitation = other.channel.invitation().unwrap();
     let refused = one.channel.connect(&invitation, PathOptions::default());
     assert_eq!(
@@ -334,8 +340,8 @@ fn full_queues_are_errors_and_nothing_is_overwritten() {
         receives: 1,
         inline_bytes: 0,
     };
-    let mut pair = Pair::new(&one.domain, &queue, &one.port, &one.gid, options).unwrap();
-    let mut peer = Pair::new(&other.domain, &queue, &other.port, &other.gid, options).unwrap();
+    let mut pair = QueuePair::new(&one.domain, &queue, &one.port, &one.gid, options).unwrap();
+    let mut peer = QueuePair::new(&other.domain, &queue, &other.port, &other.gid, options).unwrap();
     pair.post_receive(1).unwrap();
     assert!(pair.post_receive(2).is_err());
     let ends = (pair.endpoint(), peer.endpoint());

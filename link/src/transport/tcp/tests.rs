@@ -46,7 +46,7 @@ fn an_abandoned_link_gives_what_has_come_and_ends_although_the_other_side_is_ope
     let mut link = Tcp::<Toy>::new(ours, false).unwrap();
     link.abandon(&mut Vec::new());
     assert!(!link.can_send() && link.is_flushed());
-    let mut receive = || link.receive(&mut |_| Ok(Place::Discard));
+    let mut receive = || link.receive(&mut |_| Ok(PayloadTarget::Discard));
     let said = receive().unwrap();
     assert!(matches!(said, Received::Frame(header, None) if header == bye));
     assert!(matches!(receive(), Err(Error::Closed)));
@@ -63,7 +63,7 @@ fn nobody_falls_asleep_over_a_frame_that_was_read_ahead() {
     while ours.peek(&mut [0; 3 * HEADER_BYTES]).unwrap() < bytes.len() + part.len() {}
     let mut link = Tcp::<Toy>::new(ours, false).unwrap();
     for may_sleep in [false, true] {
-        let said = link.receive(&mut |_| Ok(Place::Discard)).unwrap();
+        let said = link.receive(&mut |_| Ok(PayloadTarget::Discard)).unwrap();
         assert!(matches!(said, Received::Frame(..)));
         assert_eq!(link.sleep().unwrap(), may_sleep);
     }
@@ -118,8 +118,8 @@ fn a_bit_that_is_flipped_on_the_way_is_found_wherever_it_is() {
         let came = loop {
             let mut place = |header: &Toy| {
                 Ok(match wanted {
-                    true => Place::Into(into.write(0..header.payload as usize).unwrap()),
-                    false => Place::Discard,
+                    true => PayloadTarget::Into(into.write(0..header.payload as usize).unwrap()),
+                    false => PayloadTarget::Discard,
                 })
             };
             match link.receive(&mut place) {
@@ -170,9 +170,11 @@ fn frames_come_whole(has_sums: bool) {
         let mut place = |header: &Toy| {
             // Every third is unwanted.
             if at.is_multiple_of(3) {
-                return Ok(Place::Discard);
+                return Ok(PayloadTarget::Discard);
             }
-            Ok(Place::Into(into.write(0..header.payload as usize).unwrap()))
+            Ok(PayloadTarget::Into(
+                into.write(0..header.payload as usize).unwrap(),
+            ))
         };
         let received = other.receive(&mut place).unwrap();
         if let Received::Frame(header, None) = received {

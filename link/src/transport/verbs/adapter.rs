@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use crate::block::Block;
-use crate::home::Home;
+use crate::memory_policy::MemoryPolicy;
 use crate::segment::Mapping;
 use crate::verbs::{
-    Access, Context, Domain, Error, Gid, GidChoice, Library, LinkLayer, PathOptions, Port, Region,
-    Source, find,
+    Access, DeviceContext, Domain, Error, Gid, GidChoice, LinkLayer, PathOptions, Port,
+    RegionSource, RegisteredRegion, VerbsLibrary, find,
 };
 
 /// Blocks that may be registered: results and inputs in use, and as many idle ones.
@@ -23,7 +23,7 @@ const LARGE_BYTES: usize = 16 << 20;
 
 /// Which device is to be used, and how packets travel.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct AdapterChoice {
     /// Its name; the first that will do if none is given.
     pub device: Option<String>,
     /// The number of its port; the first that carries traffic if none is given.
@@ -35,10 +35,10 @@ pub struct Wanted {
     /// Whether it may write payload in any order. What tells of the payload is always written after it.
     pub relaxed_ordering: bool,
     /// Where what it writes and reads comes to lie.
-    pub home: Home,
+    pub home: MemoryPolicy,
 }
 
-impl Default for Wanted {
+impl Default for AdapterChoice {
     fn default() -> Self {
         Self {
             device: None,
@@ -46,7 +46,7 @@ impl Default for Wanted {
             gid: GidChoice::default(),
             path: PathOptions::default(),
             relaxed_ordering: true,
-            home: Home::default(),
+            home: MemoryPolicy::default(),
         }
     }
 }
@@ -55,14 +55,14 @@ impl Default for Wanted {
 pub type Trouble = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// By the blocks' numbers; no region for one that could not be registered, or is not yet.
-type Registered = BTreeMap<u64, (Weak<Block>, Option<Arc<Region>>)>;
+type Registered = BTreeMap<u64, (Weak<Block>, Option<Arc<RegisteredRegion>>)>;
 
 /// Work of the thread.
 enum Work {
     /// Registers the memory of the block with this number.
     Register(u64, Arc<Mapping>),
     /// Lets go of memory.
-    Forget(Arc<Region>),
+    Forget(Arc<RegisteredRegion>),
 }
 
 /// What the thread needs too.
@@ -74,13 +74,13 @@ struct Blocks {
 
 /// An open device and what belongs to it.
 pub struct Adapter {
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<DeviceContext>,
     pub(super) domain: Arc<Domain>,
     pub(super) port: Port,
     pub(super) gid: Gid,
     pub(super) path: PathOptions,
     pub(super) relaxed_ordering: bool,
-    pub(super) home: Home,
+    pub(super) home: MemoryPolicy,
     blocks: Arc<Blocks>,
     /// To the thread, which is started with the first large block and ends with this.
     work: Mutex<Option<SyncSender<Work>>>,
@@ -89,8 +89,8 @@ pub struct Adapter {
 impl Adapter {
     /// Opens the device.
     pub fn open(
-        library: &Arc<Library>,
-        wanted: &Wanted,
+        library: &Arc<VerbsLibrary>,
+        wanted: &AdapterChoice,
         trouble: Trouble,
     ) -> Result<Arc<Self>, Error> {
         let name = wanted.device.as_deref();
@@ -125,7 +125,7 @@ impl Adapter {
         block: &Arc<Block>,
         start: usize,
         bytes: u32,
-    ) -> Result<Option<Source>, Error> {
+    ) -> Result<Option<RegionSource>, Error> {
         let number = block.number();
         let known = self
             .blocks
@@ -212,9 +212,9 @@ impl Blocks {
         }
     }
 
-    fn register(&self, mapping: Arc<Mapping>) -> Option<Arc<Region>> {
+    fn register(&self, mapping: Arc<Mapping>) -> Option<Arc<RegisteredRegion>> {
         // Read by this device only.
-        Region::register_mapping(&self.domain, mapping, Access::default())
+        RegisteredRegion::register_mapping(&self.domain, mapping, Access::default())
             .inspect_err(|error| (self.trouble)(error))
             .ok()
     }

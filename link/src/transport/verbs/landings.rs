@@ -9,8 +9,8 @@ use super::adapter::Adapter;
 use crate::block::{Block, Reading, Writing};
 use crate::header::Header;
 use crate::segment::{Segment, Writers};
-use crate::verbs::channel::{self, Channel, Destination};
-use crate::verbs::{Access, Region};
+use crate::verbs::channel::{self, Destination, RdmaChannel};
+use crate::verbs::{Access, RegisteredRegion};
 
 /// Slabs of one link at most. Each operation in flight lends less than a slab.
 const SLABS_LIMIT: usize = 64;
@@ -19,12 +19,12 @@ const SLABS_LIMIT: usize = 64;
 #[derive(Debug)]
 struct Slab {
     block: Arc<Block>,
-    region: Arc<Region>,
+    region: Arc<RegisteredRegion>,
 }
 
 /// A place: its slab, and where in it.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Landing {
     slab: usize,
     start: usize,
 }
@@ -39,9 +39,9 @@ pub(super) struct Landings {
     places: usize,
     slabs: Vec<Slab>,
     /// Announced and not filled, in order. The peer may write there at any time, which nobody else may.
-    announced: VecDeque<(Place, Writing)>,
+    announced: VecDeque<(Landing, Writing)>,
     /// Lent.
-    lent: Vec<Place>,
+    lent: Vec<Landing>,
     /// Told apart from the names of the other side's windows by their lowest bit.
     parity: u64,
     /// Windows that were announced, and that were filled.
@@ -61,7 +61,7 @@ impl Landings {
         bytes: usize,
         places: usize,
         parity: u64,
-        channel: &mut Channel<H>,
+        channel: &mut RdmaChannel<H>,
     ) -> Result<Self, Error> {
         let mut landings = Self {
             adapter: Arc::clone(adapter),
@@ -78,7 +78,7 @@ impl Landings {
         Ok(landings)
     }
 
-    fn grow<H: Header>(&mut self, channel: &mut Channel<H>) -> Result<(), Error> {
+    fn grow<H: Header>(&mut self, channel: &mut RdmaChannel<H>) -> Result<(), Error> {
         let bytes = self.places * self.bytes;
         let (writers, home) = (Writers::Creator, &self.adapter.home);
         let segment = Segment::create_at("fireflyer-landings", bytes, writers, home)?;
@@ -86,19 +86,23 @@ impl Landings {
             remote_write: true,
             relaxed_ordering: self.adapter.relaxed_ordering,
         };
-        let region = Region::register(&self.adapter.domain, &segment, access)
+        let region = RegisteredRegion::register(&self.adapter.domain, &segment, access)
             .map_err(channel::Error::from)?;
         let block = Block::new(segment);
         let slab = self.slabs.len();
         self.slabs.push(Slab { block, region });
         for place in 0..self.places {
             let start = place * self.bytes;
-            self.announce(Place { slab, start }, channel)?;
+            self.announce(Landing { slab, start }, channel)?;
         }
         Ok(())
     }
 
-    fn announce<H: Header>(&mut self, place: Place, channel: &mut Channel<H>) -> Result<(), Error> {
+    fn announce<H: Header>(
+        &mut self,
+        place: Landing,
+        channel: &mut RdmaChannel<H>,
+    ) -> Result<(), Error> {
         let Slab { block, region } = &self.slabs[place.slab];
         let writing = block.write(place.start..place.start + self.bytes)?;
         let remote = region
@@ -115,7 +119,7 @@ impl Landings {
         &mut self,
         to: Destination,
         bytes: u32,
-        channel: &mut Channel<H>,
+        channel: &mut RdmaChannel<H>,
     ) -> Result<Arrived, Error> {
         let expected = Destination {
             window: window(self.filled, self.parity),
@@ -135,7 +139,7 @@ impl Landings {
     pub(super) fn free<H: Header>(
         &mut self,
         arrived: Arrived,
-        channel: &mut Channel<H>,
+        channel: &mut RdmaChannel<H>,
     ) -> Result<(), Error> {
         let Arrived { place, reading } = arrived;
         drop(reading);
@@ -146,7 +150,7 @@ impl Landings {
     pub(super) fn lend<H: Header>(
         &mut self,
         arrived: Arrived,
-        channel: &mut Channel<H>,
+        channel: &mut RdmaChannel<H>,
     ) -> Reading {
         self.lent.push(arrived.place);
         // The peer must not wait for a place because this node does for something else. Where there can be none
@@ -158,7 +162,7 @@ impl Landings {
     }
 
     /// Announces again what nobody reads any more.
-    pub(super) fn reclaim<H: Header>(&mut self, channel: &mut Channel<H>) -> Result<(), Error> {
+    pub(super) fn reclaim<H: Header>(&mut self, channel: &mut RdmaChannel<H>) -> Result<(), Error> {
         for place in std::mem::take(&mut self.lent) {
             let range = place.start..place.start + self.bytes;
             if self.slabs[place.slab].block.write(range).is_ok() {
@@ -174,6 +178,6 @@ impl Landings {
 /// A payload that has arrived.
 #[derive(Debug)]
 pub(super) struct Arrived {
-    place: Place,
+    place: Landing,
     pub(super) reading: Reading,
 }

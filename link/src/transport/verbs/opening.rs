@@ -14,7 +14,7 @@ use super::staging::Staging;
 use super::{Error, Verbs};
 use crate::header::Header;
 use crate::verbs::CompletionQueue;
-use crate::verbs::channel::{self, Channel, Event, Invitation, Options};
+use crate::verbs::channel::{self, ChannelEvent, ChannelOptions, Invitation, RdmaChannel};
 
 /// How large the frames of a link are: the same on both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub const INVITATION_BYTES: usize = Invitation::BYTES;
 /// An end that is not in use yet.
 #[derive(Debug)]
 pub struct Opening<H> {
-    channel: Channel<H>,
+    channel: RdmaChannel<H>,
     queue: Arc<CompletionQueue>,
     landings: Landings,
     staging: Staging,
@@ -42,13 +42,13 @@ pub struct Opening<H> {
 impl<H: Header> Opening<H> {
     /// Makes an end and registers its memory. One of the two is the first.
     pub fn new(adapter: &Arc<Adapter>, shape: Shape, is_first: bool) -> Result<Self, Error> {
-        let options = Options::default();
+        let options = ChannelOptions::default();
         let queue = CompletionQueue::new(&adapter.context, options.completions())
             .map_err(channel::Error::from)?;
         let Adapter {
             domain, port, gid, ..
         } = &**adapter;
-        let mut channel = Channel::new(domain, &queue, port, gid, options)?;
+        let mut channel = RdmaChannel::new(domain, &queue, port, gid, options)?;
         let bytes = shape.payload_bytes as usize;
         let landings = Landings::new(adapter, bytes, shape.places, is_first.into(), &mut channel)?;
         let staging = Staging::new(adapter, bytes)?;
@@ -85,8 +85,10 @@ impl<H: Header> Opening<H> {
             .map_err(channel::Error::from)?;
         for completion in completions {
             match self.channel.complete(&completion, &mut Vec::new())? {
-                Event::Nothing => {}
-                Event::Frame { .. } => return Err(Error::Payload("a link that is not in use")),
+                ChannelEvent::Nothing => {}
+                ChannelEvent::Frame { .. } => {
+                    return Err(Error::Payload("a link that is not in use"));
+                }
             }
         }
         self.channel.flush()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Error;
 use super::adapter::Adapter;
 use crate::segment::{Segment, Writers};
-use crate::verbs::{Access, Region, Source, channel};
+use crate::verbs::{Access, RegionSource, RegisteredRegion, channel};
 
 /// One is filled while another is sent. What finds none waits: this is for nodes that were not prepared.
 const PLACES: usize = 2;
@@ -13,7 +13,7 @@ const PLACES: usize = 2;
 /// A few places of one chunk each.
 #[derive(Debug)]
 pub(super) struct Staging {
-    region: Arc<Region>,
+    region: Arc<RegisteredRegion>,
     segment: Segment,
     bytes: usize,
     used: [bool; PLACES],
@@ -23,7 +23,7 @@ impl Staging {
     pub(super) fn new(adapter: &Adapter, bytes: usize) -> Result<Self, Error> {
         let (size, writers) = (PLACES * bytes, Writers::Creator);
         let segment = Segment::create_at("fireflyer-staging", size, writers, &adapter.home)?;
-        let region = Region::register(&adapter.domain, &segment, Access::default())
+        let region = RegisteredRegion::register(&adapter.domain, &segment, Access::default())
             .map_err(channel::Error::from)?;
         Ok(Self {
             region,
@@ -34,7 +34,7 @@ impl Staging {
     }
 
     /// Copies a payload to a free place, if there is one; gives its number and what to send.
-    pub(super) fn copy(&mut self, payload: &[u8]) -> Result<Option<(usize, Source)>, Error> {
+    pub(super) fn copy(&mut self, payload: &[u8]) -> Result<Option<(usize, RegionSource)>, Error> {
         let Some(place) = self.used.iter().position(|used| !used) else {
             return Ok(None);
         };

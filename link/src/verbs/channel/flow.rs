@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::slot::{Content, Destination, Malformed, Place, Signal};
+use super::slot::{Content, Destination, MalformedSlot, Signal, SlotTarget};
 use crate::header::Header;
 use crate::verbs::Remote;
 
@@ -36,10 +36,10 @@ impl Limits {
 
 /// What goes wrong by somebody's fault; the channel is of no use afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum FlowViolation {
     /// What the peer wrote makes no sense.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedSlot),
     /// The peer said that it wrote a slot that was not free or not next.
     #[error("slot {came} was written, slot {next} comes next")]
     Order {
@@ -113,7 +113,7 @@ pub(super) enum Arrival {
 /// What came in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opened<H> {
-    Frame { header: H, place: Place },
+    Frame { header: H, place: SlotTarget },
     Window,
 }
 
@@ -179,10 +179,10 @@ impl<S: Clone, H: Header> Flow<S, H> {
         &mut self,
         header: H,
         payload: Option<(u64, S, Destination)>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), FlowViolation> {
         let place = match &payload {
-            Some((_, _, to)) => Place::At(*to),
-            None => Place::None,
+            Some((_, _, to)) => SlotTarget::At(*to),
+            None => SlotTarget::None,
         };
         self.check_room()?;
         self.waiting.push_back(Outgoing {
@@ -198,12 +198,12 @@ impl<S: Clone, H: Header> Flow<S, H> {
         &mut self,
         window: u64,
         remote: Option<Remote>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), FlowViolation> {
         match remote {
             Some(remote) => {
                 self.announced.insert(window, remote.bytes);
                 if self.announced.len() > WINDOWS_LIMIT {
-                    return Err(Violation::Windows);
+                    return Err(FlowViolation::Windows);
                 }
             }
             None => {
@@ -222,9 +222,9 @@ impl<S: Clone, H: Header> Flow<S, H> {
         self.announced.remove(&window);
     }
 
-    fn check_room(&self) -> Result<(), Violation> {
+    fn check_room(&self) -> Result<(), FlowViolation> {
         match self.waiting.len() + self.announcements.len() {
-            queued if queued >= H::MAX_QUEUED => Err(Violation::Queue(queued)),
+            queued if queued >= H::MAX_QUEUED => Err(FlowViolation::Queue(queued)),
             _ => Ok(()),
         }
     }
@@ -248,7 +248,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
     pub(super) fn missing_window(&self) -> Option<u64> {
         match self.waiting.front()?.content {
             Content::Frame {
-                place: Place::At(to),
+                place: SlotTarget::At(to),
                 ..
             } if !self.windows.contains_key(&to.window) => Some(to.window),
             Content::Frame { .. } | Content::Window { .. } => None,
@@ -256,7 +256,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
     }
 
     /// What is to be posted next, if there is anything that may be.
-    pub(super) fn next_post(&mut self) -> Result<Option<Post<S, H>>, Violation> {
+    pub(super) fn next_post(&mut self) -> Result<Option<Post<S, H>>, FlowViolation> {
         if self.room == 0 {
             return Ok(None);
         }
@@ -278,12 +278,12 @@ impl<S: Clone, H: Header> Flow<S, H> {
         };
         if let (Content::Frame { header, place }, Some((_, source)), false) =
             (&mut front.content, &front.payload, self.payload_posted)
-            && let Place::At(to) = *place
+            && let SlotTarget::At(to) = *place
         {
             match self.windows.get(&to.window) {
                 // In order: what comes later waits as well.
                 None => return Ok(self.sign_of_life()),
-                Some(None) => *place = Place::Unwanted,
+                Some(None) => *place = SlotTarget::Unwanted,
                 Some(Some(window)) => {
                     let bytes = header.payload_bytes();
                     let to = part(window, to, bytes)?;
@@ -343,14 +343,14 @@ impl<S: Clone, H: Header> Flow<S, H> {
     }
 
     /// A write has completed. The tickets of payloads that have left go into `left`.
-    pub(super) fn completed(&mut self, id: u64, left: &mut Vec<u64>) -> Result<(), Violation> {
+    pub(super) fn completed(&mut self, id: u64, left: &mut Vec<u64>) -> Result<(), FlowViolation> {
         match self.under_way.pop_front() {
             Some(batch) if batch.id == id => {
                 self.room += batch.writes;
                 left.extend(batch.tickets);
                 Ok(())
             }
-            Some(_) | None => Err(Violation::Completion(id)),
+            Some(_) | None => Err(FlowViolation::Completion(id)),
         }
     }
 
@@ -371,13 +371,13 @@ impl<S: Clone, H: Header> Flow<S, H> {
 
     /// A number came from the peer. A receive request was used for it, and another must be posted before what is
     /// posted next.
-    pub(super) fn arrived(&mut self, number: u32) -> Result<Arrival, Violation> {
+    pub(super) fn arrived(&mut self, number: u32) -> Result<Arrival, FlowViolation> {
         match Signal::decode(number, self.taken, self.read) {
             Signal::Slot(came) if came == self.taken => {
                 self.taken += 1;
                 Ok(Arrival::Slot(came))
             }
-            Signal::Slot(came) => Err(Violation::Order {
+            Signal::Slot(came) => Err(FlowViolation::Order {
                 came,
                 next: self.taken,
             }),
@@ -385,7 +385,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
                 self.read = read;
                 Ok(Arrival::Credit)
             }
-            Signal::Credit(read) => Err(Violation::Credit {
+            Signal::Credit(read) => Err(FlowViolation::Credit {
                 read,
                 written: self.written,
             }),
@@ -393,10 +393,10 @@ impl<S: Clone, H: Header> Flow<S, H> {
     }
 
     /// Takes in the content of a slot that has arrived.
-    pub(super) fn open(&mut self, content: Content<H>) -> Result<Opened<H>, Violation> {
+    pub(super) fn open(&mut self, content: Content<H>) -> Result<Opened<H>, FlowViolation> {
         match content {
             Content::Frame { header, place } => {
-                if let Place::At(to) = place {
+                if let SlotTarget::At(to) = place {
                     let bytes = header.payload_bytes();
                     let length = self.announced.get(&to.window);
                     let fits = to
@@ -405,7 +405,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
                         .zip(length)
                         .is_some_and(|(end, length)| end <= *length);
                     if !fits {
-                        return Err(Violation::Window { to, bytes });
+                        return Err(FlowViolation::Window { to, bytes });
                     }
                 }
                 Ok(Opened::Frame { header, place })
@@ -413,7 +413,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
             Content::Window { window, remote } => {
                 self.windows.insert(window, remote);
                 if self.windows.len() > WINDOWS_LIMIT {
-                    return Err(Violation::Windows);
+                    return Err(FlowViolation::Windows);
                 }
                 Ok(Opened::Window)
             }
@@ -422,7 +422,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
 }
 
 /// The part of a window that a payload goes to.
-fn part(window: &Remote, to: Destination, bytes: u32) -> Result<Remote, Violation> {
+fn part(window: &Remote, to: Destination, bytes: u32) -> Result<Remote, FlowViolation> {
     let end = to.offset.checked_add(bytes.into());
     let address = window.address.checked_add(to.offset);
     match (end, address) {
@@ -431,7 +431,7 @@ fn part(window: &Remote, to: Destination, bytes: u32) -> Result<Remote, Violatio
             bytes: bytes.into(),
             key: window.key,
         }),
-        _ => Err(Violation::Window { to, bytes }),
+        _ => Err(FlowViolation::Window { to, bytes }),
     }
 }
 

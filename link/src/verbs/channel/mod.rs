@@ -20,12 +20,13 @@ use flow::{Arrival, Flow, Limits, Opened, Post};
 use slot::{Content, SLOT_BYTES, SLOTS_LIMIT, USED_BYTES};
 
 use super::{
-    Access, Completion, CompletionQueue, Domain, Done, Endpoint, Error as VerbsError, Gid, Pair,
-    PairOptions, PathOptions, Port, Region, Remote, Source, Status, Write,
+    Access, CompletionQueue, CompletionStatus, Domain, Done, Error as VerbsError, FinishedWork,
+    Gid, PairEndpoint, PairOptions, PathOptions, Port, QueuePair, RegionSource, RegisteredRegion,
+    Remote, Write,
 };
 
-pub use flow::Violation;
-pub use slot::{Destination, Malformed, Place};
+pub use flow::FlowViolation;
+pub use slot::{Destination, MalformedSlot, SlotTarget};
 
 /// Receive requests have no names of their own: any of them may be used for anything.
 const RECEIVE: u64 = u64::MAX;
@@ -43,10 +44,10 @@ pub enum Error {
     Memory(#[from] segment::Error),
     /// One side does not keep to the rules.
     #[error("the channel is broken: {0}")]
-    Violation(#[from] Violation),
+    Violation(#[from] FlowViolation),
     /// A request failed.
     #[error("the connection failed: {0}")]
-    Failed(Status),
+    Failed(CompletionStatus),
     /// The peer's channel is of another size.
     #[error("the peer's ring has {theirs} slots, ours has {ours}")]
     Slots {
@@ -59,7 +60,7 @@ pub enum Error {
 
 /// How large a channel is.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct ChannelOptions {
     /// Slots of a ring, an even number and the same on both ends: frames that may be sent before the receiver has
     /// looked.
     pub slots: u32,
@@ -67,7 +68,7 @@ pub struct Options {
     pub sends: u32,
 }
 
-impl Default for Options {
+impl Default for ChannelOptions {
     fn default() -> Self {
         Self {
             slots: 64,
@@ -76,7 +77,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ChannelOptions {
     /// Completions that one channel may have that nobody has looked at.
     pub fn completions(self) -> u32 {
         let limits = self.limits();
@@ -95,7 +96,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// This end.
-    pub endpoint: Endpoint,
+    pub endpoint: PairEndpoint,
     /// The ring that the peer writes to.
     pub ring: Remote,
     /// Its slots.
@@ -104,12 +105,12 @@ pub struct Invitation {
 
 impl Invitation {
     /// Bytes of one.
-    pub const BYTES: usize = Endpoint::BYTES + 16;
+    pub const BYTES: usize = PairEndpoint::BYTES + 16;
 
     /// As bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let (endpoint, rest) = bytes.split_at_mut(Endpoint::BYTES);
+        let (endpoint, rest) = bytes.split_at_mut(PairEndpoint::BYTES);
         endpoint.copy_from_slice(&self.endpoint.encode());
         rest[..8].copy_from_slice(&self.ring.address.to_le_bytes());
         rest[8..12].copy_from_slice(&self.ring.key.to_le_bytes());
@@ -119,11 +120,11 @@ impl Invitation {
 
     /// What bytes stand for.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Result<Self, VerbsError> {
-        let mut endpoint = [0; Endpoint::BYTES];
-        endpoint.copy_from_slice(&bytes[..Endpoint::BYTES]);
+        let mut endpoint = [0; PairEndpoint::BYTES];
+        endpoint.copy_from_slice(&bytes[..PairEndpoint::BYTES]);
         let word = |at: usize| {
             let mut word = [0; 4];
-            word.copy_from_slice(&bytes[Endpoint::BYTES + at..Endpoint::BYTES + at + 4]);
+            word.copy_from_slice(&bytes[PairEndpoint::BYTES + at..PairEndpoint::BYTES + at + 4]);
             u32::from_le_bytes(word)
         };
         let slots = word(12);
@@ -131,7 +132,7 @@ impl Invitation {
             return Err(VerbsError::Peer("number of slots"));
         }
         Ok(Self {
-            endpoint: Endpoint::parse(&endpoint)?,
+            endpoint: PairEndpoint::parse(&endpoint)?,
             ring: Remote {
                 address: u64::from(word(4)) << 32 | u64::from(word(0)),
                 bytes: u64::from(slots) * SLOT_BYTES as u64,
@@ -148,21 +149,21 @@ pub struct Payload {
     /// What is told when the source may be overwritten.
     pub ticket: u64,
     /// Where it is.
-    pub source: Source,
+    pub source: RegionSource,
     /// Where it goes.
     pub destination: Destination,
 }
 
 /// What a completion brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<H> {
+pub enum ChannelEvent<H> {
     /// A whole frame; its payload, if it has any, lies at its place.
     Frame {
         /// The frame.
         header: H,
         /// Where its payload is. It was announced by this side; whether this frame's payload belongs there is
         /// for whoever knows the frame's meaning to check.
-        place: Place,
+        place: SlotTarget,
     },
     /// Nothing for the engine.
     Nothing,
@@ -170,11 +171,11 @@ pub enum Event<H> {
 
 /// One end of a channel.
 #[derive(Debug)]
-pub struct Channel<H> {
-    flow: Flow<Source, H>,
+pub struct RdmaChannel<H> {
+    flow: Flow<RegionSource, H>,
     /// First, so that it is given up before its memory.
-    pair: Pair,
-    region: Arc<Region>,
+    pair: QueuePair,
+    region: Arc<RegisteredRegion>,
     /// The ring that the peer writes to, then the slots as we send them.
     memory: Segment,
     limits: Limits,
@@ -184,14 +185,14 @@ pub struct Channel<H> {
     pub traffic: (u64, u64),
 }
 
-impl<H: Header> Channel<H> {
+impl<H: Header> RdmaChannel<H> {
     /// An end that can be connected from the port.
     pub fn new(
         domain: &Arc<Domain>,
         completions: &Arc<CompletionQueue>,
         port: &Port,
         gid: &Gid,
-        options: Options,
+        options: ChannelOptions,
     ) -> Result<Self, Error> {
         let limits = options.limits();
         let bytes = 2 * limits.slots as usize * SLOT_BYTES;
@@ -201,13 +202,13 @@ impl<H: Header> Channel<H> {
             // The number of a slot must not be there before the rest of it.
             relaxed_ordering: false,
         };
-        let region = Region::register(domain, &memory, access)?;
+        let region = RegisteredRegion::register(domain, &memory, access)?;
         let options = PairOptions {
             sends: limits.sends,
             receives: limits.receives(),
             inline_bytes: USED_BYTES as u32,
         };
-        let mut pair = Pair::new(domain, completions, port, gid, options)?;
+        let mut pair = QueuePair::new(domain, completions, port, gid, options)?;
         for _ in 0..limits.receives() {
             pair.post_receive(RECEIVE)?;
         }
@@ -257,7 +258,7 @@ impl<H: Header> Channel<H> {
         let payload = payload.map(|payload| (payload.ticket, payload.source, payload.destination));
         let bytes = payload.as_ref().map_or(0, |(_, source, _)| source.bytes());
         if bytes != header.payload_bytes() {
-            return Err(Violation::from(Malformed::Field("length of the payload")).into());
+            return Err(FlowViolation::from(MalformedSlot::Field("length of the payload")).into());
         }
         Ok(self.flow.push(header, payload)?)
     }
@@ -308,7 +309,7 @@ impl<H: Header> Channel<H> {
         Ok(())
     }
 
-    fn post(&mut self, ring: &Remote, post: &Post<Source, H>) -> Result<(), Error> {
+    fn post(&mut self, ring: &Remote, post: &Post<RegionSource, H>) -> Result<(), Error> {
         let number = post.signal();
         let slot;
         let (source, to, id) = match post {
@@ -337,7 +338,7 @@ impl<H: Header> Channel<H> {
     }
 
     /// Puts a slot where it is sent from. Its place is free: the peer has read what was there before.
-    fn stage(&mut self, index: usize, bytes: &[u8; USED_BYTES]) -> Result<Source, Error> {
+    fn stage(&mut self, index: usize, bytes: &[u8; USED_BYTES]) -> Result<RegionSource, Error> {
         let at = (self.limits.slots as usize + index) * SLOT_BYTES;
         if let Some(place) = self.memory.bytes_mut().get_mut(at..at + USED_BYTES) {
             place.copy_from_slice(bytes);
@@ -348,12 +349,12 @@ impl<H: Header> Channel<H> {
     /// Takes in a completion of this channel. The tickets of payloads that have left go into `left`.
     pub fn complete(
         &mut self,
-        completion: &Completion,
+        completion: &FinishedWork,
         left: &mut Vec<u64>,
-    ) -> Result<Event<H>, Error> {
+    ) -> Result<ChannelEvent<H>, Error> {
         if !completion.status.is_success() {
             return if self.failed {
-                Ok(Event::Nothing)
+                Ok(ChannelEvent::Nothing)
             } else {
                 Err(Error::Failed(completion.status))
             };
@@ -361,29 +362,29 @@ impl<H: Header> Channel<H> {
         let number = match completion.done {
             Done::Received(number) => number,
             // Given up with everything else.
-            Done::Write if self.failed => return Ok(Event::Nothing),
+            Done::Write if self.failed => return Ok(ChannelEvent::Nothing),
             Done::Write => {
                 self.flow.completed(completion.id, left)?;
-                return Ok(Event::Nothing);
+                return Ok(ChannelEvent::Nothing);
             }
-            Done::Other => return Ok(Event::Nothing),
+            Done::Other => return Ok(ChannelEvent::Nothing),
         };
         if !self.failed {
             self.pair.post_receive(RECEIVE)?;
         }
         match self.flow.arrived(number)? {
-            Arrival::Credit => Ok(Event::Nothing),
+            Arrival::Credit => Ok(ChannelEvent::Nothing),
             Arrival::Slot(number) => {
-                let content =
-                    Content::parse(&self.copy_out(number), number).map_err(Violation::Malformed)?;
+                let content = Content::parse(&self.copy_out(number), number)
+                    .map_err(FlowViolation::Malformed)?;
                 self.traffic.1 += USED_BYTES as u64;
                 Ok(match self.flow.open(content)? {
-                    Opened::Window => Event::Nothing,
+                    Opened::Window => ChannelEvent::Nothing,
                     Opened::Frame { header, place } => {
-                        if matches!(place, Place::At(_)) {
+                        if matches!(place, SlotTarget::At(_)) {
                             self.traffic.1 += u64::from(header.payload_bytes());
                         }
-                        Event::Frame { header, place }
+                        ChannelEvent::Frame { header, place }
                     }
                 })
             }
@@ -431,7 +432,7 @@ mod tests {
                 bytes[at] = 0;
             }
             bytes[26] = mtu;
-            bytes[Endpoint::BYTES + 12..].copy_from_slice(&slots.to_le_bytes());
+            bytes[PairEndpoint::BYTES + 12..].copy_from_slice(&slots.to_le_bytes());
             match Invitation::parse(&bytes) {
                 Ok(invitation) => prop_assert_eq!(invitation.encode(), bytes),
                 Err(_) => prop_assert!(!(1..=5).contains(&mtu) || slots == 0 || slots > SLOTS_LIMIT),

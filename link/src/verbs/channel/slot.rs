@@ -19,7 +19,7 @@ const CREDIT: u32 = 1 << 31;
 
 /// Why a peer's channel is of no use any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedSlot {
     /// The slot holds something else than what was announced: a write was lost, or the sender is broken.
     #[error("slot {0} of the ring does not hold what was announced")]
     Lost(u64),
@@ -36,7 +36,7 @@ pub enum Malformed {
 
 /// Where payload was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SlotTarget {
     /// There is no payload.
     None,
     /// In the receiver's memory.
@@ -59,7 +59,7 @@ pub struct Destination {
 pub(super) enum Content<H> {
     Frame {
         header: H,
-        place: Place,
+        place: SlotTarget,
     },
     /// The sender of this takes payload there, or none at all under this name.
     Window {
@@ -76,9 +76,9 @@ impl<H: Header> Content<H> {
             Self::Frame { header, place } => {
                 bytes[..MAX_HEADER_BYTES].copy_from_slice(&encoded(header));
                 match place {
-                    Place::None => (1, 0, 0),
-                    Place::At(to) => (2, to.window, to.offset),
-                    Place::Unwanted => (3, 0, 0),
+                    SlotTarget::None => (1, 0, 0),
+                    SlotTarget::At(to) => (2, to.window, to.offset),
+                    SlotTarget::Unwanted => (3, 0, 0),
                 }
             }
             Self::Window { window, remote } => {
@@ -103,14 +103,14 @@ impl<H: Header> Content<H> {
     }
 
     /// What the bytes of the slot with this number stand for.
-    pub(super) fn parse(bytes: &[u8; USED_BYTES], number: u64) -> Result<Self, Malformed> {
+    pub(super) fn parse(bytes: &[u8; USED_BYTES], number: u64) -> Result<Self, MalformedSlot> {
         // An earlier or a half-written one.
         if word(bytes, MAX_HEADER_BYTES) != number {
-            return Err(Malformed::Lost(number));
+            return Err(MalformedSlot::Lost(number));
         }
         let (content, sum) = bytes.split_at(USED_BYTES - 4);
         if crc32c(content).to_le_bytes() != sum {
-            return Err(Malformed::Checksum(number));
+            return Err(MalformedSlot::Checksum(number));
         }
         let window = word(bytes, MAX_HEADER_BYTES + 8);
         let offset = word(bytes, MAX_HEADER_BYTES + 16);
@@ -118,13 +118,13 @@ impl<H: Header> Content<H> {
         let parsed = match code {
             1..=3 => {
                 let place = match code {
-                    1 => Place::None,
-                    2 => Place::At(Destination { window, offset }),
-                    _ => Place::Unwanted,
+                    1 => SlotTarget::None,
+                    2 => SlotTarget::At(Destination { window, offset }),
+                    _ => SlotTarget::Unwanted,
                 };
-                let header = H::parse(&bytes[..H::BYTES]).map_err(Malformed::Header)?;
-                if (header.payload_bytes() > 0) != (place != Place::None) {
-                    return Err(Malformed::Field("place of the payload"));
+                let header = H::parse(&bytes[..H::BYTES]).map_err(MalformedSlot::Header)?;
+                if (header.payload_bytes() > 0) != (place != SlotTarget::None) {
+                    return Err(MalformedSlot::Field("place of the payload"));
                 }
                 Self::Frame { header, place }
             }
@@ -140,11 +140,11 @@ impl<H: Header> Content<H> {
                 window,
                 remote: None,
             },
-            _ => return Err(Malformed::Field("kind")),
+            _ => return Err(MalformedSlot::Field("kind")),
         };
         // What is not used must be zero: there is one way to write anything.
         if parsed.encode(number) != *bytes {
-            return Err(Malformed::Field("padding"));
+            return Err(MalformedSlot::Field("padding"));
         }
         Ok(parsed)
     }
@@ -201,9 +201,9 @@ mod tests {
             |(operation, payload, [window, offset], wanted)| Content::Frame {
                 header: Toy::copied(operation, payload),
                 place: match (payload, wanted) {
-                    (0, _) => Place::None,
-                    (_, true) => Place::At(Destination { window, offset }),
-                    (_, false) => Place::Unwanted,
+                    (0, _) => SlotTarget::None,
+                    (_, true) => SlotTarget::At(Destination { window, offset }),
+                    (_, false) => SlotTarget::Unwanted,
                 },
             },
         );

@@ -46,7 +46,7 @@ struct End {
     queue: VecDeque<Completed>,
     /// What was sent, what came, what left; payloads by (address, source).
     pushed: Vec<(u64, Option<u32>)>,
-    came: Vec<(u64, Place)>,
+    came: Vec<(u64, SlotTarget)>,
     landed: Vec<(u64, u32)>,
     left: Vec<u64>,
 }
@@ -86,7 +86,7 @@ impl End {
         let header = Self::header(number, if loaded { 100 } else { 0 });
         match self.flow.push(header, payload) {
             Ok(()) => self.pushed.push((number, loaded.then_some(source))),
-            Err(error) => assert!(matches!(error, Violation::Queue(_)), "{error}"),
+            Err(error) => assert!(matches!(error, FlowViolation::Queue(_)), "{error}"),
         }
     }
 
@@ -208,7 +208,7 @@ fn check(sender: &End, receiver: &End) {
     let placed: Vec<u64> = receiver
         .came
         .iter()
-        .filter(|(_, place)| matches!(place, Place::At(_)))
+        .filter(|(_, place)| matches!(place, SlotTarget::At(_)))
         .map(|(number, _)| 10_000 + number % 900)
         .collect();
     let landed: Vec<u64> = receiver.landed.iter().map(|(at, _)| *at).collect();
@@ -336,25 +336,34 @@ fn payload_beyond_a_window_is_neither_sent_nor_taken() {
     flow.open(Content::Window { window: 9, remote }).unwrap();
     flow.announce(9, remote).unwrap();
     for offset in [1, 60, u64::MAX] {
-        let place = Place::At(to(9, offset));
+        let place = SlotTarget::At(to(9, offset));
         let frame = Content::Frame {
             header: End::header(0, 100),
             place,
         };
-        assert!(matches!(flow.open(frame), Err(Violation::Window { .. })));
+        assert!(matches!(
+            flow.open(frame),
+            Err(FlowViolation::Window { .. })
+        ));
         let mut sending = Flow::new(flow.limits);
         sending.open(Content::Window { window: 9, remote }).unwrap();
         sending
             .push(End::header(0, 100), Some((1, 5u32, to(9, offset))))
             .unwrap();
-        assert!(matches!(sending.next_post(), Err(Violation::Window { .. })));
+        assert!(matches!(
+            sending.next_post(),
+            Err(FlowViolation::Window { .. })
+        ));
     }
     flow.forget(9);
     let frame = Content::Frame {
         header: End::header(0, 100),
-        place: Place::At(to(9, 0)),
+        place: SlotTarget::At(to(9, 0)),
     };
-    assert!(matches!(flow.open(frame), Err(Violation::Window { .. })));
+    assert!(matches!(
+        flow.open(frame),
+        Err(FlowViolation::Window { .. })
+    ));
 }
 
 #[test]
@@ -367,7 +376,7 @@ fn a_peer_that_announces_without_end_is_refused() {
     for number in 0..WINDOWS_LIMIT as u64 {
         flow.open(window(number)).unwrap();
     }
-    assert_eq!(flow.open(window(1 << 40)), Err(Violation::Windows));
+    assert_eq!(flow.open(window(1 << 40)), Err(FlowViolation::Windows));
 }
 
 #[test]

@@ -24,13 +24,13 @@ const OF_FILE: u64 = 1 << 61;
 
 /// A segment mapped to be written to in private.
 #[derive(Debug)]
-pub struct Draft {
+pub struct CowResult {
     mapping: Mapping,
     /// None where /proc is not to be had: then every page counts as written.
     pages: Option<File>,
 }
 
-impl Draft {
+impl CowResult {
     pub fn open(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
         Ok(Self {
             mapping: Mapping::private(fd, bytes)?,
@@ -94,14 +94,14 @@ mod tests {
 
     /// Acts as whoever a draft is handed out to.
     #[expect(unsafe_code, reason = "memory that is handed out by its address")]
-    fn set(draft: &Draft, place: usize, value: u8) {
+    fn set(draft: &CowResult, place: usize, value: u8) {
         assert!(place < BYTES);
         // SAFETY: inside the mapping, and nobody else looks meanwhile.
         unsafe { draft.start().as_ptr().add(place).write_volatile(value) };
     }
 
     #[expect(unsafe_code, reason = "memory that is handed out by its address")]
-    fn at(draft: &Draft, place: usize) -> u8 {
+    fn at(draft: &CowResult, place: usize) -> u8 {
         assert!(place < BYTES);
         // SAFETY: as above.
         unsafe { draft.start().as_ptr().add(place).read_volatile() }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn what_is_written_is_seen_by_nobody_else_and_gone_when_it_is_reverted() {
         let mut segment = Segment::create("test", BYTES, Writers::Creator).unwrap();
-        let draft = Draft::open(segment.fd().as_fd(), segment.len()).unwrap();
+        let draft = CowResult::open(segment.fd().as_fd(), segment.len()).unwrap();
         segment.bytes_mut().fill(1);
         assert!(!draft.revert().unwrap(), "nobody wrote to it");
         set(&draft, BYTES - 1, 9);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn without_proc_what_was_written_is_gone_too() {
         let segment = Segment::create("test", BYTES, Writers::Creator).unwrap();
-        let mut draft = Draft::open(segment.fd().as_fd(), segment.len()).unwrap();
+        let mut draft = CowResult::open(segment.fd().as_fd(), segment.len()).unwrap();
         draft.pages = None;
         set(&draft, 7, 9);
         assert!(!draft.revert().unwrap(), "it is not known");

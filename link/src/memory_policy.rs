@@ -21,7 +21,7 @@ const WORDS: usize = 16;
 
 /// Where a segment's pages come to lie.
 #[derive(Clone, Debug, Default)]
-pub enum Home {
+pub enum MemoryPolicy {
     /// Where the thread runs that makes the segment.
     #[default]
     Anywhere,
@@ -53,7 +53,7 @@ pub fn may_set_policy(nodes: &[u32]) -> bool {
     })
 }
 
-impl Home {
+impl MemoryPolicy {
     /// Settles where the pages of a new writable mapping lie, before others touch what is left of them. Memory that
     /// lies elsewhere is slower and no worse, so what the kernel refuses is no error.
     pub(crate) fn settle(&self, start: NonNull<u8>, bytes: usize) {
@@ -67,7 +67,7 @@ impl Home {
     }
 }
 
-impl Home {
+impl MemoryPolicy {
     /// The same for a mapping that stays untouched: by the policy alone.
     pub(crate) fn promise(&self, start: NonNull<u8>, bytes: usize) {
         match self {
@@ -160,7 +160,7 @@ mod tests {
         line.unwrap().to_owned()
     }
 
-    fn create(name: &str, home: &Home) -> Segment {
+    fn create(name: &str, home: &MemoryPolicy) -> Segment {
         Segment::create_at(name, BYTES, Writers::Creator, home).unwrap()
     }
 
@@ -171,7 +171,7 @@ mod tests {
             eprintln!("not run: the kernel takes no memory policy from this process");
             return;
         }
-        let segment = create("home-policy", &Home::Policy([0].into()));
+        let segment = create("home-policy", &MemoryPolicy::Policy([0].into()));
         let line = numa_maps("home-policy");
         assert!(line.contains(" prefer:0 "), "{line}");
         drop(segment);
@@ -182,14 +182,14 @@ mod tests {
         assert!(!may_set_policy(&[1023]));
         assert!(!may_set_policy(&[5000]));
         // It was promised and is refused: the segment is there all the same.
-        let mut segment = create("home-nowhere", &Home::Policy([1023].into()));
+        let mut segment = create("home-nowhere", &MemoryPolicy::Policy([1023].into()));
         segment.bytes_mut().fill(1);
     }
 
     #[test]
     fn pages_that_are_touched_in_turns_are_all_touched_and_zero() {
         let here = sched_getaffinity(None).unwrap();
-        let segment = create("home-touched", &Home::Touch([here, here].into()));
+        let segment = create("home-touched", &MemoryPolicy::Touch([here, here].into()));
         let line = numa_maps("home-touched");
         let on_nodes = line.split(' ').filter_map(|word| {
             let (node, pages) = word.split_once('=')?;
@@ -205,7 +205,7 @@ mod tests {
     fn a_place_where_no_thread_may_run_leaves_no_page_untouched() {
         let mut nowhere = CpuSet::new();
         nowhere.set(CpuSet::MAX_CPU - 1);
-        let mut segment = create("home-elsewhere", &Home::Touch([nowhere].into()));
+        let mut segment = create("home-elsewhere", &MemoryPolicy::Touch([nowhere].into()));
         segment.bytes_mut().fill(1);
     }
 }
