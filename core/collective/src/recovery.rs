@@ -7,7 +7,7 @@ mod told;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use told::{Told, is_over, told_each};
+pub(crate) use told::{Told, is_over, told_each};
 
 use crate::machine::{Dispute, GroupId, MAX_IN_FLIGHT, OpId, Verdict};
 use crate::op::Call;

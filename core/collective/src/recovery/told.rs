@@ -6,17 +6,16 @@ use crate::machine::GroupId;
 
 /// What a rank was told in a group that it has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub(crate) struct Told {
     /// The first operation whose end it was not told.
-    pub first: OpId,
+    pub(crate) first: OpId,
     /// Whether it was told that the one before has closed the group.
-    pub closed: bool,
+    pub(crate) closed: bool,
 }
 
 /// The first operation whose end each rank of a group on one node was not told. `None` stands for a rank that knows nothing
 /// of the group.
-#[must_use]
-pub fn told_each(ranks: &[Option<Told>]) -> Vec<OpId> {
+pub(crate) fn told_each(ranks: &[Option<Told>]) -> Vec<OpId> {
     // Where one was told that the group is closed all have called that: who knows nothing of it has heard since that all
     // were told. Otherwise it has not heard that the group is open, and nobody has ended anything in it.
     let closed = ranks.iter().flatten().find(|one| one.closed);
@@ -27,8 +26,7 @@ pub fn told_each(ranks: &[Option<Told>]) -> Vec<OpId> {
 
 /// Whether nobody needs a group any more whose ranks on this node know this. `base`: what the next epoch begins it with, if
 /// any member has reported it.
-#[must_use]
-pub fn is_over(ranks: &[Option<Told>], base: Option<OpId>) -> bool {
+pub(crate) fn is_over(ranks: &[Option<Told>], base: Option<OpId>) -> bool {
     let mut known = ranks.iter().flatten().peekable();
     known.peek().is_some()
         && known.all(|one| one.closed && base.is_none_or(|base| base >= one.first))

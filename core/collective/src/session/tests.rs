@@ -101,14 +101,20 @@ fn calls_are_taken_up_in_their_order_and_called_again_until_they_end() {
 
 #[test]
 fn a_call_in_a_group_that_is_opened_again_waits_for_those_before_it() {
-    let (mut sessions, mut machine) = (sessions(), machine());
-    open_and_call(&mut sessions, 0);
-    let again = sessions.go_on();
-    assert!(matches!(again[..], [Input::Open { .. }]), "{again:?}");
-    machine.handle(Duration::ZERO, again[0].clone(), &mut Vec::new());
+    let (mut sessions, mut machine) = (Sessions::new(0..2, 2), machine());
+    sessions.attach(0, None);
+    let open = sessions.open((GROUP, 0), vec![0], (true, 0), 7).unwrap();
+    machine.handle(Duration::ZERO, open.clone(), &mut Vec::new());
+    sessions.opened(GROUP, 0);
+    sessions.call(GROUP, 0, called(Call::barrier(), 'a'));
+    sessions.accept(GROUP, 0, None).unwrap().1.unwrap();
+    sessions.call(GROUP, 0, called(Call::barrier(), 'b'));
+    assert!(sessions.next(&machine, 0, None).is_some());
+    assert_eq!(sessions.go_on(), [open]);
     assert!(sessions.next(&machine, 0, None).is_none());
     let answer = sessions.opened(GROUP, 0);
-    assert_eq!((answer.ticket, answer.inputs.len()), (None, 2));
+    assert_eq!((answer.ticket, answer.inputs.len()), (None, 1));
+    assert!(sessions.next(&machine, 0, None).is_some());
 }
 
 #[test]
