@@ -9,9 +9,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use collective::membership::encoding::Peer;
 use collective::membership::{Reach, probes};
 use collective::recovery::Report as Progress;
-use link::rendezvous::Peer;
 use tracing::{info, warn};
 
 use crate::engine::{self, Command, Engine, Notice};
@@ -277,7 +277,7 @@ impl<'a> Follower<'a> {
                 Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
                 Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
-                    rendezvous_codec::fits(&report)?;
+                    collective::membership::encoding::fits(&report)?;
                     self.waiting = Some(Waiting {
                         epoch: self.asked.max(epoch.into()),
                         report,

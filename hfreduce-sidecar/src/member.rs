@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use collective::DoubleTree;
 use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use collective::membership::encoding::Peer;
 use link::handshake::{Identity, JobId, Key, Party};
-use link::rendezvous::Peer;
 use topology::OnPeerLoss;
 
 use crate::background::Before;

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use collective::machine::{Config, Fence, Handover, Recovery};
+use collective::membership::encoding::Peer;
 use collective::recovery::Resume;
 use collective::{DoubleTree, Layout};
 use contract::run_dir::{self, Roster, RosterNode};
 use daemon::{Gate, Readiness};
 use hfreduce_client::attach::{self, Listener};
-use link::rendezvous::Peer;
 use topology::OnPeerLoss;
 use tracing::{info, warn};
 
@@ -76,7 +76,7 @@ pub enum Error {
     #[error(
         "failed to say how far this node is: close groups that are not used any more, or wait for operations sooner"
     )]
-    Report(#[from] link::rendezvous::Error),
+    Report(#[from] collective::membership::encoding::Error),
     /// The data path failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use collective::machine::Timing;
+use collective::membership::encoding::Peer;
 use contract::assignment::{self, Assignment};
 use contract::run_dir;
 use daemon::endpoints::{Endpoints, Unavailable};
 use daemon::{Readiness, Registry, logs, shutdown};
 use link::handshake::{JobId, KEY_BYTES, Key};
-use link::rendezvous::Peer;
 use serde::Deserialize;
 use topology::OnPeerLoss;
 use tracing::info;

@@ -9,6 +9,8 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
+use collective::membership::Reason as SuspectReason;
+use collective::membership::encoding::{Peer, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
 use contract::run_dir::{self, Progress, Roster};
 use flate2::Compression;
@@ -20,8 +22,6 @@ use hfreduce_client::client::Client;
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, ReduceOp};
 use hfreduce_sidecar::node::not_ready;
-use link::rendezvous::{Peer, SuspectReason, ToSidecar, encode};
-use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
 
@@ -196,6 +196,16 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
     pods.sum(3);
 }
 
+/// What a heartbeat says of a file.
+fn reported(progress: Progress) -> collective::membership::Progress {
+    collective::membership::Progress {
+        step: progress.step,
+        loss: progress.loss,
+        checkpoint: progress.checkpoint,
+        passed_over: progress.passed_over,
+    }
+}
+
 #[test]
 fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() {
     let mut operator = Operator::start();
@@ -207,7 +217,7 @@ fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() 
         passed_over: Some("an older one".to_owned()),
     };
     progress.write(&pods.run_dir(1)).unwrap();
-    let told = Some(progress);
+    let told = Some(reported(progress));
     let (rank, _) = operator
         .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
     assert_eq!(rank, 1);
@@ -230,7 +240,7 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
         passed_over: None,
     };
     progress.write(&pods.run_dir(0)).unwrap();
-    let told = Some(progress);
+    let told = Some(reported(progress));
     operator
         .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
     // The replica steps down: it sends everybody to the new leader.

@@ -15,7 +15,6 @@ mod identity;
 mod key;
 pub mod loaded;
 pub mod memory_policy;
-pub mod rendezvous;
 pub mod ring;
 pub mod segment;
 pub mod spin;

@@ -34,7 +34,7 @@ const TARGETS: [(&str, &str); 8] = [
     ("frames", "core/collective"),
     ("handshakes", "link"),
     ("attach", "hfreduce-client"),
-    ("rendezvous", "hfreduce-client"),
+    ("rendezvous", "core/collective"),
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
     ("strangers", "hfreduce-sidecar"),

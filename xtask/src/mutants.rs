@@ -23,7 +23,15 @@ const SUSPECTS: &[Suspect] = &[
         package: "collective",
         suites: &[
             &["--test", "gang", "--", "losses::"],
-            &["--lib", "--", "membership", "recovery", "machine", "session", "layout"],
+            &[
+                "--lib",
+                "--",
+                "membership",
+                "recovery",
+                "machine",
+                "session",
+                "layout",
+            ],
             &["--test", "gang", "--", "--skip", "losses::"],
         ],
     },

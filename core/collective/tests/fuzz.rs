@@ -1,13 +1,22 @@
 //! Bytes from a hostile or broken side, for the encodings of the collective: what is valid, damaged in a few places, so
 //! that most of it passes the first checks. Nothing panics, and what is accepted means what it says.
-//! `cargo xtask fuzz frames --minutes M` goes on for longer.
+//! `cargo xtask fuzz frames --minutes M` goes on for longer, `fuzz rendezvous` too.
+
+#![expect(clippy::unwrap_used, reason = "test harness")]
+
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use collective::encoding::{self, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
 use collective::machine::{
     Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,
     Reason, Refusal, Stream, Verdict, Violation,
 };
+use collective::membership::Reason as SuspectReason;
+use collective::membership::encoding::{self as rendezvous, Decoder, Messages, Peer, ToOperator};
+use collective::recovery::{GroupReport, GroupResume, Report};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use serde::Serialize;
 use sim::{Rng, damage, explore};
 
 /// Any call.
@@ -222,5 +231,124 @@ fn frames() {
             }
             Err(error) => assert!(error.to_string().starts_with("failed to parse a frame")),
         }
+    });
+}
+
+fn report(told: u64) -> Report {
+    vec![GroupReport {
+        group: 0,
+        told_all: told,
+        told_any: told,
+        held: Vec::new(),
+        refused: None,
+    }]
+}
+
+fn to_operator(rng: &mut Rng) -> ToOperator {
+    let epoch = damage::number(rng);
+    match rng.below(8) {
+        0 => ToOperator::Hello {
+            version: "0.1.0".to_owned(),
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 9404,
+            joined_epoch: rng.chance(1, 2).then_some(epoch),
+            features: vec!["retry".to_owned()],
+        },
+        1 => ToOperator::Joined { epoch },
+        2 => ToOperator::Heartbeat { progress: None },
+        3 => ToOperator::Suspect {
+            epoch,
+            rank: 1,
+            reason: SuspectReason::Silent,
+            detail: "é".repeat(rng.below(300)),
+        },
+        4 => ToOperator::Recovered { epoch, rank: 1 },
+        5 => ToOperator::Stopped {
+            epoch,
+            report: report(epoch),
+            reached: vec![1, 2],
+            unreached: Vec::new(),
+        },
+        6 => ToOperator::RankLost,
+        _ => ToOperator::Bye,
+    }
+}
+
+fn from_operator(rng: &mut Rng) -> rendezvous::ToSidecar {
+    let epoch = damage::number(rng);
+    let peer = |rank| Peer {
+        rank,
+        address: IpAddr::V6(Ipv6Addr::LOCALHOST),
+        port: 9404,
+    };
+    let members: Vec<Peer> = (0..rng.below(9) as u32).map(peer).collect();
+    match rng.below(6) {
+        0 => rendezvous::ToSidecar::Redirect {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        },
+        1 => rendezvous::ToSidecar::Roster {
+            epoch,
+            nodes: members,
+        },
+        2 => rendezvous::ToSidecar::Go { epoch },
+        3 => rendezvous::ToSidecar::Revoke { epoch, members },
+        4 => rendezvous::ToSidecar::Next {
+            epoch,
+            members,
+            resume: vec![GroupResume {
+                group: 0,
+                base: epoch,
+                served: Vec::new(),
+                refused: None,
+            }],
+        },
+        _ => rendezvous::ToSidecar::Refused {
+            void: rng.below(2) == 0,
+            reason: "out".to_owned(),
+        },
+    }
+}
+
+/// What a decoder says of a stream that comes in parts, up to the end or the first error.
+fn decode<T: Messages>(parts: &[&[u8]]) -> (Vec<T>, Option<String>) {
+    let mut decoder = Decoder::default();
+    let mut messages = Vec::new();
+    for part in parts {
+        decoder.push(part);
+        loop {
+            match decoder.next() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(error) => return (messages, Some(error.to_string())),
+            }
+        }
+    }
+    (messages, None)
+}
+
+fn check_stream<T>(rng: &mut Rng, any: fn(&mut Rng) -> T)
+where
+    T: Serialize + Messages + PartialEq + Debug,
+{
+    let sent: Vec<T> = (0..1 + rng.below(4)).map(|_| any(rng)).collect();
+    let mut stream = Vec::new();
+    for message in &sent {
+        stream.extend(rendezvous::encode(message).unwrap());
+    }
+    assert_eq!(decode::<T>(&[&stream]), (sent, None));
+    let other = rendezvous::encode(&any(rng)).unwrap();
+    damage::anyhow(rng, &mut stream, &other);
+    let whole = decode::<T>(&[&stream]);
+    let cut = rng.below(stream.len() + 1);
+    let again = cut + rng.below(stream.len() - cut + 1);
+    let parts = [&stream[..cut], &stream[cut..again], &stream[again..]];
+    assert_eq!(decode::<T>(&parts), whole, "how it was cut does not matter");
+}
+
+#[test]
+fn rendezvous() {
+    explore(4_000, &[], |rng| {
+        check_stream(rng, to_operator);
+        check_stream(rng, from_operator);
     });
 }

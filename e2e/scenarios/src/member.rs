@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::Cluster;
+use collective::membership::Progress;
+use collective::membership::encoding::{Decoder, Features, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
-use contract::run_dir::Progress;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use link::handshake::{CHALLENGE_BYTES, Identity, Initiator, JobId, Key, NONCE_BYTES, Party};
-use link::rendezvous::{Decoder, Features, ToOperator, ToSidecar, encode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -185,8 +185,9 @@ impl Member {
         stream.write_all(&encode(&hello)?).await?;
         let mut decoder = Decoder::<ToSidecar>::default();
         let mut buffer = vec![0; 16 << 10];
-        let mut heartbeat =
-            tokio::time::interval(Duration::from_secs(link::rendezvous::HEARTBEAT_SECONDS));
+        let mut heartbeat = tokio::time::interval(Duration::from_secs(
+            collective::membership::encoding::HEARTBEAT_SECONDS,
+        ));
         let mut step = 0;
         loop {
             tokio::select! {
@@ -293,7 +294,10 @@ impl Member {
 async fn rendezvous(client: &Client) -> Result<SocketAddr> {
     let (_, address) = leader(client).await?;
     let address: IpAddr = address.parse().context("the leader's address is none")?;
-    Ok(SocketAddr::new(address, link::rendezvous::PORT))
+    Ok(SocketAddr::new(
+        address,
+        collective::membership::encoding::PORT,
+    ))
 }
 
 /// The trainer runs since then.

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use collective::membership::encoding::Peer;
 use contract::run_dir;
 use daemon::Readiness;
 use hfreduce_client::client::Client;
 use hfreduce_client::{DType, Numerics};
 use link::handshake::{JobId, Key};
-use link::rendezvous::Peer;
 use topology::OnPeerLoss;
 
 use super::PATIENCE;

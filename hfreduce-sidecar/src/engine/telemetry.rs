@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collective::machine::{Broken, GroupId, OpId};
+use collective::membership::Reason as SuspectReason;
 use contract::run_dir;
-use link::rendezvous::SuspectReason;
 use tracing::{error, info, warn};
 
 use super::journal::Journal;

@@ -14,8 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
+use collective::membership::Reason as SuspectReason;
+use collective::membership::encoding::Peer;
 use collective::recovery::{self, Resume};
-use link::rendezvous::{Peer, SuspectReason};
 use link::wake_fd::WakeFd;
 
 use crate::introduce::Credentials;

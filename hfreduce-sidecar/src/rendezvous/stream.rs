@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use contract::run_dir::Progress;
+use collective::membership::encoding::{
+    self as rendezvous, Decoder, Features, ToOperator, ToSidecar,
+};
+use collective::membership::{Progress, Reason as SuspectReason};
+use contract::run_dir;
 use link::handshake::Party;
-use link::rendezvous::{self, Decoder, Features, SuspectReason, ToSidecar};
 use link::wake_fd::WakeFd;
-use rendezvous_codec::ToOperator;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
@@ -268,9 +270,21 @@ impl Stream {
 
     /// How far training is, where the rank that tells it is on this node: the lowest that is left.
     fn progress(&self) -> Option<Progress> {
-        Progress::read(&self.setup.run_dir).unwrap_or_else(|error| {
-            debug!(%error, "no progress to tell");
+        let read = run_dir::Progress::read(&self.setup.run_dir).unwrap_or_else(|error| {
+            debug!(%error, "no progress to report");
             None
+        });
+        let run_dir::Progress {
+            step,
+            loss,
+            checkpoint,
+            passed_over,
+        } = read?;
+        Some(Progress {
+            step,
+            loss,
+            checkpoint,
+            passed_over,
         })
     }
 
@@ -298,7 +312,7 @@ impl Stream {
             } => Order::Next {
                 epoch,
                 members,
-                resume: rendezvous_codec::resume(resume)?,
+                resume,
             },
             ToSidecar::Roster { epoch, nodes } => Order::Roster { epoch, nodes },
             ToSidecar::Go { epoch } => Order::Go { epoch },
@@ -314,7 +328,7 @@ fn standstill(stopped: &Standstill) -> ToOperator {
         report,
         reach,
     } = stopped;
-    rendezvous_codec::stopped(*epoch, report.clone(), reach)
+    collective::membership::encoding::stopped(*epoch, report.clone(), reach)
 }
 
 fn send(stream: &mut TcpStream, message: &ToOperator) -> Result<(), End> {

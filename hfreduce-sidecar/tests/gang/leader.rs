@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use collective::membership::encoding::encode;
 use collective::membership::{Connection, Effect, Event, Membership, Policy, View};
-use link::rendezvous::encode;
 use topology::OnPeerLoss;
 
 use super::pods::Streams;
@@ -78,7 +78,9 @@ fn lead(
                 outboxes.remove(&connection);
             }
             events.push(match message {
-                Some(message) => rendezvous_codec::event(connection, caller.rank, message),
+                Some(message) => {
+                    collective::membership::encoding::event(connection, caller.rank, message)
+                }
                 None => Event::Disconnected { connection },
             });
         }
@@ -94,8 +96,8 @@ fn lead(
                         connection,
                         message,
                     } => {
-                        let bytes =
-                            encode(&rendezvous_codec::to_sidecar(&message).unwrap()).unwrap();
+                        let bytes = encode(&collective::membership::encoding::to_sidecar(&message))
+                            .unwrap();
                         // A sidecar that is gone hears nothing.
                         if let Some(mut outbox) = outboxes.get(&connection) {
                             outbox.write_all(&bytes).ok();

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use collective::membership::encoding::Peer;
 use hfreduce_client::client::{Buffer, Client, Error, Output};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, ReduceOp};
@@ -25,7 +26,6 @@ use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, Node};
 use hfreduce_sidecar::stop::Stop;
 use link::handshake::{JobId, Key};
-use link::rendezvous::Peer;
 use topology::OnPeerLoss;
 
 /// Longer than anything takes here; what must be fast asserts its own time.

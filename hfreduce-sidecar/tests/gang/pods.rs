@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use collective::membership::encoding::Decoder;
+use collective::membership::encoding::ToOperator;
 use contract::assignment::{
     ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION,
 };
 use hfreduce_client::client::Client;
 use hfreduce_client::{Call, DType, ReduceOp};
 use link::handshake::{self, Identity, JobId, Key, Party, Responder};
-use link::rendezvous::Decoder;
-use rendezvous_codec::ToOperator;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
 

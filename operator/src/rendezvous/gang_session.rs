@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use collective::membership::encoding::{Features, ToSidecar, encode, to_sidecar};
 use collective::membership::{Commit, Connection, Membership, Message, Progress, Reason, Refusal};
-use link::rendezvous::{Features, ToSidecar, encode};
 use scheduler::{CheckpointReport, GangLiveness, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use topology::OnPeerLoss;
@@ -98,6 +98,7 @@ impl GangSession {
     pub(super) fn note_report(&mut self, attempt: u32) -> Option<CheckpointReport> {
         let Progress {
             step: _,
+            loss: _,
             checkpoint,
             passed_over,
         } = self.membership.progress();
@@ -165,7 +166,7 @@ impl GangSession {
         {
             return Some(Arc::clone(frame));
         }
-        let encoded = rendezvous_codec::to_sidecar(message).and_then(|message| encode(&message));
+        let encoded = encode(&to_sidecar(message));
         match encoded {
             Ok(frame) => {
                 let frame: Frame = frame.into();

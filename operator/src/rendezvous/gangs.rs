@@ -61,7 +61,7 @@ pub(super) enum Input {
     /// How far training is, for people.
     Progress {
         connection: Connection,
-        progress: contract::run_dir::Progress,
+        progress: collective::membership::Progress,
     },
     /// What became of a commit.
     Kept { key: Key, event: Event },
@@ -368,7 +368,7 @@ impl Gangs {
         }
     }
 
-    fn show(&self, job: &JobKey, progress: &contract::run_dir::Progress) {
+    fn show(&self, job: &JobKey, progress: &collective::membership::Progress) {
         let labels = [&*job.namespace, &*job.name];
         let step = i64::try_from(progress.step).unwrap_or(i64::MAX);
         self.metrics.job_step.with_label_values(&labels).set(step);

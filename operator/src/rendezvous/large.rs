@@ -79,9 +79,9 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
+    use collective::membership::encoding::FRAME_LIMIT_BYTES;
     use futures::FutureExt;
     use link::handshake::Party;
-    use link::rendezvous::FRAME_LIMIT_BYTES;
 
     use super::*;
 

@@ -44,7 +44,7 @@ pub(crate) struct Service {
     metrics: Metrics,
     /// One for each connection of a sidecar.
     room: Arc<Semaphore>,
-    /// Above [`link::rendezvous::TO_OPERATOR_LIMIT_BYTES`].
+    /// Above [`collective::membership::encoding::TO_OPERATOR_LIMIT_BYTES`].
     large: large::LargeFrames,
     hellos: pending::Hellos,
 }

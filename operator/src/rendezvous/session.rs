@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use collective::membership::encoding::{
+    self as rendezvous, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToOperator,
+    ToSidecar, encode, text,
+};
 use collective::membership::{Connection, Event};
 use daemon::slots::Slot;
 use link::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
 };
-use link::rendezvous::{
-    self, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToSidecar, encode, text,
-};
-use rendezvous_codec::ToOperator;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -201,7 +201,7 @@ impl Session {
         let features = Features::of(features);
         let (frames, mut messages) = mpsc::channel(OUTBOX);
         let connection = self.service.gangs.connection();
-        let hello = rendezvous_codec::event(connection, rank, hello);
+        let hello = collective::membership::encoding::event(connection, rank, hello);
         self.share = Some(self.service.large.of(identity));
         let gangs = self.service.gangs.clone();
         gangs
@@ -335,7 +335,7 @@ fn inputs(
         | ToOperator::Bye => None,
     };
     log(gang, &message);
-    let event = rendezvous_codec::event(connection, rank, message);
+    let event = collective::membership::encoding::event(connection, rank, message);
     let shown = shown.map(|progress| Input::Progress {
         connection,
         progress,

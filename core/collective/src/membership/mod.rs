@@ -11,6 +11,7 @@
 //! roster. After the start a loss breaks the gang, or, where the policy is to shrink, leads to an epoch of the
 //! survivors: see `recover`.
 
+pub mod encoding;
 mod presence;
 mod recover;
 mod reports;

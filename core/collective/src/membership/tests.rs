@@ -408,6 +408,7 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
         };
         let progress = Some(Progress {
             step,
+            loss: None,
             checkpoint: Some(checkpoint),
             passed_over: (step == 20).then(|| "an older one".to_owned()),
         });
@@ -497,6 +498,7 @@ fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
         connection: all[0],
         progress: Some(Progress {
             step,
+            loss: None,
             checkpoint: durable.map(|step| CheckpointRef {
                 attempt: 1,
                 step,

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize};
+
 use super::survivors::Reach;
 use crate::recovery::{Report, Resume};
 use topology::CheckpointRef;
@@ -21,18 +23,43 @@ pub struct Endpoint {
 }
 
 /// How far training is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// The step last finished.
     pub step: u64,
+    /// Loss of the last step, if the trainer tells it. Membership does not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// The newest durable checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRef>,
     /// What the run has resumed from, and why from no newer checkpoint.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_text"
+    )]
     pub passed_over: Option<String>,
 }
 
+/// A sentence that ends up in a status: bounded, and without control characters.
+fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    const LIMIT_CHARS: usize = 512;
+    let text = Option::<String>::deserialize(deserializer)?;
+    let is_bad =
+        |text: &String| text.chars().count() > LIMIT_CHARS || text.chars().any(char::is_control);
+    if text.as_ref().is_some_and(is_bad) {
+        return Err(serde::de::Error::custom(format_args!(
+            "a sentence has at most {LIMIT_CHARS} characters, none of them a control character"
+        )));
+    }
+    Ok(text)
+}
+
 /// Why a peer is suspected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Reason {
     /// Its link closed without a farewell: the epoch is over for those who saw it.
     Dead,
@@ -43,7 +70,7 @@ pub enum Reason {
 }
 
 /// What happened, told by the shell. Ranks are node ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A sidecar introduced itself on a new, authenticated connection.
     Hello {
@@ -229,7 +256,7 @@ pub enum Phase {
 }
 
 /// What the scheduler needs to know of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct View {
     /// The epoch.
     pub epoch: u64,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use collective::membership::Commit;
-use link::rendezvous::TO_OPERATOR_LIMIT_BYTES;
+use collective::membership::encoding::TO_OPERATOR_LIMIT_BYTES;
 use tokio::net::TcpSocket;
 use topology::OnPeerLoss;
 

@@ -9,13 +9,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use collective::membership::Policy;
+use collective::membership::Progress;
+use collective::membership::Reason as SuspectReason;
+use collective::membership::encoding::{Decoder, Features, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
-use contract::run_dir::Progress;
 use daemon::Registry;
 use link::handshake::{
     CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
 };
-use link::rendezvous::{Decoder, Features, SuspectReason, ToOperator, ToSidecar, encode};
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

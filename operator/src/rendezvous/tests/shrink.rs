@@ -1,9 +1,9 @@
 //! Gangs that go on without lost nodes, led over loopback.
 
 use collective::machine::WORLD;
+use collective::membership::encoding::FRAME_LIMIT_BYTES;
 use collective::recovery::{GroupReport, Held, MAX_HELD, Report};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
-use link::rendezvous::FRAME_LIMIT_BYTES;
 use scheduler::Gone;
 use topology::OnPeerLoss;
 
@@ -67,7 +67,7 @@ impl Sidecar {
     async fn stopped_with(&mut self, report: &Report, reached: &[u32]) {
         self.say(&ToOperator::Stopped {
             epoch: 1,
-            report: serde_json::to_value(report).unwrap(),
+            report: report.clone(),
             reached: reached.to_vec(),
             unreached: Vec::new(),
         })

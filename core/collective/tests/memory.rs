@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 use collective::membership::Connection;
-use link::rendezvous::{Decoder, FRAME_LIMIT_BYTES};
-use rendezvous_codec::ToOperator;
+use collective::membership::encoding::{Decoder, FRAME_LIMIT_BYTES, ToOperator, event};
 
 /// The most memory that this process has used, in bytes.
+#[expect(clippy::disallowed_methods, reason = "the test measures its process")]
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -35,7 +35,7 @@ fn a_hostile_report_takes_no_more_than_a_few_times_its_length() {
         decoder.push(&frame);
         let heard = decoder
             .next()
-            .map(|heard| heard.map(|message| rendezvous_codec::event(Connection(1), 0, message)));
+            .map(|heard| heard.map(|message| event(Connection(1), 0, message)));
         assert!(heard.is_err(), "{value}: {heard:?}");
         let growth = peak() - before;
         assert!(growth <= 8 * FRAME_LIMIT_BYTES, "{value}: {growth} bytes");

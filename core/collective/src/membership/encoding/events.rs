@@ -1,16 +1,8 @@
-//! Translates between the words of `collective::membership` and those of `link::rendezvous`, which do not know each other:
-//! at the operator's end of the stream and at the sidecar's. Every translation names all cases, so a new message does not
-//! compile until it has one here. Who may say what when is membership's to decide.
+//! What messages are to membership, and membership's messages as they travel.
 
-use collective::membership::{
-    Connection, Endpoint, Event, MOST_ASKED, Message, Progress, Reach, Reason, Refusal,
-};
-use collective::recovery::{Report, Resume};
-use contract::run_dir;
-use link::rendezvous::{Error, Peer, SidecarMessage, SuspectReason, ToSidecar, encode};
-
-/// What a sidecar says, with its report in the words of membership.
-pub type ToOperator = SidecarMessage<Report>;
+use super::{Error, Peer, ToOperator, ToSidecar, encode};
+use crate::membership::{Connection, Endpoint, Event, MOST_ASKED, Message, Reach, Refusal};
+use crate::recovery::Report;
 
 /// What a sidecar has said, for the membership of its gang. `rank`: the node rank that it has proved to be.
 #[must_use]
@@ -31,7 +23,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
         ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
         ToOperator::Heartbeat { progress } => Event::Heartbeat {
             connection,
-            progress: progress.map(self::progress),
+            progress,
         },
         ToOperator::Suspect {
             epoch,
@@ -42,11 +34,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
             connection,
             epoch,
             rank,
-            reason: match reason {
-                SuspectReason::Dead => Reason::Dead,
-                SuspectReason::Silent => Reason::Silent,
-                SuspectReason::Frozen => Reason::Frozen,
-            },
+            reason,
         },
         ToOperator::Recovered { epoch, rank } => Event::Recovered {
             connection,
@@ -72,22 +60,15 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
     }
 }
 
-fn progress(progress: run_dir::Progress) -> Progress {
-    Progress {
-        step: progress.step,
-        checkpoint: progress.checkpoint,
-        passed_over: progress.passed_over,
-    }
-}
-
 /// What membership says to a sidecar, as it travels.
-pub fn to_sidecar(message: &Message) -> Result<ToSidecar, Error> {
+#[must_use]
+pub fn to_sidecar(message: &Message) -> ToSidecar {
     let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
         rank,
         address: endpoint.address,
         port: endpoint.port,
     };
-    Ok(match message {
+    match message {
         Message::Roster { epoch, endpoints } => ToSidecar::Roster {
             epoch: *epoch,
             nodes: (0..).zip(endpoints.iter().copied()).map(peer).collect(),
@@ -104,7 +85,7 @@ pub fn to_sidecar(message: &Message) -> Result<ToSidecar, Error> {
         } => ToSidecar::Next {
             epoch: *epoch,
             members: members.iter().copied().map(peer).collect(),
-            resume: serde_json::to_value(resume).map_err(Error::Write)?,
+            resume: resume.clone(),
         },
         Message::Refused(refusal @ Refusal::Connected { .. }) => ToSidecar::Retry {
             reason: refusal.to_string(),
@@ -114,7 +95,7 @@ pub fn to_sidecar(message: &Message) -> Result<ToSidecar, Error> {
             // The others do its work.
             void: matches!(refusal, Refusal::Out { .. }),
         },
-    })
+    }
 }
 
 /// How far a sidecar is that has stopped, and whom it reaches, as it travels.
@@ -138,23 +119,15 @@ pub fn fits(report: &Report) -> Result<(), Error> {
     encode(&stopped(u64::MAX, report.clone(), &reach)).map(drop)
 }
 
-/// What an epoch begins with, as [`ToSidecar::Next`] carries it.
-pub fn resume(resume: serde_json::Value) -> Result<Resume, Error> {
-    serde_json::from_value(resume).map_err(Error::Parse)
-}
-
-#[cfg(test)]
-mod golden;
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use collective::machine::{Claim, MAX_GROUPS, Mismatch, Verdict};
-    use collective::membership::probes;
-    use collective::recovery::{GroupReport, Held, MAX_HELD};
-    use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
-    use link::rendezvous::Decoder;
+    use crate::machine::{Claim, MAX_GROUPS, Mismatch, Verdict};
+    use crate::membership::encoding::Decoder;
+    use crate::membership::probes;
+    use crate::recovery::{GroupReport, Held, MAX_HELD};
+    use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
     use super::*;
 
@@ -179,16 +152,12 @@ mod tests {
 
     #[test]
     fn a_report_that_is_none_is_an_error() {
-        let said = SidecarMessage::Stopped {
-            epoch: 1,
-            report: serde_json::json!("nonsense"),
-            reached: Vec::new(),
-            unreached: Vec::new(),
-        };
+        let said = serde_json::json!(
+            {"kind": "stopped", "epoch": 1, "report": "nonsense", "reached": [], "unreached": []}
+        );
         let mut decoder = Decoder::<ToOperator>::default();
         decoder.push(&encode(&said).unwrap());
         assert!(matches!(decoder.next(), Err(Error::Parse(_))));
-        assert!(resume(serde_json::json!(5)).is_err());
     }
 
     #[test]
@@ -198,7 +167,7 @@ mod tests {
             (Refusal::Replaced { rank: 1 }, false),
             (Refusal::Epoch { theirs: 1, ours: 2 }, false),
         ] {
-            let said = to_sidecar(&Message::Refused(refusal)).unwrap();
+            let said = to_sidecar(&Message::Refused(refusal));
             let reason = refusal.to_string();
             let void = ends;
             assert_eq!(said, ToSidecar::Refused { reason, void });
@@ -216,7 +185,7 @@ mod tests {
             epoch: 1,
             endpoints,
         });
-        let ToSidecar::Roster { nodes, .. } = said.unwrap() else {
+        let ToSidecar::Roster { nodes, .. } = said else {
             panic!("a roster stays one");
         };
         let ranks: Vec<_> = nodes.iter().map(|peer| (peer.rank, peer.port)).collect();
@@ -226,7 +195,7 @@ mod tests {
     #[test]
     fn who_is_connected_already_may_try_again_and_is_not_refused() {
         let refusal = Refusal::Connected { rank: 1 };
-        let said = to_sidecar(&Message::Refused(refusal)).unwrap();
+        let said = to_sidecar(&Message::Refused(refusal));
         let reason = refusal.to_string();
         assert_eq!(said, ToSidecar::Retry { reason });
     }

@@ -1,19 +1,27 @@
 //! The control stream between a sidecar and the operator's rendezvous service: its messages and
 //! their framing, without IO, so that threads and tasks share it. JSON in frames with a length in
-//! front: some messages a second, and a person can read them. Who may say what when is decided by
-//! `collective::membership`.
+//! front: some messages a second, and a person can read them. Parsing is total. Who may say what when
+//! is decided by [`super::Membership`], for which [`event`] and [`to_sidecar`] translate.
 //!
 //! Releases differ: of a message that a receiver does not know, only the kind is read, and the stream goes on. Who sends
 //! a kind that not every release knows looks first whether the other side has said that it does.
+
+mod events;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use contract::run_dir::Progress;
+use super::{Progress, Reason};
+use crate::recovery::{Report, Resume};
+pub use events::{event, fits, stopped, to_sidecar};
 
 /// The port of the rendezvous service.
 pub const PORT: u16 = 9443;
@@ -46,30 +54,14 @@ pub enum Error {
     Write(#[source] serde_json::Error),
 }
 
-/// Why a rank is suspected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SuspectReason {
-    /// Its connection ended without a goodbye.
-    Dead,
-    /// It cannot be reached.
-    Silent,
-    /// Its connection stands but nothing comes.
-    Frozen,
-}
-
-/// What a sidecar says, with its report as any JSON.
-pub type ToOperator = SidecarMessage<serde_json::Value>;
-
-/// What a sidecar says. `R`: the type of its reports. Who reads those of others reads them as what they have to be: as any
-/// JSON, a hostile one takes a hundred times its length.
+/// What a sidecar says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     tag = "kind",
     rename_all = "camelCase",
     rename_all_fields = "camelCase"
 )]
-pub enum SidecarMessage<R> {
+pub enum ToOperator {
     /// First on every connection: where peers reach this rank.
     Hello {
         /// Version of the sidecar's build.
@@ -103,7 +95,7 @@ pub enum SidecarMessage<R> {
         /// Its node rank.
         rank: u32,
         /// What is wrong with it.
-        reason: SuspectReason,
+        reason: Reason,
         /// The same for a person.
         detail: String,
     },
@@ -119,8 +111,8 @@ pub enum SidecarMessage<R> {
     Stopped {
         /// The epoch.
         epoch: u64,
-        /// How far it is, in the words of `collective::recovery`.
-        report: R,
+        /// How far it is.
+        report: Report,
         /// Members that answered it.
         reached: Vec<u32>,
         /// Members that did not.
@@ -170,8 +162,9 @@ pub enum ToSidecar {
         epoch: u64,
         /// The members, by rank.
         members: Vec<Peer>,
-        /// What they begin with, in the words of `collective::recovery`.
-        resume: serde_json::Value,
+        /// What they begin with.
+        #[serde(serialize_with = "sorted")]
+        resume: Resume,
     },
     /// Not now: dial again. Only for who announced [`Features::retry`].
     Retry {
@@ -186,6 +179,12 @@ pub enum ToSidecar {
         #[serde(default)]
         void: bool,
     },
+}
+
+/// With its keys in order, as every release has written it.
+fn sorted<S: Serializer>(resume: &Resume, serializer: S) -> Result<S::Ok, S::Error> {
+    let value = serde_json::to_value(resume).map_err(serde::ser::Error::custom)?;
+    value.serialize(serializer)
 }
 
 /// What a sidecar understands beyond what every release does.
@@ -228,16 +227,17 @@ pub trait Messages: DeserializeOwned {
     }
 }
 
-/// A [`ToOperator::Stopped`]. An enum with a tag keeps every value until it knows the tag; this one keeps none.
+/// A [`ToOperator::Stopped`]. An enum with a tag keeps every value until it knows the tag, and a hostile report takes a
+/// hundred times its length so; this one keeps none.
 #[derive(Deserialize)]
-struct Stopped<R> {
+struct Stopped {
     epoch: u64,
-    report: R,
+    report: Report,
     reached: Vec<u32>,
     unreached: Vec<u32>,
 }
 
-impl<R: DeserializeOwned> Messages for SidecarMessage<R> {
+impl Messages for ToOperator {
     const KINDS: &'static [&'static str] = &[
         "hello",
         "joined",
@@ -408,6 +408,3 @@ pub fn is_stopped(body: &[u8]) -> Option<bool> {
         is_stopped => Some(is_stopped),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use collective::machine::{Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Refusal, Verdict};
-use collective::membership::{Break, Endpoint, Message, Reach, Refusal as Unwanted};
-use collective::recovery::{GroupReport, GroupResume, Held, Report, Served};
-use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
-use contract::CheckpointRef;
-use contract::run_dir::Progress;
-use link::rendezvous::{Features, SuspectReason, ToSidecar, encode};
+use crate::machine::{Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Refusal, Verdict};
+use crate::membership::{
+    Break, Endpoint, Message, Progress, Reach, Reason as Suspected, Refusal as Unwanted,
+};
+use crate::recovery::{GroupReport, GroupResume, Held, Report, Served};
+use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
-use super::{ToOperator, stopped, to_sidecar};
+use topology::CheckpointRef;
+
+use super::{Features, ToOperator, ToSidecar, encode, stopped, to_sidecar};
 
 fn call(kind: OpKind) -> Call {
     Call {
@@ -142,19 +143,19 @@ fn to_operator() -> Vec<ToOperator> {
         ToOperator::Suspect {
             epoch: 2,
             rank: 1,
-            reason: SuspectReason::Dead,
+            reason: Suspected::Dead,
             detail: "why".to_owned(),
         },
         ToOperator::Suspect {
             epoch: 2,
             rank: 1,
-            reason: SuspectReason::Silent,
+            reason: Suspected::Silent,
             detail: "why".to_owned(),
         },
         ToOperator::Suspect {
             epoch: 2,
             rank: 1,
-            reason: SuspectReason::Frozen,
+            reason: Suspected::Frozen,
             detail: "why".to_owned(),
         },
         ToOperator::Recovered { epoch: 2, rank: 1 },
@@ -228,7 +229,7 @@ fn messages_keep_their_bytes() {
     let to_operator = to_operator.iter().map(|message| encode(message).unwrap());
     let to_sidecar = messages()
         .into_iter()
-        .map(|message| encode(&to_sidecar(&message).unwrap()).unwrap());
+        .map(|message| encode(&to_sidecar(&message)).unwrap());
     let redirect = encode(&redirect).unwrap();
     let mut all = String::new();
     for frame in to_operator.chain(to_sidecar).chain([redirect]) {

@@ -20,7 +20,7 @@ fn spoken() -> Vec<ToOperator> {
         ToOperator::Suspect {
             epoch: 1,
             rank: 3,
-            reason: SuspectReason::Frozen,
+            reason: Reason::Frozen,
             detail: "nothing for 2 s".to_owned(),
         },
         ToOperator::Recovered { epoch: 1, rank: 3 },
@@ -87,7 +87,7 @@ fn every_kind_is_known() {
     all.push(ToOperator::RankLost);
     all.push(ToOperator::Stopped {
         epoch: 1,
-        report: serde_json::Value::Null,
+        report: Report::new(),
         reached: Vec::new(),
         unreached: Vec::new(),
     });
@@ -112,7 +112,7 @@ fn every_kind_is_known() {
         ToSidecar::Next {
             epoch,
             members: Vec::new(),
-            resume: serde_json::Value::Null,
+            resume: Resume::new(),
         },
         ToSidecar::Retry {
             reason: reason.clone(),
@@ -139,7 +139,7 @@ fn features_that_are_not_known_are_not_used_and_those_that_are_arrive() {
 fn what_may_be_large_is_told_by_its_beginning() {
     let stopped = ToOperator::Stopped {
         epoch: 1,
-        report: serde_json::Value::Null,
+        report: Report::new(),
         reached: Vec::new(),
         unreached: Vec::new(),
     };
@@ -166,14 +166,14 @@ fn what_may_be_large_is_told_by_its_beginning() {
 
 #[test]
 fn a_frame_as_long_as_the_limit_passes_and_one_byte_more_is_refused_at_both_ends() {
-    let stopped = |padding: usize| ToOperator::Stopped {
+    let suspect = |padding: usize| ToOperator::Suspect {
         epoch: 1,
-        report: "x".repeat(padding).into(),
-        reached: Vec::new(),
-        unreached: Vec::new(),
+        rank: 1,
+        reason: Reason::Dead,
+        detail: "x".repeat(padding),
     };
-    let around = encode(&stopped(0)).unwrap().len() - LENGTH_BYTES;
-    let longest = stopped(FRAME_LIMIT_BYTES - around);
+    let around = encode(&suspect(0)).unwrap().len() - LENGTH_BYTES;
+    let longest = suspect(FRAME_LIMIT_BYTES - around);
     let mut decoder = Decoder::default();
     decoder.push(&encode(&longest).unwrap());
     assert_eq!(decoder.next().unwrap(), Some(longest));
@@ -181,7 +181,7 @@ fn a_frame_as_long_as_the_limit_passes_and_one_byte_more_is_refused_at_both_ends
         decoder.bytes.capacity() <= TO_OPERATOR_LIMIT_BYTES,
         "it keeps no room"
     );
-    let longer = encode(&stopped(FRAME_LIMIT_BYTES - around + 1));
+    let longer = encode(&suspect(FRAME_LIMIT_BYTES - around + 1));
     assert!(matches!(longer, Err(Error::TooLarge(length)) if length == FRAME_LIMIT_BYTES + 1));
     decoder.push(&(FRAME_LIMIT_BYTES as u32 + 1).to_le_bytes());
     assert!(matches!(decoder.next(), Err(Error::TooLarge(_))));
