@@ -33,7 +33,7 @@ pub(crate) fn is_over(ranks: &[Option<Told>], base: Option<OpId>) -> bool {
 }
 
 impl GroupReport {
-    /// The report of a node that holds nothing, from [`told_each`].
+    /// The report of a node that holds nothing, from `told_each`.
     #[must_use]
     pub fn of_told(group: GroupId, told: &[OpId]) -> Self {
         Self {
