@@ -234,8 +234,10 @@ impl Memory {
         self.forget_if_unused(op);
     }
 
-    /// The machine does not read or write a result any more.
+    /// The machine does not read or write a result any more, nor the inputs: the machine of an epoch does not name
+    /// those of an operation that ended in the epoch before.
     pub fn release(&mut self, op: (GroupId, OpId)) {
+        self.forget_inputs(op);
         self.uses.entry(op).or_default().released = true;
         self.forget_if_unused(op);
     }
@@ -249,7 +251,6 @@ impl Memory {
     pub fn drop_results(&mut self, group: GroupId) {
         let ops = self.uses.range((group, 0)..=(group, OpId::MAX));
         for op in ops.map(|(op, _)| *op).collect::<Vec<_>>() {
-            self.forget_inputs(op);
             self.release(op);
         }
     }
@@ -414,6 +415,25 @@ mod tests {
     fn staged(group: GroupId, tree: u8) -> Buffer {
         let slot = 0;
         Buffer::Send { group, tree, slot }
+    }
+
+    #[test]
+    fn release_frees_inputs_of_an_operation_that_ended_in_the_epoch_before() {
+        let mut memory = memory(1 << 30);
+        let block = Block::new(Segment::create("input", 64, Writers::Everybody).unwrap());
+        let input = Input {
+            block: Arc::clone(&block),
+            offset: 0,
+            bytes: 64,
+        };
+        memory.call((WORLD, 7), 0, Some(input));
+        // The epoch ends here: the next machine knows of the result alone.
+        memory.release((WORLD, 7));
+        assert_eq!(
+            Arc::strong_count(&block),
+            1,
+            "the process's segment is not mapped any more"
+        );
     }
 
     #[test]

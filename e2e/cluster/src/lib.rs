@@ -7,10 +7,10 @@
 //! can end a node like a power cut. What the cluster is used for is not known here.
 //!
 //! ```no_run
-//! use cluster::{Cluster, Name, Options};
+//! use cluster::{Cluster, ClusterOptions, Name, StepOutcome};
 //!
-//! let quiet = |_: &str, _: cluster::Outcome, _: std::time::Duration| {};
-//! let options = Options::new(Name::new("demo")?).nodes(2).zones(&["a", "b"]);
+//! let quiet = |_: &str, _: StepOutcome, _: std::time::Duration| {};
+//! let options = ClusterOptions::new(Name::new("demo")?).nodes(2).zones(&["a", "b"]);
 //! let cluster = Cluster::up(&options, &quiet)?;
 //! println!("export KUBECONFIG={}", cluster.kubeconfig().display());
 //! cluster.node("demo-2")?.kill()?;

@@ -300,7 +300,10 @@ mod tests {
     #[test]
     fn integration_tests_that_do_not_run_are_not_built() {
         let packages = edges::packages().unwrap();
-        let words = targets(&packages, &["link tests/fuzz/main.rs".to_owned()]);
+        let words = targets(
+            &packages,
+            &["hfreduce_client tests/fuzz/main.rs".to_owned()],
+        );
         assert_eq!(words, ["--lib", "--bins", "--examples", "--test", "fuzz"]);
     }
 

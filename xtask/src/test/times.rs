@@ -201,8 +201,8 @@ mod tests {
         ]);
         let expected = [
             row("image operator", 45.5),
-            row("trainer base", 0.0),
             row("link tests/fuzz/main.rs", 3.5),
+            row("trainer base", 0.0),
         ];
         assert_eq!(found, expected);
     }
