@@ -38,7 +38,12 @@ def use(folder):
     assert isinstance(store, Store), store
     rank, size = dist.get_rank(), dist.get_world_size()
     store.set(f"of {rank}", str(rank))
-    return store.multi_get([f"of {other}" for other in range(size)])
+    values = store.multi_get([f"of {other}" for other in range(size)])
+    # The store ends with rank 0, whose process serves it: it leaves last.
+    store.add("read", 1)
+    while rank == 0 and store.add("read", 0) < size:
+        time.sleep(0.01)
+    return values
 
 
 def lose_the_first(folder, sidecar):
