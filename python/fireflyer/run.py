@@ -1,6 +1,6 @@
 """``fireflyer run``: a script on this machine, over real sidecars, without a cluster.
 
-Starts one sidecar for each node that it plays, and the script's processes with the variables that a job gives
+Starts one sidecar for each simulated node, and the script's processes with the variables that a job gives
 them. The sidecars reduce over the loopback; everything else is as in a job of one machine.
 """
 
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument(
         "--nodes",
         type=int,
-        help="nodes to play, each with a sidecar (default: 2, or 1 for an odd number of processes)",
+        help="simulated nodes, each with a sidecar (default: 2, or 1 for an odd number of processes)",
     )
     run.add_argument(
         "--sidecar",

@@ -61,7 +61,7 @@ fn next(nodes: u32, cores: usize) -> String {
     format!(
         "alg is bytes of the tensor over time, bus what each link carries for it. The {nodes} nodes shared {cores} \
          cores here:\non machines of their own each has all of its cores.\n\nWith PyTorch, train over the same sidecars:\n  \
-         python3 -m pip install ./python\n  \
+         python3 -m venv .venv && . .venv/bin/activate\n  pip install torch scikit-learn ./python\n  \
          FIREFLYER_SIDECAR=target/debug/hfreduce-sidecar fireflyer run -n 4 examples/digits.py --steps 400\n\
          A job on a real cluster of this machine: cargo xtask demo"
     )
