@@ -16,7 +16,7 @@ const SHARED: [(&str, &str); 8] = [
 ];
 
 /// Names of the collective's side that still stand for several things.
-const TO_RENAME: [&str; 27] = [
+const TO_RENAME: [&str; 25] = [
     "Absent",
     "Adapter",
     "Answer",
@@ -41,9 +41,7 @@ const TO_RENAME: [&str; 27] = [
     "Status",
     "Stream",
     "Ticket",
-    "ToOperator",
     "ToSidecar",
-    "Told",
 ];
 
 /// How a definition begins. What is not public in its crate may have any name.
