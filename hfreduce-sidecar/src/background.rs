@@ -50,7 +50,7 @@ pub enum Unable {
 pub struct Background {
     name: &'static str,
     work: Option<SyncSender<Work>>,
-    /// Rung when an answer is there.
+    /// Notified when an answer is there.
     wakes: Stop,
     before: Before,
 }

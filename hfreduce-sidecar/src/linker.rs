@@ -16,7 +16,7 @@ use crate::stop::Stop;
 #[derive(Clone, Debug)]
 pub(crate) struct Arrivals {
     sender: Sender<Joined>,
-    /// Rung for somebody who sleeps elsewhere.
+    /// Notified for a thread that waits elsewhere.
     wakes: Option<Stop>,
 }
 

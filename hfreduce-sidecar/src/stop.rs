@@ -32,7 +32,7 @@ impl Stop {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Rings when somebody asks, for threads that poll.
+    /// Notified when somebody asks, for threads that poll.
     pub fn wake_fd(&self) -> &WakeFd {
         &self.wake_fd
     }

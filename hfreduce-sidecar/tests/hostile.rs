@@ -313,7 +313,7 @@ fn a_process_that_takes_the_flags_off_its_descriptors_stops_nobody_else() {
 }
 
 #[test]
-fn a_process_that_closes_its_bell_is_let_go_when_it_leaves() {
+fn a_process_that_closes_its_wake_descriptor_is_released_when_it_leaves() {
     let gang = Gang::start(1, 1);
     let (channel, _control, wake_fd) = attach_by_hand(&gang.nodes[0].socket(), 0);
     drop(wake_fd);
@@ -427,7 +427,7 @@ fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past()
     let socket = gang.nodes[0].socket();
     let (refused, _) = attach_again(&socket, 1, Some(0));
     assert!(refused.contains("knows nothing of"), "{refused}");
-    let (channel, _control, _bell) = attach_by_hand(&socket, 1);
+    let (channel, _control, _wake_fd) = attach_by_hand(&socket, 1);
     let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
     let (segment, bytes) = (0, LENT_BYTES);
     let fd = memfd(SealFlags::SHRINK | SealFlags::GROW);

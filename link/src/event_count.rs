@@ -168,7 +168,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn who_sleeps_on_the_word_is_woken_and_who_sleeps_on_its_bell_is_named() {
+    fn a_wait_on_the_futex_is_ended_and_one_on_the_wake_descriptor_is_named() {
         let word = AtomicU32::new(AWAKE);
         let event_count = EventCount::of(&word);
         assert!(!event_count.notify(), "nobody sleeps");

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(60);
 struct Keeper {
     /// Gone when the trainer has dropped the client.
     shared: Weak<Shared>,
-    /// Rung when it does.
+    /// Notified when it does.
     leaving: Arc<WakeFd>,
     socket: PathBuf,
     standing: Standing,

@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) looked: Condvar,
     /// Held while a segment is asked for, so that answers find who asked.
     pub(super) asking: Mutex<()>,
-    /// Rung at the end, for the thread that stays with the sidecar.
+    /// Notified at the end, for the thread that stays with the sidecar.
     pub(super) leaving: Arc<WakeFd>,
 }
 

@@ -47,7 +47,7 @@ impl Control {
     }
 
     /// The engine was notified of a command, or of work that is done in the background.
-    pub(super) fn clear_bell(&self) {
+    pub(super) fn clear_wake_fd(&self) {
         self.stop.wake_fd().clear();
     }
 

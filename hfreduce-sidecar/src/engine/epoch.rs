@@ -162,7 +162,7 @@ impl Engine {
         self.telemetry.enter(now, epoch, &members);
         self.members.enter(members);
         if has_lost_memory {
-            self.choose_bed()?;
+            self.choose_wait()?;
         }
         for rank in self.local.attached() {
             self.tell_members(rank);

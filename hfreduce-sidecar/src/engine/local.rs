@@ -277,7 +277,7 @@ impl Local {
         if let Some(session) = self.sessions.get(&rank)
             && !session.wake_fd.clear()
         {
-            // Closed, so it rings without end. Whether it has left, and how, is said over its socket.
+            // Closed, so it can be read for ever. Whether it has left, and how, is said over its socket.
             park.forget(&session.wake_fd);
         }
     }

@@ -206,7 +206,7 @@ impl Engine {
             start: Instant::now(),
         };
         if !engine.local.ranks().has_lost_memory() {
-            engine.choose_bed()?;
+            engine.choose_wait()?;
         }
         engine.watch_links().map_err(failed)?;
         Ok(engine)
@@ -272,7 +272,7 @@ impl Engine {
             CLIENT_WAKE_FD => self.local.wake(index as usize, &self.park),
             LINK => self.wake_link(index as usize),
             _ if token == LISTENER => self.acceptor.accept(self.now(), &self.park),
-            _ => self.control.clear_bell(),
+            _ => self.control.clear_wake_fd(),
         }
     }
 

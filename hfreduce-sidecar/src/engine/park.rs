@@ -29,9 +29,9 @@ struct Watcher(Arc<Watched>);
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// Rung when a descriptor is ready.
+    /// Notified when a descriptor is ready.
     engine: AtomicU32,
-    /// Rung when the engine has looked.
+    /// Notified when the engine has looked.
     thread: AtomicU32,
     /// Some are ready that the engine has not looked at.
     ready: AtomicBool,
@@ -110,7 +110,7 @@ impl Park {
     }
 
     /// Sleeps until something happens, at most for `limit`. On words: those of `wait_slots`, on which the engine has
-    /// lain down.
+    /// prepared to wait.
     pub(super) fn sleep(
         &self,
         wait_slots: impl Iterator<Item = WaitSlot>,

@@ -11,7 +11,7 @@ use super::{Engine, Error};
 
 impl Engine {
     /// Sleeps on words from here on, if there is no link whose socket would have to wake it.
-    pub(super) fn choose_bed(&mut self) -> Result<(), Error> {
+    pub(super) fn choose_wait(&mut self) -> Result<(), Error> {
         if self.links.is_empty() {
             self.park.use_words().map_err(Error::Poll)?;
         }
@@ -37,7 +37,7 @@ impl Engine {
                 return Ok(());
             }
         }
-        let slept = if self.lie_down() {
+        let slept = if self.prepare_wait() {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
             let limit = until.min(limit);
@@ -68,7 +68,7 @@ impl Engine {
     }
 
     /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
-    fn lie_down(&mut self) -> bool {
+    fn prepare_wait(&mut self) -> bool {
         let (how, depth) = (self.park.how(), self.depth());
         match self.local.sleep(how, depth) {
             Ok(true) => {}
