@@ -1,7 +1,7 @@
 """Learns to read handwritten digits (scikit-learn's 1,797 images of 8 x 8) with DistributedDataParallel.
 
-An ordinary PyTorch script; what makes it a good citizen of the cluster is marked (1) to (5). It runs
-alone too: `python3 digits.py`. Rank 0 prints lines of `name=value` words:
+An ordinary PyTorch script; the five steps that make it restartable are marked (1) to (5). It runs alone
+too: `python3 digits.py`. Rank 0 prints lines of `name=value` words:
 
     step=120 loss=0.1234 allreduce=1.23GB/s
     checkpoint=attempt-1/step-140

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".spec.nodes", description = "Whole nodes the job asks for"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes", description = "Nodes whose trainer runs in the current attempt"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.nodeClass", description = "Class of the nodes that the job runs on"),
-    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts", description = "Failures charged against maxRestarts"),
+    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts", description = "Failures that count against maxRestarts"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".status.zones", description = "Zone of the current attempt, two when it crosses"),
     printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt", description = "Number of the current attempt", priority = 1),
     printcolumn(name = "Step", type_ = "integer", json_path = ".status.lastCheckpoint.step", description = "Step of the last durable checkpoint", priority = 1),

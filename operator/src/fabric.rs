@@ -54,7 +54,7 @@ pub async fn report(
         let patch = Patch::Merge(json!({"status": status}));
         let written = writer.patch::<Fabric>("", crds::names::FABRIC, Some("status"), &patch);
         if let Err(error) = written.await {
-            debug!(%error, "the Fabric's status is not written");
+            debug!(%error, "failed to write the Fabric's status");
         }
     }
 }

@@ -176,7 +176,7 @@ impl Elector {
                 _ = period.tick() => {}
             }
             if renewed.is_some() && self.decides_to_yield() {
-                warn!("leaves the lead to a replica whose mirrors are fresh");
+                warn!("yields the Lease to a replica with fresh caches");
                 self.fence.close();
                 role.send_replace(Role::Standby { leader: None });
                 renewed = None;
@@ -205,7 +205,7 @@ impl Elector {
             role.send_if_modified(|role| {
                 let changed = *role != now;
                 if changed {
-                    info!(role = ?now, "role");
+                    info!(role = ?now, "role changed");
                     *role = now;
                 }
                 changed
@@ -223,7 +223,7 @@ impl Elector {
     async fn attempt_within(&mut self, limit: Duration) -> Option<Role> {
         if let Some(stalled) = self.watchdog.as_ref().and_then(Watchdog::stalled) {
             let seconds = stalled.as_secs();
-            warn!(seconds, "the loop hangs: the Lease is not renewed");
+            warn!(seconds, "the planning loop hangs: the Lease is not renewed");
             return None;
         }
         match tokio::time::timeout(limit, self.attempt()).await {
@@ -313,7 +313,7 @@ impl Elector {
         annotations.insert(YIELD_TO.to_owned(), self.identity.clone());
         let params = PostParams::default();
         match self.api.replace(LEASE, &params, &lease).await {
-            Ok(_) => info!("asks the leader for the Lease, whose mirrors are stale"),
+            Ok(_) => info!("asks the leader, whose caches are stale, to yield the Lease"),
             Err(error) => debug!(error = %chain(&error), "failed to ask for the Lease"),
         }
     }
@@ -323,7 +323,7 @@ impl Elector {
         match written {
             Ok(_) => Ok(Role::Leading),
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                debug!("another candidate was faster");
+                debug!("another replica took the Lease first");
                 Ok(Role::Standby { leader: None })
             }
             Err(error) => Err(error),
@@ -360,9 +360,9 @@ impl Elector {
             Ok::<(), kube::Error>(())
         };
         match tokio::time::timeout(PERIOD, released).await {
-            Ok(Ok(())) => info!("gave the Lease back"),
-            Ok(Err(error)) => warn!(error = %chain(&error), "failed to give the Lease back"),
-            Err(_elapsed) => warn!("failed to give the Lease back in time"),
+            Ok(Ok(())) => info!("released the Lease"),
+            Ok(Err(error)) => warn!(error = %chain(&error), "failed to release the Lease"),
+            Err(_elapsed) => warn!("failed to release the Lease in time"),
         }
     }
 }

@@ -88,7 +88,7 @@ impl Metrics {
             )?,
             watch_age: registry.floats(
                 "fireflyer_watch_age_seconds",
-                "How long ago the copy of a kind was known to be complete. Above 60 this replica leaves the lead to another.",
+                "How long ago the copy of a kind was known to be complete. Above 60 this replica yields the Lease to another.",
                 &["kind"],
             )?,
             avoided: registry.gauges(

@@ -122,12 +122,12 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Mirro
     match &attempt.standing {
         AttemptProof::Proved(_) => {}
         AttemptProof::Unreadable(_, error) => {
-            warn!(namespace, name, %error, "leaving an attempt alone that cannot be read");
+            warn!(namespace, name, %error, "failed to read an attempt; it is ignored until a release that reads it runs");
         }
         AttemptProof::Unproved => {
             warn!(
                 namespace,
-                name, "ignoring what an attempt's ConfigMap without a valid proof says"
+                name, "ignoring the ConfigMap of an attempt: its proof is not valid"
             );
         }
     }

@@ -1,4 +1,4 @@
-"""Sidecars on the loopback of this machine, one for each node that it plays, without a cluster."""
+"""Sidecars on the loopback of this machine, one for each simulated node, without a cluster."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ pub enum EndCause {
     /// The program failed there.
     ProgramFailed,
     /// Another attempt has the same nodes.
-    Beaten,
+    Superseded,
     /// No single node: a pod vanished, the gang did not join in time.
     Other,
 }
@@ -50,7 +50,7 @@ impl EndCause {
         Self::Blocked,
         Self::Silent,
         Self::ProgramFailed,
-        Self::Beaten,
+        Self::Superseded,
         Self::Other,
     ];
 
@@ -64,7 +64,7 @@ impl EndCause {
             Self::Blocked => "Blocked",
             Self::Silent => "Silent",
             Self::ProgramFailed => "ProgramFailed",
-            Self::Beaten => "Beaten",
+            Self::Superseded => "Superseded",
             Self::Other => "Other",
         }
     }
@@ -88,15 +88,15 @@ impl EndCause {
             | Self::Blocked
             | Self::Silent
             | Self::ProgramFailed
-            | Self::Beaten
+            | Self::Superseded
             | Self::Other => false,
         }
     }
 
     /// Whether an attempt that ended like this leaves its job the right to its place. A job whose image is
-    /// missing would only keep nodes from others, and who was beaten never had a right to them.
+    /// missing would only keep nodes from others, and one that was superseded never had a right to them.
     pub(crate) fn keeps_place(self) -> bool {
-        !matches!(self, Self::Blocked | Self::Beaten)
+        !matches!(self, Self::Blocked | Self::Superseded)
     }
 
     /// What somebody can do about it.
@@ -111,7 +111,7 @@ impl EndCause {
             Self::NodeLost | Self::NodeRefused | Self::Silent => {
                 "status.avoidedNodes names the nodes: look at their kubelets and node agents"
             }
-            Self::PodEnded | Self::ProgramFailed | Self::Beaten | Self::Other => {
+            Self::PodEnded | Self::ProgramFailed | Self::Superseded | Self::Other => {
                 "the Events of the job and its pods say more"
             }
         }

@@ -49,7 +49,7 @@ pub(crate) fn judge<'a>(
     if view.has_ended_well(attempt.number) {
         return GangState::Done;
     }
-    if ledger.is_beaten(&attempt.job) {
+    if ledger.is_superseded(&attempt.job) {
         // A pod that is not seen may be there, and the gang train; so may one whose sidecars have yet to dial.
         let unseen = |(rank, _): (u32, &NodeName)| {
             let job = attempt.job.clone();
@@ -67,7 +67,7 @@ pub(crate) fn judge<'a>(
         let message = "another attempt was given the same nodes first".to_owned();
         return GangState::Lost {
             node: None,
-            cause: EndCause::Beaten,
+            cause: EndCause::Superseded,
             message,
         };
     }

@@ -65,7 +65,7 @@ pub(crate) struct Ledger<'a> {
     /// Plans that are being written.
     under_way: BTreeMap<&'a JobKey, &'a JobPlan>,
     /// Attempts that lost a race between two leaders and must give way.
-    beaten: BTreeSet<&'a JobKey>,
+    superseded: BTreeSet<&'a JobKey>,
     absent: &'a BTreeSet<Absent>,
     liveness: &'a BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
     /// Until then a sidecar without heartbeats may only not have dialled yet.
@@ -147,7 +147,7 @@ impl<'a> Ledger<'a> {
                 .iter()
                 .map(|plan| (&plan.job, &**plan))
                 .collect(),
-            beaten: BTreeSet::new(),
+            superseded: BTreeSet::new(),
             absent: &snapshot.absent,
             liveness: &snapshot.liveness,
             heartbeats_known_at: snapshot.heartbeats_known_at,
@@ -188,7 +188,7 @@ impl<'a> Ledger<'a> {
             let too_many = attempt.crossing && self.crossing() >= self.policy.max_cross_zone_jobs;
             let collides = nodes.iter().any(|node| self.owned.contains(node));
             if unsettled && (too_many || collides) {
-                self.beaten.insert(key);
+                self.superseded.insert(key);
             }
             if attempt.crossing {
                 self.crossing.insert(key);
@@ -367,8 +367,8 @@ impl<'a> Ledger<'a> {
     }
 
     /// Whether the job's attempt must give way to another leader's.
-    pub(crate) fn is_beaten(&self, job: &JobKey) -> bool {
-        self.beaten.contains(job)
+    pub(crate) fn is_superseded(&self, job: &JobKey) -> bool {
+        self.superseded.contains(job)
     }
 
     /// How many jobs cross zones.

@@ -172,7 +172,7 @@ impl<'a> JobPlanner<'a> {
         };
         if attempt.nodes.len() != self.job.nodes as usize {
             let message = "the attempt's ConfigMap has the wrong number of nodes".to_owned();
-            self.lost(None, EndCause::Beaten, message, ledger);
+            self.lost(None, EndCause::Superseded, message, ledger);
             return;
         }
         match judge(self.view, attempt, self.status.phase, ledger, wake) {

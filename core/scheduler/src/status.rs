@@ -184,7 +184,7 @@ pub struct JobStatus {
     pub conditions: BTreeMap<ConditionKind, Condition>,
     /// Number of the newest attempt; 0 before the first. It voids all lower ones.
     pub attempt: u32,
-    /// Failures charged against `max_restarts`: those within the window, when the last one happened.
+    /// Failures that count against `max_restarts`: those within the window, when the last one happened.
     pub restarts: u32,
     /// When each of them happened, the oldest first.
     pub restart_times: Vec<Timestamp>,

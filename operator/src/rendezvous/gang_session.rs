@@ -126,7 +126,7 @@ impl GangSession {
         let frame: Frame = match encode(&refused) {
             Ok(frame) => frame.into(),
             Err(error) => {
-                error!(job = %self.gang.job, %error, "a message of ours cannot be sent");
+                error!(job = %self.gang.job, %error, "failed to encode a message to the sidecars");
                 return;
             }
         };
@@ -174,7 +174,7 @@ impl GangSession {
                 Some(frame)
             }
             Err(error) => {
-                error!(job = %self.gang.job, %error, "a message of ours cannot be sent");
+                error!(job = %self.gang.job, %error, "failed to encode a message to the sidecars");
                 None
             }
         }

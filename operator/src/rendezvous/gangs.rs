@@ -119,7 +119,7 @@ impl Handle {
                 match store.last(Arc::clone(&gang)).await {
                     Ok(last) => return handle.send(Input::Learned { gang, last }).await,
                     Err(error) => {
-                        warn!(job = %gang.job, %error, "who takes part is not known yet");
+                        warn!(job = %gang.job, %error, "failed to read the attempt's members, trying again");
                         damaged = match error.is_damage() {
                             true => damaged.saturating_add(1),
                             false => 0,
@@ -451,7 +451,7 @@ impl Gangs {
         let Some(session) = self.gangs.get_mut(key) else {
             return;
         };
-        debug!(job = %key.0, attempt = key.1, broken = ?session.membership.broken(), "gang");
+        debug!(job = %key.0, attempt = key.1, broken = ?session.membership.broken(), "gang changed");
         let now = clock::now();
         let stuck = session.note_end(now).then(|| session.stuck.clone());
         let report = session.note_report(key.1);

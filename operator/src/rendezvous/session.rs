@@ -48,7 +48,7 @@ const NAMED: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("failed to talk to the sidecar")]
+    #[error("failed to read from or write to the sidecar")]
     Io(#[from] io::Error),
     #[error(transparent)]
     Handshake(#[from] handshake::Error),
@@ -60,15 +60,15 @@ enum Error {
     Random(String),
     #[error("failed to get a heartbeat from the sidecar for {} s", .0.as_secs())]
     Silent(Duration),
-    #[error("failed to follow: the sidecar spoke out of turn, expected hello")]
+    #[error("failed to accept the sidecar: its first message is not a hello")]
     OutOfTurn,
     #[error("failed to read a frame of {0} bytes: at most {TO_OPERATOR_LIMIT_BYTES} are allowed")]
     TooLarge(usize),
-    #[error("failed to read a large report: others took all room for {} s", .0.as_secs())]
+    #[error("failed to read a large report: other reports used all memory for {} s", .0.as_secs())]
     NoRoom(Duration),
-    #[error("failed to go on with this connection: its rank has connected once more")]
+    #[error("failed to keep this connection: its rank has connected again")]
     Replaced,
-    #[error("failed to take one more sidecar: all connections are in use")]
+    #[error("failed to accept the sidecar: all connections are in use")]
     Full,
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
         }
         Err(_elapsed) => {
             session.service.metrics.refused.inc();
-            debug!(%peer, "a connection proved nothing in time");
+            debug!(%peer, "a connection did not authenticate in time");
             return;
         }
     };
@@ -368,7 +368,7 @@ fn log(gang: &Gang, message: &ToOperator) {
             epoch, unreached, ..
         } => {
             let unreached = unreached.get(..NAMED).unwrap_or(unreached);
-            info!(%job, attempt, epoch, ?unreached, "a node has stopped");
+            info!(%job, attempt, epoch, ?unreached, "a sidecar has stopped its epoch");
         }
         ToOperator::RankLost => info!(%job, attempt, "a process of the trainer is gone"),
         ToOperator::Hello { .. }

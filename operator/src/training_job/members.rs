@@ -20,7 +20,7 @@ const RANKS: u32 = contract::assignment::MAX_NODES as u32;
 /// What a record cannot hold.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "failed to write down what {operations} operations begin with: {bytes} bytes are more than {RESUME_BYTES}"
+    "failed to store the resume record of {operations} operations: {bytes} bytes are more than {RESUME_BYTES}"
 )]
 pub struct TooLarge {
     operations: usize,

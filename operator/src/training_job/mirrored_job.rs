@@ -62,7 +62,7 @@ impl MirroredJob {
                 Some(Self::new(&Arc::new(job)))
             }
             Err(error) => {
-                warn!(namespace, name, %error, "a job that this release cannot read is left alone");
+                warn!(namespace, name, %error, "failed to read a job; it is ignored until a release that reads it runs");
                 Some(Self::Unreadable(JobKey {
                     namespace: namespace?.into(),
                     name: name.into(),

@@ -434,9 +434,9 @@ impl Reconciler {
         self.metrics.stopped.with_label_values(&[reason]).inc();
         let retry_seconds = length.as_secs_f64();
         if is_stale {
-            debug!(%job, %error, retry_seconds, "stopped");
+            debug!(%job, %error, retry_seconds, "failed to apply the plan, trying again");
         } else {
-            warn!(%job, %error, retry_seconds, "stopped");
+            warn!(%job, %error, retry_seconds, "failed to apply the plan, trying again");
         }
         refused
     }

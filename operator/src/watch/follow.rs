@@ -75,11 +75,11 @@ where
 /// Why a watch did not go to its end.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("the position is too old")]
+    #[error("the resource version is too old")]
     Gone,
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("the API server did not say anything for {} s", .0.as_secs())]
+    #[error("the API server sent nothing for {} s", .0.as_secs())]
     Silent(Duration),
     #[error("the watch ended early")]
     Early,

@@ -137,7 +137,7 @@ impl<'a> JobPlanner<'a> {
             | EndCause::NotBound
             | EndCause::Silent
             | EndCause::ProgramFailed
-            | EndCause::Beaten
+            | EndCause::Superseded
             | EndCause::Other => (self.policy.replan_backoff, status.replans),
         };
         status.retry_at = Some(backoff.after(self.now, count));

@@ -307,7 +307,7 @@ impl Other {
         self.context
             .eventually("the job says why it gets no nodes", START, || async {
                 let reason = self.context.condition("sly", "Assigned", "False").await?;
-                Ok(reason.filter(|reason| reason.contains("in the way")))
+                Ok(reason.filter(|reason| reason.contains("exists and belongs to")))
             })
             .await?;
         ensure!(

@@ -32,7 +32,7 @@ pub enum CommitUnknown {
     #[error(transparent)]
     Write(#[from] write::Error),
     /// What it said is not what was written.
-    #[error("failed to read who takes part in attempt {attempt}: {what} was changed or deleted")]
+    #[error("failed to read the members of attempt {attempt}: {what} was changed or deleted")]
     Damaged {
         /// The attempt.
         attempt: u32,
@@ -66,13 +66,13 @@ impl Applier {
         after: Option<u64>,
     ) -> Result<(), Option<Commit>> {
         let recorded = members::of_commit(&job.name, attempt, nodes, commit).map_err(|error| {
-            warn!(%job, attempt, %error, "an epoch is not committed");
+            warn!(%job, attempt, %error, "failed to commit an epoch");
             None
         })?;
         let ours = members::to_api(&recorded.membership);
         for _ in 0..TRIES {
             let seen = self.look_at_job(job).await.map_err(|error| {
-                warn!(%job, attempt, %error, "whether an epoch is committed is not known");
+                warn!(%job, attempt, %error, "failed to learn whether an epoch is committed");
                 None
             })?;
             let seen = seen.ok_or(None)?;
@@ -90,7 +90,7 @@ impl Applier {
                 return Err(self.known(job, &seen, attempt, nodes.len()).await);
             }
             if let Err(error) = self.keep_record(job, &seen, &recorded).await {
-                warn!(%job, attempt, %error, "an epoch is not committed");
+                warn!(%job, attempt, %error, "failed to commit an epoch");
                 continue;
             }
             match self.put_membership(job, &seen, &recorded.membership).await {
@@ -103,7 +103,7 @@ impl Applier {
                     return Err(None);
                 }
                 Err(write::Error::Conflict { .. }) => {}
-                Err(error) => warn!(%job, attempt, %error, "an epoch may not be committed"),
+                Err(error) => warn!(%job, attempt, %error, "failed to write the commit; it may be stored all the same"),
             }
         }
         Err(None)
@@ -130,7 +130,7 @@ impl Applier {
     ) -> Option<Commit> {
         let read = self.last(job, seen, attempt, nodes).await;
         read.unwrap_or_else(|error| {
-            warn!(%job, attempt, %error, "whether an epoch is committed is not known");
+            warn!(%job, attempt, %error, "failed to learn whether an epoch is committed");
             None
         })
     }
@@ -229,7 +229,7 @@ impl Applier {
         let (namespace, params) = (&job.namespace, DeleteParams::default());
         let deleted = self.writer.delete::<ConfigMap>(namespace, &old, &params);
         if let Err(error) = deleted.await {
-            debug!(%job, record = old, %error, "a record of members is left to its job's end");
+            debug!(%job, record = old, %error, "failed to delete an old record of members; it is deleted with its job");
         }
     }
 }

@@ -41,10 +41,10 @@ pub enum Error {
     #[error(transparent)]
     Write(#[from] write::Error),
     /// Somebody else decided this attempt, or the job is another one by now.
-    #[error("{0}; looking again")]
+    #[error("{0}; reading it again")]
     Stale(String),
     /// A name that the job needs is taken by something else.
-    #[error("{what} is in the way: it belongs to {owner}, {remedy}")]
+    #[error("{what} exists and belongs to {owner}: {remedy}")]
     Taken {
         /// What has the name.
         what: String,
@@ -68,7 +68,7 @@ impl Error {
             Some(owner) => Self::Taken {
                 what,
                 owner: format!("an earlier job {owner}"),
-                remedy: "and goes with it",
+                remedy: "it is deleted with that job",
                 leaving: true,
             },
             None => Self::Taken {

@@ -434,7 +434,7 @@ async fn whose_an_existing_attempt_is_decides_what_helps() {
     let Wait::Refused(why) = planted.await else {
         panic!("only somebody can help")
     };
-    assert!(why.contains("in the way"), "{why}");
+    assert!(why.contains("exists and belongs to"), "{why}");
     let strangers = wait_for(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         line if line.contains("configmaps") => (200, config_map(None)),
@@ -445,7 +445,7 @@ async fn whose_an_existing_attempt_is_decides_what_helps() {
     };
     assert_eq!(
         why,
-        "ConfigMap digits-1 is in the way: it belongs to somebody in namespace team, delete it or give the job another name"
+        "ConfigMap digits-1 exists and belongs to somebody in namespace team: delete it or give the job another name"
     );
 }
 

@@ -139,7 +139,7 @@ impl Known {
                 self.pause = longer;
             }
             DryRunAnswer::Nothing(why) => {
-                warn!(%job, why, "the dry run of the first pod was not answered");
+                warn!(%job, why, "the API server did not answer the dry run of the first pod");
                 self.failures += 1;
                 self.pause = longer;
                 if self.failures >= TRIES && self.dry_run == DryRun::Unknown {
