@@ -86,7 +86,8 @@ async fn a_gang_whose_record_was_deleted_is_stuck_and_says_what_was_until_it_is_
         .unwrap()
         .clone();
     let stuck = &known.stuck[&(gang.job.clone(), 1)];
-    let message = "failed to read the members of attempt 1: ConfigMap digits-1-2-ab was changed or deleted";
+    let message =
+        "failed to read the members of attempt 1: ConfigMap digits-1-2-ab was changed or deleted";
     assert_eq!((stuck.attempt, &*stuck.message), (1, message));
     // Another leader may have replaced it just then.
     let waited = Instant::now() - asked;

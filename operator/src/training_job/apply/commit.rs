@@ -103,7 +103,9 @@ impl Applier {
                     return Err(None);
                 }
                 Err(write::Error::Conflict { .. }) => {}
-                Err(error) => warn!(%job, attempt, %error, "failed to write the commit; it may be stored all the same"),
+                Err(error) => {
+                    warn!(%job, attempt, %error, "failed to write the commit; it may be stored all the same")
+                }
             }
         }
         Err(None)
