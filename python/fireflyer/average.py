@@ -68,7 +68,8 @@ def _register_late(model: Any) -> None:
             model.register_comm_hook(model.process_group, average)
         except RuntimeError as error:  # One of PyTorch's own hooks is there.
             _log.warning(
-                "the gradients of a model keep the hook that it has; after a loss it may divide by all ranks: %s",
+                "the model has a communication hook already, so fireflyer adds none: after a loss it may divide by all "
+                "ranks: %s",
                 error,
             )
 

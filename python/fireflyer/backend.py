@@ -72,7 +72,7 @@ def _look_at_version(version: str) -> None:
     known = numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST
     if not known:
         _log.warning(
-            "hfreduce knows PyTorch %d.%d to %d.%d, this is %s: collectives under new names would go over gloo",
+            "hfreduce supports PyTorch %d.%d to %d.%d, this is %s: collectives under new names would go over gloo",
             *OLDEST, *NEWEST, version,
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     flag = torch.tensor([state], dtype=torch.int32)
     gloo.allreduce([flag], dist.ReduceOp.MIN).wait()
     if int(flag) == _FAILED:
-        raise error or HFReduceError("failed to attach on another rank, see the output of that one")
+        raise error or HFReduceError("failed to attach to the sidecar on another rank: read that rank's output")
     if int(flag) == _ALONE and client is not None:
         client, why_not = None, "other ranks cannot use their sidecar"
     if client is not None and is_part:
@@ -238,8 +238,8 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
     client = _connection[1]
     if (client.rank, client.world_size) != (rank, size):
         raise HFReduceError(
-            f"the sidecar says this process is rank {client.rank} of {client.world_size}, torch.distributed "
-            f"says rank {rank} of {size}; use the launcher's RANK, LOCAL_RANK and WORLD_SIZE"
+            f"failed to make a group: the sidecar says this process is rank {client.rank} of {client.world_size}, "
+            f"torch.distributed says rank {rank} of {size}; use the launcher's RANK, LOCAL_RANK and WORLD_SIZE"
         )
     return client, ""
 

@@ -87,8 +87,8 @@ class Communicator:
                 continue
             if tensor.device.type not in ("cpu", "meta"):
                 raise HFReduceError(
-                    f"failed to call a collective with a tensor on {tensor.device}: of one tensor "
-                    "on a GPU hfreduce does allreduce, reduce, broadcast, allgather and "
+                    f"failed to call a collective with a tensor on {tensor.device}: with one tensor "
+                    "on a GPU hfreduce supports allreduce, reduce, broadcast, allgather and "
                     "reduce_scatter; copy it to host memory, or use nccl"
                 )
             return False
@@ -183,7 +183,7 @@ class Communicator:
             tensor = (sources or targets)[0]
             raise HFReduceError(
                 f"failed to call {kind} with a tensor of {tensor.dtype} on {tensor.device}: on a GPU "
-                "hfreduce adds up floats of 8 to 32 bits and integers (averages: floats), and moves "
+                "hfreduce reduces floats of 8 to 32 bits and integers (averages: floats), and moves "
                 "everything, where a sidecar runs; copy it to host memory, or use nccl"
             )
         assert self._completer is not None

@@ -99,8 +99,8 @@ def gather_single(
     here = root_of(opts, None) == comm.rank
     if here and output.numel() != input.numel() * comm.size:
         raise ValueError(
-            f"failed to gather: the output has {output.numel()} elements, {comm.size} ranks bring "
-            f"{input.numel()} each"
+            f"failed to gather: the output has {output.numel()} elements, each of {comm.size} ranks "
+            f"sends {input.numel()}"
         )
     outputs = list(output.view(-1).split(max(input.numel(), 1))) if here else []
     return gather(comm, [outputs] if here else [], [input.reshape(-1)], opts)
@@ -195,8 +195,8 @@ def recv_anysource(comm: Communicator, tensors: Any, tag: int = 0) -> dist.Work:
     if not comm.takes(flat(tensors)):
         return comm.gloo.recv_anysource(flat(tensors), tag)
     raise HFReduceError(
-        "failed to receive from any rank: hfreduce asks the rank that sends, as NCCL does. Say which one "
-        'it is (`src=`), or make a group for such messages: `new_group(backend="gloo")`'
+        "failed to receive from any rank: hfreduce needs the sender's rank, as NCCL does. Name it "
+        '(`src=`), or make a group for such messages: `new_group(backend="gloo")`'
     )
 
 

@@ -261,8 +261,8 @@ class GpuTransfers:
         own, bridge = self._bridge
         if own != ordinal:
             raise HFReduceError(
-                f"failed to call allreduce with a tensor on cuda:{ordinal}: this group adds up cuda:{own} with the GPU "
-                "it shares an NVLink with; use one GPU, or spec.communication.nvlink: Never"
+                f"failed to call allreduce with a tensor on cuda:{ordinal}: this group reduces cuda:{own} with its "
+                "NVLink peer first; use one GPU, or spec.communication.nvlink: Never"
             )
         return bridge
 

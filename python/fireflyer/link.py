@@ -75,7 +75,7 @@ class Link:
 
     def _fail(self, what: str) -> HFReduceError:
         self._broken = (
-            f"failed to add up with rank {self._other}, whose GPU shares an NVLink with this one: its process {what}"
+            f"failed to reduce with rank {self._other}, the NVLink peer of this rank: its process {what}"
         )
         self._connection.close()
         return HFReduceError(self._broken)

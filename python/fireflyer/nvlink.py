@@ -117,7 +117,7 @@ class Bridge:
                 if step > 1:
                     self._call(parts[step - 2], call, memory)
         except Exception as raised:  # A bug of ours must not leave a rank waiting.
-            error = HFReduceError(f"failed to add up two GPUs: {raised!r}")
+            error = HFReduceError(f"failed to reduce two GPUs: {raised!r}")
             for part in parts:
                 if not part.called.is_set():
                     part.fails(error)
@@ -167,8 +167,7 @@ class Bridge:
             part.is_alone = True
             part.fails(
                 HFReduceError(
-                    "ranks disagree: this rank and the one whose GPU it shares an NVLink with have called different "
-                    "things"
+                    "ranks disagree: this rank and its NVLink peer have called different collectives"
                 )
             )
 

@@ -136,7 +136,7 @@ def agree(
         # The same on all ranks: both groups have ranks of the same nodes.
         if "which cannot be" not in str(refused):
             raise
-        _log.warning("GPUs that share an NVLink are not added up before the host: %s", refused)
+        _log.warning("GPUs that share an NVLink are not reduced before the copy to the host: %s", refused)
         return None
     links = [Link(connection, policy.ranks[other], timeout) for connection in joined[1]]
     return Joined(joined[0], is_first, links, half)
@@ -146,7 +146,7 @@ def _card(gpu: Gpu) -> GpuRecord:
     try:
         return GpuRecord(gpu.uuid(), frozenset(gpu.linked()))
     except HFReduceError as error:
-        _log.warning("failed to look for GPUs that share an NVLink: %s", error)
+        _log.warning("failed to find GPUs that share an NVLink: %s", error)
         return GpuRecord(bytes(_UUID_BYTES), frozenset())
 
 
@@ -181,5 +181,5 @@ def _tried(step: Callable, rank: int):
     try:
         return step()
     except (HFReduceError, OSError) as error:
-        _log.warning("rank %d and its other cannot use the NVLink they share: %s", rank, error)
+        _log.warning("rank %d and its peer cannot use the NVLink that they share: %s", rank, error)
         return None

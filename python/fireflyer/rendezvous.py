@@ -91,7 +91,7 @@ def _rendezvous(
         store = _stores[master] = Store(members.lowest, servers, first)
     store.set_timeout(timeout)
     yield store, rank, world_size
-    raise RuntimeError("the ranks of a job have one rendezvous")
+    raise RuntimeError("failed to repeat the rendezvous: a job's ranks have one")
 
 
 def _servers(first: dist.Store, environment: Environment, members: _Members) -> dict[int, Any]:

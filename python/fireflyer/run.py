@@ -75,15 +75,15 @@ def _run(options: argparse.Namespace) -> int:
     per_node, rest = divmod(options.procs, nodes) if nodes > 0 else (0, 0)
     if not 1 <= per_node <= _PROCS_LIMIT or rest:
         raise RunError(
-            f"{options.procs} processes cannot be shared out to {nodes} nodes: take a multiple of the nodes, "
+            f"failed to divide {options.procs} processes between {nodes} nodes: use a multiple of the nodes, "
             f"at most {_PROCS_LIMIT} for each"
         )
     if not Path(options.script).is_file():
-        raise RunError(f"there is no script {options.script}")
+        raise RunError(f"failed to find the script {options.script}")
     program = shutil.which(options.sidecar or "hfreduce-sidecar")
     if program is None:
         raise RunError(
-            f"found no {options.sidecar or 'hfreduce-sidecar'}: build it with `cargo build --release -p "
+            f"failed to find {options.sidecar or 'hfreduce-sidecar'}: build it with `cargo build --release -p "
             f"hfreduce-sidecar` and name it with --sidecar or {SIDECAR}"
         )
     with ExitStack() as ends:

@@ -92,7 +92,7 @@ class Sidecars:
             while subprocess.run(ready, stdout=subprocess.DEVNULL, check=False).returncode != 0:
                 if time.monotonic() > end or self.processes[node].poll() is not None:
                     raise NotReadyError(
-                        f"the sidecar of node {node} did not join; all printed:\n{self.logs()}"
+                        f"the sidecar of node {node} did not join. The sidecars' output:\n{self.logs()}"
                     )
                 time.sleep(_PAUSE_SECONDS)
 
@@ -106,7 +106,7 @@ def free_port(count: int = 1) -> int:
         first = random.randrange(20_000, 30_000)
         if all(_is_free(port) for port in range(first, first + count)):
             return first
-    raise OSError("found no free ports between 20000 and 30000")
+    raise OSError("failed to find free ports between 20000 and 30000")
 
 
 def _is_free(port: int) -> bool:

@@ -153,7 +153,7 @@ class Store(dist.Store):
                     ) from None
         if connection is None or isinstance(error, dist.DistNetworkError):
             raise dist.DistStoreError(
-                f"{what}: the store on node {node} is not reached: {error}"
+                f"{what}: failed to reach the store on node {node}: {error}"
             ) from error
         self._keep(node, connection)
         if error is not None:

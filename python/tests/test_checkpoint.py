@@ -186,5 +186,5 @@ os.kill(os.getpid(), signal.SIGTERM)
     def test_a_part_without_a_state_is_refused_at_once(self):
         with self.assertRaisesRegex(TypeError, "epoch is a int without state_dict"):
             self.checkpoint(epoch=3)
-        with self.assertRaisesRegex(ValueError, "not given"):
+        with self.assertRaisesRegex(ValueError, "which states does not have"):
             self.checkpoint(sharded=["model"])

@@ -226,7 +226,7 @@ class ExchangeTest(unittest.TestCase):
             self.assertIn("rank 0 called send(4 x f32 to rank 1)", texts[0])
             self.assertIn("rank 1 called recv(5 x f32 from rank 0)", texts[0])
         self.assertIn("failed to receive from any rank", first[0][1])
-        self.assertIn("Say which one it is (`src=`)", first[0][1])
+        self.assertIn("Name it (`src=`)", first[0][1])
         self.assertIn('`new_group(backend="gloo")`', first[0][1])
         self.assertEqual([total for _, total in (first, second, *others)], [4.0] * 4)
 

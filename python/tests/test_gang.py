@@ -313,7 +313,7 @@ class GangTest(unittest.TestCase):
         first, second = gang.successes(gang.run(without_rights, 2, root))
         self.assertEqual((first[0], second[0]), (0, 0), "it starts anew")
         self.assertRegex(
-            "".join(first[1]), "cannot be saved: no right to write to .*digits.*fsGroup"
+            "".join(first[1]), "cannot be saved: no permission to write to .*digits.*fsGroup"
         )
         self.assertEqual(second[1], [], "once is enough")
         self.assertEqual(first[2], second[2])

@@ -46,7 +46,7 @@ class RetentionTest(Case):
 
         self.checkpoint(box=Box(torch.zeros(1))).save(1)
         writer = self.checkpoint(attempt=2, box=Box(torch.zeros(1)), keep_last=1, disk=Lying())
-        with self.assertRaisesRegex(CheckpointError, "not read back: .*another SHA-256"):
+        with self.assertRaisesRegex(CheckpointError, "reading it back failed: .*another SHA-256"):
             writer.save(2)
         self.assertIn("attempt-1/step-1", self.saved())
 

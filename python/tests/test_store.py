@@ -204,7 +204,7 @@ class MovingTest(unittest.TestCase):
         connects = {1: lambda timeout: store.connect("127.0.0.1", port, timedelta(seconds=1))}
         lone = Store(lambda: self.lowest, connects, self.connection(0))
         self.lowest = 1
-        with self.assertRaisesRegex(dist.DistStoreError, "the store on node 1 is not reached"):
+        with self.assertRaisesRegex(dist.DistStoreError, "failed to reach the store on node 1"):
             lone.get("key")
 
 

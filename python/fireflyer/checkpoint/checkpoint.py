@@ -213,7 +213,7 @@ class Checkpoint:
             refusal = f"step {step} is not saved: the run had to stop after step {self._done}"
             if self._last is None:
                 raise CheckpointError(refusal)
-            _log.warning("%s, and what it trained is %s", refusal, self._last.name)
+            _log.warning("%s, and its checkpoint is %s", refusal, self._last.name)
             return self._last
         at = step if self._next is None else self._next - 1
         if step < at:
@@ -357,7 +357,7 @@ class Checkpoint:
         if agreement.standing()[0] == self._first and not may_write(self._root):
             # Now, and not when the first interval is over.
             _log.warning(
-                "checkpoints cannot be saved: no right to write to %s; %s", self._root, remedy()
+                "checkpoints cannot be saved: no permission to write to %s; %s", self._root, remedy()
             )
         found = self._look()
         if fresh:
@@ -423,7 +423,7 @@ class Checkpoint:
             except (OSError, MemoryError) as error:
                 failure = f"failed to look for checkpoints: {explain(error) or 'out of memory'}"
             for name, reason in (*found.damaged.items(), *found.unavailable.items()):
-                _log.warning("checkpoint %s is left out: %s", name, reason)
+                _log.warning("checkpoint %s is ignored: %s", name, reason)
             if self._inherited is None and failure is None:
                 self._inherited = {digest for _, digest in found.durable}
         newest = found.durable[0][0].sequence if found.durable else 0
@@ -468,7 +468,7 @@ class Checkpoint:
             state.restore_random(own["random"])
         elif rank == self._first:
             _log.warning(
-                "%s was saved by %d ranks, there are %d now: random numbers start anew",
+                "%s was saved by %d ranks, there are %d now: random number generators are not restored",
                 found.name, found.world_size, world_size,
             )  # fmt: skip
         self._last = CheckpointRef(found.attempt, found.step, digest)
@@ -518,7 +518,7 @@ class Checkpoint:
             _log.warning("old checkpoints are kept, the new one cannot be read back now: %s", error)
             return saved
         except CheckpointError as error:
-            return {"error": f"failed to save step {step}: it was written and not read back: {error}"}
+            return {"error": f"failed to save step {step}: it was written, and reading it back failed: {error}"}
         if not self._retention.has_verified(found):
             return saved
         try:
@@ -555,17 +555,17 @@ def _check_states(states: Mapping[str, Any], sharded: Collection[str]) -> None:
     for name, part in states.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
-                f"{name!r} cannot name a state: use letters, digits, _ and -, and no rank- at its beginning"
+                f"{name!r} cannot name a state: use letters, digits, _ and -, and do not begin with rank-"
             )
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise TypeError(
                 f"{name} is a {type(part).__name__} without state_dict() and load_state_dict()"
             )
     if "random" in states:
-        raise ValueError("`random` is saved already")
+        raise ValueError("`random` cannot name a state: it is saved already; use another name")
     unknown = set(sharded) - set(states)
     if unknown:
-        raise ValueError(f"sharded names {sorted(unknown)}, not given")
+        raise ValueError(f"sharded names {sorted(unknown)}, which states does not have")
 
 
 def _checked(step: int) -> int:
