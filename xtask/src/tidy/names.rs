@@ -48,6 +48,12 @@ const TO_RENAME: [&str; 25] = [
 const DEFINES: [&str; 4] = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
 
 pub(super) fn check(files: &[File], findings: &mut Findings) {
+    let shared = SHARED.iter().map(|(name, _)| *name);
+    let listed: Vec<&str> = shared.chain(TO_RENAME).collect();
+    compare(files, &listed, findings);
+}
+
+fn compare(files: &[File], listed: &[&str], findings: &mut Findings) {
     let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for file in files {
         let Some(package) = package(&file.path) else {
@@ -58,8 +64,7 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
         }
     }
     for (name, packages) in definitions.iter().filter(|(_, crates)| crates.len() > 1) {
-        let is_listed = SHARED.iter().any(|(shared, _)| shared == name) || TO_RENAME.contains(name);
-        if !is_listed {
+        if !listed.contains(name) {
             let packages: Vec<&str> = packages.iter().copied().collect();
             findings.errors.push(format!(
                 "{} each define a public type {name}: give each thing a name of its own, or list the name in \
@@ -67,6 +72,16 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
                 packages.join(", ")
             ));
         }
+    }
+    let is_needed = |name: &&&str| {
+        definitions
+            .get(**name)
+            .is_some_and(|crates| crates.len() > 1)
+    };
+    for name in listed.iter().filter(|name| !is_needed(name)) {
+        findings.errors.push(format!(
+            "xtask/src/tidy/names.rs: at most one crate defines a public type {name}: delete its row"
+        ));
     }
 }
 
@@ -86,29 +101,30 @@ fn name(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Findings, check};
+    use super::{File, Findings, compare};
 
-    fn errors(files: &[(&str, &str)]) -> Vec<String> {
+    fn errors(files: &[(&str, &str)], listed: &[&str]) -> Vec<String> {
         let file = |(path, text): &(&str, &str)| File {
             path: (*path).to_owned(),
             text: (*text).to_owned(),
         };
         let files: Vec<File> = files.iter().map(file).collect();
         let mut findings = Findings::default();
-        check(&files, &mut findings);
+        compare(&files, listed, &mut findings);
         findings.errors
     }
 
     #[test]
     fn a_name_that_two_crates_define_is_an_error_unless_it_is_listed() {
-        let found = errors(&[
+        let files = [
             ("core/pond/src/lib.rs", "pub struct Duck {\n"),
             (
                 "hut/src/a/b.rs",
                 "//! x\npub enum Duck<'a> {\npub type Error = u8;\n",
             ),
             ("nest/src/lib.rs", "pub struct Error(u8);\n"),
-        ]);
+        ];
+        let found = errors(&files, &["Error"]);
         assert!(
             found.len() == 1
                 && found[0].starts_with("core/pond, hut each define a public type Duck"),
@@ -119,7 +135,7 @@ mod tests {
     #[test]
     fn one_crate_tests_and_private_types_may_repeat_a_name() {
         let none: [&str; 0] = [];
-        let found = errors(&[
+        let files = [
             ("pond/src/a.rs", "pub struct Duck;\n"),
             ("pond/src/b.rs", "pub struct Duck;\n"),
             (
@@ -128,7 +144,16 @@ mod tests {
             ),
             ("hut/src/duck/tests.rs", "pub struct Duck;\n"),
             ("hut/tests/duck.rs", "pub struct Duck;\n"),
-        ]);
-        assert_eq!(found, none);
+        ];
+        assert_eq!(errors(&files, &[]), none);
+    }
+
+    #[test]
+    fn a_row_that_excuses_nothing_is_an_error() {
+        let found = errors(&[("pond/src/a.rs", "pub struct Duck;\n")], &["Duck"]);
+        assert!(
+            found.len() == 1 && found[0].ends_with("type Duck: delete its row"),
+            "{found:?}"
+        );
     }
 }
