@@ -155,11 +155,7 @@ fn calls() -> Result<ExitCode> {
         ));
     }
     let status = python::measure_calls()?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(child::exit_code(status))
 }
 
 /// Model of the processor: figures of different ones cannot be compared.

@@ -3,14 +3,27 @@
 
 use std::env;
 use std::process::Command;
+use std::time::Instant;
 
-use ::cluster::command;
+use ::cluster::{StepOutcome, command};
 use anyhow::{Context as _, Result, bail};
 
-use crate::report;
+use crate::r#gen::root;
+use crate::{child, report};
 
 /// Set by `--verbose`: compilers print what they print.
 pub(crate) const VERBOSE: &str = "FIREFLYER_VERBOSE";
+
+/// Builds, as a step of its own, into the folder that this program is in.
+pub(crate) fn build(step: &str, words: &[&str]) -> Result<()> {
+    let started = Instant::now();
+    report::begin(step);
+    let mut build = child::command(env!("CARGO"));
+    build.arg("build").args(words).current_dir(root());
+    run(step, &mut build)?;
+    report::line(step, StepOutcome::Built, started.elapsed());
+    Ok(())
+}
 
 /// Runs cargo, or what runs cargo, as part of the step.
 pub(crate) fn run(step: &str, cargo: &mut Command) -> Result<()> {

@@ -1,8 +1,8 @@
-//! Environment of the programs that a verb starts.
+//! The programs that a verb starts: their environment, and their end as that of the verb.
 
 use std::env;
 use std::ffi::OsStr;
-use std::process::Command;
+use std::process::{Command, ExitCode, ExitStatus};
 
 /// What cargo tells about the package that it runs, which is this one. A cargo below must not see it: build scripts that
 /// read these variables, ring's for one, would be built again each time, with everything that depends on them.
@@ -21,6 +21,15 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
         }
     }
     command
+}
+
+/// The exit status of a verb that is over when a program is.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 #[cfg(test)]

@@ -129,11 +129,7 @@ fn recorded(kill_node: bool, picture: &Path) -> Result<ExitCode> {
     let mut demo = child::command(own);
     demo.arg("demo").args(kill_node.then_some("--kill-node"));
     let status = recording::record(&mut demo, picture)?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(child::exit_code(status))
 }
 
 fn paced() -> Result<String> {

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::args::Args;
 use crate::images::{self, trainer};
-use crate::{Verb, cargo, child, cluster, packages, report};
+use crate::{Verb, cargo, cluster, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "python",
@@ -279,20 +279,8 @@ impl Root {
 
 /// Builds the stand-in for a GPU's driver; the folder that it is in.
 fn drivers() -> Result<PathBuf> {
-    let started = Instant::now();
-    report::begin("stand-in driver");
-    let mut build = child::command(env!("CARGO"));
-    build
-        .args([
-            "build",
-            "--package",
-            "hfreduce-client",
-            "--example",
-            "fake_cuda",
-        ])
-        .current_dir(paths::repository());
-    cargo::run("stand-in driver", &mut build)?;
-    report::line("stand-in driver", StepOutcome::Built, started.elapsed());
+    let example = ["--package", "hfreduce-client", "--example", "fake_cuda"];
+    cargo::build("stand-in driver", &example)?;
     // target/debug/xtask and target/debug/examples.
     let own = env::current_exe().context("failed to find this program's own path")?;
     Ok(own.with_file_name("examples"))

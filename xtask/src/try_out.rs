@@ -4,13 +4,11 @@
 use std::env;
 use std::process::{ExitCode, Stdio};
 use std::thread;
-use std::time::Instant;
 
-use ::cluster::{StepOutcome, paths};
 use anyhow::{Context as _, Result};
 
 use crate::args::Args;
-use crate::{Verb, cargo, child, report};
+use crate::{Verb, cargo, child};
 
 pub(crate) const VERB: Verb = Verb {
     name: "try",
@@ -30,16 +28,10 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let nodes = args.parsed("--nodes")?.unwrap_or(2_u32);
     let procs = args.parsed("--procs")?.unwrap_or(2_u32);
     args.finish()?;
-    let root = paths::repository();
     // Both are built into the same folder, wherever that is.
     let program = env::current_exe()?.with_file_name("hfreduce-sidecar");
     println!("Build");
-    let started = Instant::now();
-    report::begin("hfreduce-sidecar");
-    let mut build = child::command(env!("CARGO"));
-    build.args(["build", "--package", "hfreduce-sidecar"]);
-    cargo::run("hfreduce-sidecar", build.current_dir(&root))?;
-    report::line("hfreduce-sidecar", StepOutcome::Built, started.elapsed());
+    cargo::build("hfreduce-sidecar", &["--package", "hfreduce-sidecar"])?;
 
     println!("\nAll-reduce over {nodes} sidecars");
     let status = child::command(&program)

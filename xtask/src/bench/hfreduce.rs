@@ -2,16 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
 
-use ::cluster::StepOutcome;
 use ::cluster::prerequisites::{self, Requirement, found, is_root};
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::Args;
-use crate::r#gen::root;
 use crate::images::{self, trainer};
-use crate::{cargo, child, cluster, packages, python, report};
+use crate::{cargo, child, cluster, packages, python};
 
 const OPEN_MPI: [Requirement; 2] = [
     Requirement {
@@ -45,20 +42,11 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
         bench.arg(format!("--need={need}={value}"));
     }
     let status = bench.status().context("failed to start the bench")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(child::exit_code(status))
 }
 
 fn build() -> Result<PathBuf> {
-    let started = Instant::now();
-    report::begin("bench");
-    let mut build = child::command(env!("CARGO"));
-    build.args(["build", "--package", "bench"]);
-    cargo::run("bench", build.current_dir(root()))?;
-    report::line("bench", StepOutcome::Built, started.elapsed());
+    cargo::build("bench", &["--package", "bench"])?;
     // Both are built into the same folder, wherever that is.
     Ok(std::env::current_exe()?.with_file_name("bench"))
 }

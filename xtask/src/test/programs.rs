@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::{change, ledger};
 use crate::r#gen::root;
 use crate::tidy::edges::{self, Package};
-use crate::{child, report};
+use crate::{cargo, child, report};
 
 /// Those that measure what they test, and are disturbed by others.
 const ALONE: &[&str] = &[
@@ -53,7 +53,8 @@ pub(crate) fn run(plan: &Plan) -> Result<ExitCode> {
     } else {
         targets(&packages, &choice.run)
     };
-    build_examples()?;
+    // `cargo test` builds them only where no target is named.
+    cargo::build("fake libraries", &["--workspace", "--examples"])?;
     let mut programs = build(&packages, &targets)?;
     programs.retain(|program| choice.run.contains(&program.unit));
     if programs.is_empty() {
@@ -73,17 +74,6 @@ fn targets(packages: &[Package], units: &[String]) -> Vec<String> {
         }
     }
     words
-}
-
-/// The fake libraries that test programs load. `cargo test` builds them only where no target is named.
-fn build_examples() -> Result<()> {
-    let mut cargo = child::command("cargo");
-    cargo.args(["build", "--quiet", "--workspace", "--examples"]);
-    let status = cargo.current_dir(root()).status();
-    if !status.context("failed to start cargo")?.success() {
-        bail!("failed to build the examples");
-    }
-    Ok(())
 }
 
 /// Not by package: all stages share the features that the workspace has together.

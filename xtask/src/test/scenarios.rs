@@ -4,14 +4,12 @@
 use std::env;
 use std::fs;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use ::cluster::StepOutcome;
 use anyhow::{Context as _, Result, bail};
 
 use super::plan::Plan;
 use crate::r#gen::root;
-use crate::{cargo, child, report};
+use crate::{cargo, child};
 
 /// The cluster of the scenarios.
 pub(super) const CLUSTER: &str = "e2e";
@@ -49,12 +47,7 @@ pub(crate) fn short(name: &str) -> &str {
 /// Builds the program that runs scenarios and runs it with these words.
 pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
     // Not by package: the workspace's features are those that the unit tests were built with.
-    let mut build = child::command(env!("CARGO"));
-    build.args(["build", "--bin", "scenarios"]);
-    let started = Instant::now();
-    report::begin("scenarios");
-    cargo::run("scenarios", build.current_dir(root()))?;
-    report::line("scenarios", StepOutcome::Built, started.elapsed());
+    cargo::build("scenarios", &["--bin", "scenarios"])?;
     // Both are built into the same folder, wherever that is.
     let program = env::current_exe()?.with_file_name("scenarios");
     let status = child::command(program)
@@ -62,11 +55,7 @@ pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
         .current_dir(root())
         .status()
         .context("failed to start the scenarios")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(child::exit_code(status))
 }
 
 /// `module::name` of each `scenario!(needs, module::name)`.
