@@ -267,7 +267,10 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
     a_node_is_kept_to_itself(&cluster, "lifecycle-1", lost);
     let node = cluster.node(lost).unwrap();
 
-    // A power cut, and back over the same disk.
+    // A power cut, and back over the same disk, before the kernel has taken away what pods had.
+    let left = ["veth0123abcd", "type", "veth", "peer", "name", "inpod"];
+    node.run(&[&["ip", "link", "add"][..], &left].concat())
+        .unwrap();
     node.kill().unwrap();
     assert!(!node.alive().unwrap());
     wait(&cluster, lost, false);
@@ -278,6 +281,8 @@ fn a_cluster_comes_up_loses_nodes_gets_them_back_and_leaves_no_trace() {
         .run(&["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])
         .unwrap();
     assert!(images.contains("fireflyer/busybox"), "{images}");
+    let links = node.run(&["ip", "-o", "link"]).unwrap();
+    assert!(!links.contains(left[0]), "{links}");
 
     // A cut cable: what runs there runs on.
     let boot = node.run(&["cat", "/proc/1/stat"]).unwrap();

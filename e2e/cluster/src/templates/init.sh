@@ -15,6 +15,12 @@ mkdir -p /run/cni/net.d /run/sysctl /var/lib/demo-shared /var/lib/kubelet
 cp "$FOLDER/etc/cni.conflist" /run/cni/net.d/10-pods.conflist
 mount --bind "$SHARED" /var/lib/demo-shared
 
+# The kernel takes its time to remove what pods of an earlier life had. Their addresses are given again: a route of an old
+# pod would keep that of a new one from being made, and then go.
+ip -o link show type veth | sed -n 's/^[0-9]*: \(veth[^@:]*\).*/\1/p' | while read -r link; do
+    ip link delete "$link" 2> /dev/null || true
+done
+
 # The kubelet insists on these values. They belong to the whole machine, so it is shown files that
 # already have them.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
