@@ -1,9 +1,10 @@
 //! What every process of ours does the same way: command-line block, logs, metrics registry,
-//! health endpoints, limits and shutdown. What a process is for stays in its own crate.
+//! health endpoints, texts of errors, limits and shutdown. What a process is for stays in its own crate.
 
 pub mod args;
 pub mod descriptors;
 pub mod endpoints;
+pub mod errors;
 pub mod logs;
 pub mod metrics;
 pub mod pending;
@@ -14,6 +15,7 @@ pub mod slots;
 pub mod watchdog;
 
 pub use args::{Args, LogFormat};
+pub use errors::chain;
 pub use metrics::Registry;
 pub use ready::{Gate, Readiness};
 pub use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::{CancellationToken, Readiness};
+use daemon::{CancellationToken, Readiness, chain};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::backend::{self, HardwareBackend, Inventory, NodeLocation};
 use crate::labels::Labels;
 use crate::metrics::Metrics;
-use crate::plugin::{self, Plugin, chain};
+use crate::plugin::{self, Plugin};
 use crate::resource::Resource;
 
 /// How long to wait before the hardware is read again after it could not be.

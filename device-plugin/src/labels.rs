@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::names::{LABEL_LEAF, LABEL_NODE_CLASS, LABEL_ZONE};
-use daemon::CancellationToken;
+use daemon::{CancellationToken, chain};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams};
 use kube::core::PartialObjectMetaExt as _;
@@ -19,7 +19,6 @@ use tracing::{info, warn};
 
 use crate::backend::{Inventory, NodeLocation};
 use crate::metrics::Metrics;
-use crate::plugin::chain;
 
 /// Field manager of our applies.
 pub const FIELD_MANAGER: &str = "fireflyer-device-plugin";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use daemon::{CancellationToken, Gate};
+use daemon::{CancellationToken, Gate, chain};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -238,18 +238,4 @@ fn look(folder: &Path, socket: Option<&Path>) -> Result<FolderContents, Error> {
         kubelet: identity(&folder.join(KUBELET_SOCKET))?,
         socket: socket.map(identity).transpose()?.flatten(),
     })
-}
-
-/// An error with what caused it, on one line. Some errors repeat their cause in their own text.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        source = error.source();
-    }
-    text
 }

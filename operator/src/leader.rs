@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::Watchdog;
+use daemon::{Watchdog, chain};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
@@ -20,7 +20,6 @@ use tracing::{debug, info, warn};
 
 use crate::cluster::SharedCluster;
 use crate::fence::WriteFence;
-use crate::watch::chain;
 
 /// Name of the Lease.
 pub const LEASE: &str = "fireflyer-operator";

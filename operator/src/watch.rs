@@ -146,18 +146,3 @@ async fn show_ages(cluster: Arc<SharedCluster>, gauges: GaugeVec) {
         }
     }
 }
-
-/// An error with its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}

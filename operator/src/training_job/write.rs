@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::chain;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::Status;
 use kube::{Client, Resource};
@@ -13,7 +14,6 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::fence::WriteFence;
-use crate::watch::chain;
 
 /// Requests in flight that give nodes to jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
 /// few enough that priority and fairness does not queue other clients behind us.

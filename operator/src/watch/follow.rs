@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::chain;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
@@ -13,7 +14,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::chain;
 use crate::cluster::{Mirrors, SharedCluster, key_of, now, version_of};
 use crate::mirror::{Mirror, Mirrored};
 

@@ -104,7 +104,7 @@ impl Applier {
                 }
                 Err(write::Error::Conflict { .. }) => {}
                 Err(error) => {
-                    warn!(%job, attempt, %error, "failed to write the commit; it may be stored all the same")
+                    warn!(%job, attempt, %error, "failed to write the commit; it may be stored all the same");
                 }
             }
         }
