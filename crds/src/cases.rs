@@ -182,8 +182,8 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Long values in few words: `{$letters: 64}` is a text of 64 letters, `{$items: 17, $of: X}` a list
-/// of 17 copies of X in which `$n` counts, `{$entries: 65}` a map of 65 short texts.
+/// Long values in few words: `{$letters: 64}` is a text of 64 letters, `{$items: 17, $of: X}` a
+/// list of 17 copies of X in which `$n` counts, `{$entries: 65}` a map of 65 short texts.
 fn fill(words: &Map<String, Value>) -> Option<Value> {
     let count = |key| words.get(key).and_then(Value::as_u64);
     if let Some(letters) = count("$letters") {

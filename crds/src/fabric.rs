@@ -10,12 +10,14 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A qualified label key: an optional DNS prefix with a slash, then a name of at most 63 characters.
+/// A qualified label key: an optional DNS prefix with a slash, then a name of at most 63
+/// characters.
 const LABEL_KEY: &str =
     "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 
-/// How the cluster is wired: the labels for zone, leaf and class, the node classes, and how many jobs may cross
-/// zones. A node class says which share of a node a job's pod gets. There is one Fabric, called `default`.
+/// How the cluster is wired: the labels for zone, leaf and class, the node classes, and how many
+/// jobs may cross zones. A node class says which share of a node a job's pod gets. There is one
+/// Fabric, called `default`.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "fireflyer.dev",
@@ -66,17 +68,19 @@ pub struct FabricSpec {
     /// How sidecars use RDMA, where they have it.
     #[serde(default)]
     pub rdma: Rdma,
-    /// Node classes that jobs may ask for. A job that asks for none gets the class with `default: true`, else the first.
+    /// Node classes that jobs may ask for. A job that asks for none gets the class with `default:
+    /// true`, else the first.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub classes: Vec<NodeClass>,
 }
 
-/// Classes of traffic, 0 to 7: InfiniBand's service level; over Ethernet the class selector of IP packets (DSCP 8
-/// times the class).
+/// Classes of traffic, 0 to 7: InfiniBand's service level; over Ethernet the class selector of IP
+/// packets (DSCP 8 times the class).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct TrafficClasses {
-    /// Class of HFReduce's data, 0 to 7; 1 by default, so that other traffic (0) has a class of its own.
+    /// Class of HFReduce's data, 0 to 7; 1 by default, so that other traffic (0) has a class of its
+    /// own.
     #[serde(default = "default_hfreduce_class")]
     #[schemars(range(min = 0, max = 7))]
     pub hfreduce: u8,
@@ -94,10 +98,11 @@ impl Default for TrafficClasses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rdma {
-    /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed ordering); true by default.
-    /// That is faster on many platforms. Headers and counters are always written in order, after the payload that they
-    /// announce. Switch it off where a platform is known to handle such writes badly, or to rule that out when sums are
-    /// damaged. A change takes effect with a job's next attempt.
+    /// Whether an adapter may write payload to a node's memory in any order (PCIe's relaxed
+    /// ordering); true by default. That is faster on many platforms. Headers and counters are
+    /// always written in order, after the payload that they announce. Switch it off where a
+    /// platform is known to handle such writes badly, or to rule that out when sums are damaged. A
+    /// change takes effect with a job's next attempt.
     #[serde(default = "default_relaxed_ordering")]
     pub relaxed_ordering: bool,
 }
@@ -185,7 +190,8 @@ impl FabricSpec {
     }
 }
 
-/// What the leading operator sees of the cluster; written when it changes, at most once in ten seconds.
+/// What the leading operator sees of the cluster; written when it changes, at most once in ten
+/// seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricStatus {
     /// Drifted, ManyNodesNotReady.
@@ -195,7 +201,8 @@ pub struct FabricStatus {
     /// Nodes with a class.
     #[serde(default)]
     pub nodes: u32,
-    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job that restarts, or avoided.
+    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job
+    /// that restarts, or avoided.
     #[serde(default)]
     pub free: u32,
     /// Nodes that no job could get even if all were free.
@@ -216,7 +223,8 @@ pub struct CapacityStatus {
     pub zone: String,
     /// All nodes of the class in the zone.
     pub nodes: u32,
-    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job that restarts, or avoided.
+    /// Usable nodes without an attempt and without a pod of ours. Some may be reserved for a job
+    /// that restarts, or avoided.
     pub free: u32,
     /// Nodes that no job could get even if all were free.
     pub unusable: u32,

@@ -10,15 +10,16 @@ pub const FABRIC: &str = "default";
 pub const SYSTEM_NAMESPACE: &str = "fireflyer-system";
 /// Field manager of every server-side apply by the operator.
 pub const FIELD_MANAGER: &str = "fireflyer-operator";
-/// Finalizer on a TrainingJob, present only while the job holds nodes; and on pods whose last word is to be read.
+/// Finalizer on a TrainingJob, present only while the job holds nodes; and on pods whose last word
+/// is to be read.
 pub const FINALIZER: &str = "fireflyer.dev/release-nodes";
 
 /// Label on a Node: the class it belongs to, for example `a100`.
 pub const LABEL_NODE_CLASS: &str = "fireflyer.dev/node-class";
 /// Label on pods and ConfigMaps: the TrainingJob they belong to.
 pub const LABEL_JOB: &str = "fireflyer.dev/job";
-/// Label on pods, ConfigMaps and Secrets: the uid of the TrainingJob they belong to, which no later job
-/// of its name has.
+/// Label on pods, ConfigMaps and Secrets: the uid of the TrainingJob they belong to, which no later
+/// job of its name has.
 pub const LABEL_JOB_UID: &str = "fireflyer.dev/job-uid";
 /// Label on pods and ConfigMaps: the attempt they belong to.
 pub const LABEL_ATTEMPT: &str = "fireflyer.dev/attempt";

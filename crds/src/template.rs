@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The pod that runs on each node: a PodTemplateSpec. The operator passes everything on as written, except what it
-/// owns (placement, restart policy).
+/// The pod that runs on each node: a PodTemplateSpec. The operator passes everything on as written,
+/// except what it owns (placement, restart policy).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTemplate {
@@ -171,8 +171,8 @@ fn declare_pod_fields(schema: &mut Schema) {
     );
 }
 
-/// Fields of a Container that must be present, or that the operator adds to, but that it passes on in
-/// `rest`.
+/// Fields of a Container that must be present, or that the operator adds to, but that it passes on
+/// in `rest`.
 fn declare_container_fields(schema: &mut Schema) {
     declare(
         schema,

@@ -79,7 +79,8 @@ pub struct TrainingJobSpec {
     /// How many whole nodes the job needs, 1 to 4096. All of them start together, or none does.
     #[schemars(range(min = 1, max = 4096))]
     pub nodes: u32,
-    /// Processes (ranks) started on each node, 1 to 64. Defaults to the node class's GPU count, or 1.
+    /// Processes (ranks) started on each node, 1 to 64. Defaults to the node class's GPU count,
+    /// or 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub procs_per_node: Option<u32>,
@@ -92,13 +93,13 @@ pub struct TrainingJobSpec {
     pub node_class: Option<String>,
     /// The pod of each node. One container must be called `trainer` and have a `command`.
     pub template: PodTemplate,
-    /// Whether the nodes may be in different zones. `PreferSingle` (the default): the job gets nodes of one zone. It
-    /// crosses zones only when no zone has enough healthy nodes of the class in total. `Single`: the job never crosses
-    /// zones; it waits.
+    /// Whether the nodes may be in different zones. `PreferSingle` (the default): the job gets
+    /// nodes of one zone. It crosses zones only when no zone has enough healthy nodes of the class
+    /// in total. `Single`: the job never crosses zones; it waits.
     #[serde(default)]
     pub zone_policy: ZonePolicy,
-    /// How long a lossless interruption may take. The operator asks the job to leave, the job saves, and its nodes become
-    /// free. A change takes effect with the next attempt.
+    /// How long a lossless interruption may take. The operator asks the job to leave, the job
+    /// saves, and its nodes become free. A change takes effect with the next attempt.
     #[serde(default)]
     pub interruption: Interruption,
     /// Where checkpoints are saved. Without it the job restarts from the beginning.
@@ -107,14 +108,15 @@ pub struct TrainingJobSpec {
     /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
-    /// What happens after a failure. A change of maxRestarts takes effect at the next failure, any other change with the
-    /// next attempt.
+    /// What happens after a failure. A change of maxRestarts takes effect at the next failure, any
+    /// other change with the next attempt.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// True asks the job to save, release its nodes and wait. False (the default) lets it run.
     #[serde(default)]
     pub suspend: bool,
-    /// Seconds after which a finished job is deleted, 0 to 315360000 (ten years). Without it the job is never deleted.
+    /// Seconds after which a finished job is deleted, 0 to 315360000 (ten years). Without it the
+    /// job is never deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -134,13 +136,14 @@ pub enum ZonePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Interruption {
-    /// Seconds in which the program notices the request, 1 to 600; 10 by default. A program checks once a step, so give
-    /// more than the longest step takes. Only the sum with saveSeconds has an effect.
+    /// Seconds in which the program notices the request, 1 to 600; 10 by default. A program checks
+    /// once a step, so give more than the longest step takes. Only the sum with saveSeconds has an
+    /// effect.
     #[serde(default = "default_ack_seconds")]
     #[schemars(range(min = 1, max = 600))]
     pub ack_seconds: u32,
-    /// Seconds in which the program then saves the checkpoint, 1 to 3600; 60 by default. A pod that still runs after
-    /// ackSeconds, saveSeconds and 10 more seconds is killed.
+    /// Seconds in which the program then saves the checkpoint, 1 to 3600; 60 by default. A pod that
+    /// still runs after ackSeconds, saveSeconds and 10 more seconds is killed.
     #[serde(default = "default_save_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub save_seconds: u32,
@@ -166,14 +169,15 @@ impl Default for Interruption {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// PersistentVolumeClaim in the job's namespace. It must be ReadWriteMany when the job has several nodes.
+    /// PersistentVolumeClaim in the job's namespace. It must be ReadWriteMany when the job has
+    /// several nodes.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     )]
     pub claim_name: String,
-    /// Folder inside the claim, relative to its root. Defaults to the job's name. A new job resumes from the
-    /// checkpoint that it finds there.
+    /// Folder inside the claim, relative to its root. Defaults to the job's name. A new job resumes
+    /// from the checkpoint that it finds there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[-A-Za-z0-9._/]+$"))]
     #[x_kube(validation = Rule::new("!self.startsWith('/')")
@@ -181,8 +185,8 @@ pub struct Checkpoint {
     #[x_kube(validation = Rule::new("!self.split('/').exists(part, part == '..')")
         .message("path must stay inside the claim: remove the .. parts"))]
     pub path: Option<String>,
-    /// Seconds between periodic checkpoints, 1 to 86400; 300 by default. The paper saves every 5 minutes
-    /// (section VII-A).
+    /// Seconds between periodic checkpoints, 1 to 86400; 300 by default. The paper saves every 5
+    /// minutes (section VII-A).
     #[serde(default = "default_interval_seconds")]
     #[schemars(range(min = 1, max = 86400))]
     pub interval_seconds: u32,
@@ -202,25 +206,28 @@ fn default_keep_last() -> u32 {
 /// How the ranks talk to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Communication {
-    /// Who performs collectives. `HFReduce` (the default): the sidecar, on the CPU (paper, section IV).
-    /// `None`: the program's own library (gloo, NCCL). The sidecar then only joins the gang.
+    /// Who performs collectives. `HFReduce` (the default): the sidecar, on the CPU (paper, section
+    /// IV). `None`: the program's own library (gloo, NCCL). The sidecar then only joins the gang.
     #[serde(default)]
     pub backend: Backend,
-    /// How HFReduce rounds sums of floats. A process group can choose another way. `Fast` (the default): it rounds to the
-    /// elements' type on every level of the tree between nodes. `Precise`: it rounds once. Until then 16-bit floats
-    /// travel as twice, 8-bit floats as four times as many bytes. `Bitwise`: it rounds once and always adds in the same
-    /// order, over one of the two trees. The bits then depend neither on how tensors are cut or joined nor on the size
-    /// of chunks. In each way all ranks get the same bits.
+    /// How HFReduce rounds sums of floats. A process group can choose another way. `Fast` (the
+    /// default): it rounds to the elements' type on every level of the tree between nodes.
+    /// `Precise`: it rounds once. Until then 16-bit floats travel as twice, 8-bit floats as four
+    /// times as many bytes. `Bitwise`: it rounds once and always adds in the same order, over one
+    /// of the two trees. The bits then depend neither on how tensors are cut or joined nor on the
+    /// size of chunks. In each way all ranks get the same bits.
     #[serde(default)]
     pub numerics: Numerics,
-    /// Alpha, not run on GPUs yet. Whether HFReduce adds up tensors of two GPUs that share an NVLink before it copies
-    /// them to the host. A process group can choose another way. `Never` (the default): every GPU copies its own tensors
-    /// to the host. `Auto`: HFReduce uses pairs where every rank of a group has one.
+    /// Alpha, not run on GPUs yet. Whether HFReduce adds up tensors of two GPUs that share an
+    /// NVLink before it copies them to the host. A process group can choose another way. `Never`
+    /// (the default): every GPU copies its own tensors to the host. `Auto`: HFReduce uses pairs
+    /// where every rank of a group has one.
     #[serde(default)]
     pub nvlink: Nvlink,
 }
 
-/// Whether tensors of GPUs that share an NVLink are added up in pairs. Not `Off`: unquoted, that is a boolean in YAML.
+/// Whether tensors of GPUs that share an NVLink are added up in pairs. Not `Off`: unquoted, that is
+/// a boolean in YAML.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Nvlink {
     /// Every GPU copies its own tensors to the host.
@@ -256,25 +263,27 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// How many restarts failures of the program may cause, 0 to 1000; 3 by default. Lost nodes and refused pods
-    /// do not count.
+    /// How many restarts failures of the program may cause, 0 to 1000; 3 by default. Lost nodes and
+    /// refused pods do not count.
     #[serde(default = "default_max_restarts")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
-    /// What the other nodes do when a node is lost while they train. `Restart` (the default): the attempt ends, and
-    /// another one resumes from the last checkpoint. `Shrink`: the other nodes finish the collectives in flight and
-    /// go on without a restart, and without the state of the lost node. A process of the program that fails takes its
-    /// node out in the same way. A gang never grows again; the next attempt has all nodes. Only collectives of
-    /// HFReduce survive a loss.
+    /// What the other nodes do when a node is lost while they train. `Restart` (the default): the
+    /// attempt ends, and another one resumes from the last checkpoint. `Shrink`: the other nodes
+    /// finish the collectives in flight and go on without a restart, and without the state of the
+    /// lost node. A process of the program that fails takes its node out in the same way. A gang
+    /// never grows again; the next attempt has all nodes. Only collectives of HFReduce survive a
+    /// loss.
     #[serde(default)]
     pub on_peer_loss: OnPeerLoss,
-    /// Seconds that the others wait for a silent node before they go on without it, 5 to 600; 10 by default.
-    /// They do not wait for a node that is known to be dead. Only for `onPeerLoss: Shrink`.
+    /// Seconds that the others wait for a silent node before they go on without it, 5 to 600; 10 by
+    /// default. They do not wait for a node that is known to be dead. Only for `onPeerLoss:
+    /// Shrink`.
     #[serde(default = "default_peer_loss_seconds")]
     #[schemars(range(min = 5, max = 600))]
     pub peer_loss_seconds: u32,
-    /// Fewest nodes with which the gang goes on, 1 to `nodes`; 2 by default. With fewer the attempt ends.
-    /// Only for `onPeerLoss: Shrink`.
+    /// Fewest nodes with which the gang goes on, 1 to `nodes`; 2 by default. With fewer the attempt
+    /// ends. Only for `onPeerLoss: Shrink`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub min_nodes: Option<u32>,
@@ -315,11 +324,12 @@ pub struct TrainingJobStatus {
     /// One word for where the job is.
     #[serde(default)]
     pub phase: Phase,
-    /// Why the job is in this phase, or what it waits for: the reason of the most telling condition.
+    /// Why the job is in this phase, or what it waits for: the reason of the most telling
+    /// condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed, AssignmentUnproved,
-    /// Stuck.
+    /// Assigned, Running, CheckpointDurable, CheckpointPassedOver, Suspended, Complete, Failed,
+    /// AssignmentUnproved, Stuck.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -333,34 +343,38 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::times")]
     pub restart_times: Vec<Time>,
-    /// Attempts in a row that ended by no fault of the program. They lengthen the back-off. 0 again once the job runs.
+    /// Attempts in a row that ended by no fault of the program. They lengthen the back-off. 0 again
+    /// once the job runs.
     #[serde(default)]
     pub replans: u32,
-    /// Attempts in a row that ended because checkpoints could not be read. They do not count against maxRestarts.
+    /// Attempts in a row that ended because checkpoints could not be read. They do not count
+    /// against maxRestarts.
     #[serde(default)]
     pub unreadable: u32,
-    /// How many of the attempts in a row ended because something that the pods need is missing, such as an image.
+    /// How many of the attempts in a row ended because something that the pods need is missing,
+    /// such as an image.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub refusals: u32,
-    /// Nodes that are reserved for the job while it restarts or moves. No other job gets them. The reservation ends by
-    /// itself, a minute after the job could have used it.
+    /// Nodes that are reserved for the job while it restarts or moves. No other job gets them. The
+    /// reservation ends by itself, a minute after the job could have used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<PromiseStatus>,
-    /// Nodes on which attempts of the job ended, at most 64. The job uses other nodes while enough others fit.
-    /// All jobs avoid a node that itself ended attempts of two namespaces.
+    /// Nodes on which attempts of the job ended, at most 64. The job uses other nodes while enough
+    /// others fit. All jobs avoid a node that itself ended attempts of two namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub avoided_nodes: Vec<AvoidedNodeStatus>,
-    /// Since when no zone has enough healthy nodes for the job, although one has enough in total. After five minutes
-    /// of that the job crosses zones.
+    /// Since when no zone has enough healthy nodes for the job, although one has enough in total.
+    /// After five minutes of that the job crosses zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub no_zone_since: Option<Time>,
-    /// Class of the nodes that the job runs on: the class that it names, or the Fabric's default when the operator
-    /// first saw the job.
+    /// Class of the nodes that the job runs on: the class that it names, or the Fabric's default
+    /// when the operator first saw the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class: Option<String>,
-    /// Processes (ranks) on each node: the number that the job asks for, or the default of its class.
+    /// Processes (ranks) on each node: the number that the job asks for, or the default of its
+    /// class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_node: Option<u32>,
     /// Nodes whose trainer runs in the current attempt.
@@ -433,7 +447,8 @@ pub struct AvoidedNodeStatus {
     /// Until when.
     #[schemars(schema_with = "schema::time")]
     pub until: Time,
-    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent or ProgramFailed.
+    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent
+    /// or ProgramFailed.
     pub reason: String,
     /// How many attempts in a row ended on the node.
     pub count: u32,
@@ -470,7 +485,8 @@ pub struct AttemptStatus {
     pub node_seconds: Option<u64>,
 }
 
-/// The members of an attempt. The operator writes them before they go on, so that only one side of a split goes on.
+/// The members of an attempt. The operator writes them before they go on, so that only one side of
+/// a split goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembershipStatus {
@@ -486,8 +502,8 @@ pub struct MembershipStatus {
     /// The first 16 of the lost nodes by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
-    /// ConfigMap with what the members resumed from, for the operator alone. Its name ends in the SHA-256 of its text.
-    /// The operator writes it before this status refers to it.
+    /// ConfigMap with what the members resumed from, for the operator alone. Its name ends in the
+    /// SHA-256 of its text. The operator writes it before this status refers to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! The generated files are fresh, every constraint of the schema has a case that breaks it, and every
-//! field is explained.
+//! The generated files are fresh, every constraint of the schema has a case that breaks it, and
+//! every field is explained.
 
 use std::path::Path;
 

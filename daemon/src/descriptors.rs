@@ -1,5 +1,5 @@
-//! The limit of open descriptors. Container runtimes leave a process at the 1,024 that `select` can count, and a gang of
-//! 1,250 nodes alone takes more connections than that.
+//! The limit of open descriptors. Container runtimes leave a process at the 1,024 that `select` can
+//! count, and a gang of 1,250 nodes alone takes more connections than that.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;

@@ -1,6 +1,6 @@
-//! Serves /live, /ready and /metrics, and what else a process has to report. Probes, scrapes and questions are all that
-//! comes in here: nothing can be changed over it. Whoever reaches the port may connect, so connections are few, say what
-//! they want soon, and make room for each other.
+//! Serves /live, /ready and /metrics, and what else a process has to report. Probes, scrapes and
+//! questions are all that comes in here: nothing can be changed over it. Whoever reaches the port
+//! may connect, so connections are few, say what they want soon, and make room for each other.
 
 use std::future::Future;
 use std::io;

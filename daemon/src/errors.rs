@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// An error with its causes, in one line. Some errors repeat a cause in their own text: it is added once.
+/// An error with its causes, in one line. Some errors repeat a cause in their own text: it is added
+/// once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

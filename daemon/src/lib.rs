@@ -1,5 +1,6 @@
 //! What every process of ours does the same way: command-line block, logs, metrics registry,
-//! health endpoints, texts of errors, limits and shutdown. What a process is for stays in its own crate.
+//! health endpoints, texts of errors, limits and shutdown. What a process is for stays in its own
+//! crate.
 
 pub mod args;
 pub mod descriptors;

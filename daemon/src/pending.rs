@@ -1,5 +1,6 @@
-//! Connections that have not proved anything yet: how many there may be, and which one makes room for a new one. Owns
-//! no socket and no clock; how long a connection may take is its holder's business.
+//! Connections that have not proved anything yet: how many there may be, and which one makes room
+//! for a new one. Owns no socket and no clock; how long a connection may take is its holder's
+//! business.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,8 +19,9 @@ pub struct Admission<T> {
     pub evicted: Option<T>,
 }
 
-/// The pending connections of a listener: each with what closes it. A full pool makes room with the oldest connection of
-/// the source that has most of them, so that one source cannot keep out another, however many it opens.
+/// The pending connections of a listener: each with what closes it. A full pool makes room with the
+/// oldest connection of the source that has most of them, so that one source cannot keep out
+/// another, however many it opens.
 #[derive(Debug)]
 pub struct Pending<T> {
     capacity: usize,
@@ -55,7 +57,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// A connection has proved what it had to, or has ended. None if it had made room for another before.
+    /// A connection has proved what it had to, or has ended. None if it had made room for another
+    /// before.
     pub fn settle(&mut self, source: IpAddr, ticket: PendingTicket) -> Option<T> {
         let source = source.to_canonical();
         let of_source = self.sources.get_mut(&source)?;
@@ -79,7 +82,8 @@ impl<T> Pending<T> {
         self.length == 0
     }
 
-    /// Removes the oldest of the largest source; of the one whose oldest has waited longest, where several are largest.
+    /// Removes the oldest of the largest source; of the one whose oldest has waited longest, where
+    /// several are largest.
     fn evict(&mut self) -> Option<T> {
         let oldest = |of_source: &BTreeMap<PendingTicket, T>| of_source.keys().next().copied();
         let sizes = self.sources.iter().filter_map(|(source, of_source)| {

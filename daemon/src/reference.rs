@@ -1,5 +1,6 @@
-//! A program's section of the page of flags and metrics, from what clap and the registry know of them. A test of each
-//! program compares its section with the page; `cargo xtask gen` has the tests write it.
+//! A program's section of the page of flags and metrics, from what clap and the registry know of
+//! them. A test of each program compares its section with the page; `cargo xtask gen` has the tests
+//! write it.
 
 use std::env;
 use std::fmt::Write as _;
@@ -15,8 +16,8 @@ const PAGE: &str = "../docs/reference.md";
 /// Set by `cargo xtask gen`: write instead of comparing.
 const REGENERATE: &str = "FIREFLYER_REGENERATE";
 
-/// Compares the section of a program with the page, or writes it. The package, whose folder this is, has the program's
-/// name. The error says what to do.
+/// Compares the section of a program with the page, or writes it. The package, whose folder this
+/// is, has the program's name. The error says what to do.
 pub fn check<P: CommandFactory>(package: &str, registry: &Registry) -> Result<(), String> {
     let section = program(&P::command(), registry).map_err(|error| error.to_string())?;
     compare(package, &section)

@@ -1,5 +1,5 @@
-//! The pool of pending connections, shared by the tasks that serve them: a connection holds a slot and learns when it has
-//! to make room for another.
+//! The pool of pending connections, shared by the tasks that serve them: a connection holds a slot
+//! and learns when it has to make room for another.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

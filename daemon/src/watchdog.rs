@@ -1,5 +1,5 @@
-//! Whether a loop that has to go round still does. Who runs it touches the watchdog each time; who asks learns for how
-//! long it has hung.
+//! Whether a loop that has to go round still does. Who runs it touches the watchdog each time; who
+//! asks learns for how long it has hung.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// A watchdog of a loop that does not run yet, and hangs when a round takes longer than `limit`.
+    /// A watchdog of a loop that does not run yet, and hangs when a round takes longer than
+    /// `limit`.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self {

@@ -20,15 +20,16 @@ pub struct Args {
     /// Source of the facts about this node's hardware.
     #[arg(long, env = "FIREFLYER_DEVICE_BACKEND", value_enum)]
     pub backend: BackendKind,
-    /// Node fixture of the mock backend. The agent watches its folder, so mount the folder, not the file.
+    /// Node fixture of the mock backend. The agent watches its folder, so mount the folder, not the
+    /// file.
     #[arg(
         long,
         env = "FIREFLYER_NODE_FIXTURE",
         required_if_eq("backend", "mock")
     )]
     pub fixture: Option<PathBuf>,
-    /// Folder of the host for the files that represent devices of the mock backend. Agent and host must see it at the
-    /// same path, because containers mount the files.
+    /// Folder of the host for the files that represent devices of the mock backend. Agent and host
+    /// must see it at the same path, because containers mount the files.
     #[arg(
         long,
         env = "FIREFLYER_DEVICE_DIR",

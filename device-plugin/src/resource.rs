@@ -1,5 +1,5 @@
-//! The extended resources that this agent serves, and the devices each consists of. Owns device IDs;
-//! which of them a container gets is `allocation`'s.
+//! The extended resources that this agent serves, and the devices each consists of. Owns device
+//! IDs; which of them a container gets is `allocation`'s.
 
 use crds::names;
 

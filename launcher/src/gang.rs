@@ -3,8 +3,8 @@
 //!
 //! - A requested stop is passed on, then waited for: nothing is killed here, the kubelet does that
 //!   when the grace is over.
-//! - Once nothing of the pod may run on, because others do its work, all end: SIGTERM at once, SIGKILL after
-//!   [`MERCY`]. What they would save now is not wanted.
+//! - Once nothing of the pod may run on, because others do its work, all end: SIGTERM at once,
+//!   SIGKILL after [`MERCY`]. What they would save now is not wanted.
 //! - A rank that fails without a stop ends the others: SIGTERM at once, SIGKILL after [`MERCY`].
 //! - Once the ranks are to end, one whose first process ended but left its program running (a shell
 //!   script that started python) gets SIGTERM for all of it, and is over only when nothing is left.

@@ -14,7 +14,8 @@ use crate::environment::GangPlace;
 use crate::gang::{Ending, Failure, GangOutcome};
 use crate::output::Tail;
 
-/// The message for how the ranks ended. `cause`: what a rank has written about it; it explains a failure only.
+/// The message for how the ranks ended. `cause`: what a rank has written about it; it explains a
+/// failure only.
 pub(crate) fn message(
     verdict: GangOutcome,
     place: &GangPlace,

@@ -45,8 +45,8 @@ pub struct OperatorArgs {
     /// Address at which sidecars reach this replica when another replica sends them here.
     #[arg(long, env = "POD_IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub pod_ip: IpAddr,
-    /// `host:port` at which sidecars reach the rendezvous service. By default the address that the kubelet
-    /// sets for the Service fireflyer-rendezvous in every pod of the namespace.
+    /// `host:port` at which sidecars reach the rendezvous service. By default the address that the
+    /// kubelet sets for the Service fireflyer-rendezvous in every pod of the namespace.
     #[arg(long, env = "FIREFLYER_RENDEZVOUS_SERVICE")]
     pub rendezvous_service: Option<String>,
     /// Host of the Service fireflyer-rendezvous, set by the kubelet.
@@ -73,12 +73,13 @@ pub struct OperatorArgs {
         value_parser = ["Always", "IfNotPresent", "Never"]
     )]
     pub sidecar_pull_policy: String,
-    /// Names of Secrets with registry credentials. Each job pod gets them beside those of its template. The kubelet looks
-    /// for them in the job's namespace and ignores those that do not exist.
+    /// Names of Secrets with registry credentials. Each job pod gets them beside those of its
+    /// template. The kubelet looks for them in the job's namespace and ignores those that do not
+    /// exist.
     #[arg(long, env = "FIREFLYER_PULL_SECRETS", value_delimiter = ',')]
     pub pull_secrets: Vec<String>,
-    /// At which NUMA node the network adapter is, on machines with several. `auto`: sidecars look in sysfs. A number names
-    /// the node. `off`: the kernel places all memory.
+    /// At which NUMA node the network adapter is, on machines with several. `auto`: sidecars look
+    /// in sysfs. A number names the node. `off`: the kernel places all memory.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_NUMA",
@@ -86,8 +87,8 @@ pub struct OperatorArgs {
         value_parser = numa
     )]
     pub sidecar_numa: String,
-    /// Flags for the sidecar of each job pod, by their variables `FIREFLYER_HFREDUCE_...` and `FIREFLYER_RDMA_...`, as
-    /// `NAME=VALUE`.
+    /// Flags for the sidecar of each job pod, by their variables `FIREFLYER_HFREDUCE_...` and
+    /// `FIREFLYER_RDMA_...`, as `NAME=VALUE`.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_ENV",
@@ -95,12 +96,12 @@ pub struct OperatorArgs {
         value_parser = sidecar_variable
     )]
     pub sidecar_env: Vec<(String, String)>,
-    /// File with the spec of the Fabric. The operator creates the Fabric when there is none. Without the file it has
-    /// the paper's node class.
+    /// File with the spec of the Fabric. The operator creates the Fabric when there is none.
+    /// Without the file it has the paper's node class.
     #[arg(long, env = "FIREFLYER_DEFAULT_FABRIC")]
     pub default_fabric: Option<PathBuf>,
-    /// Keys of NoSchedule taints that dedicate nodes to training. Job pods tolerate them. Any other NoSchedule taint
-    /// counts as a cordon.
+    /// Keys of NoSchedule taints that dedicate nodes to training. Job pods tolerate them. Any other
+    /// NoSchedule taint counts as a cordon.
     #[arg(
         long,
         env = "FIREFLYER_DEDICATED_TAINTS",

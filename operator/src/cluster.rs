@@ -26,11 +26,13 @@ pub struct SharedCluster {
     changed: Notify,
     /// Counts requests for new listings.
     listings: watch::Sender<u64>,
-    /// Jobs by what their sidecars call them, under a lock of its own: whoever asks has proved nothing yet.
+    /// Jobs by what their sidecars call them, under a lock of its own: whoever asks has proved
+    /// nothing yet.
     ids: Mutex<BTreeMap<JobId, JobKey>>,
 }
 
-/// Jobs that have gone are forgotten when there are twice as many as there are jobs, and these more.
+/// Jobs that have gone are forgotten when there are twice as many as there are jobs, and these
+/// more.
 const FORGET: usize = 1024;
 
 /// The mirrors, under one lock: a snapshot is of one moment.
@@ -142,7 +144,8 @@ impl SharedCluster {
         self.ids().get(&id).cloned()
     }
 
-    /// Forgets jobs that are gone, when there are many of them. The newest is about to come into the mirror.
+    /// Forgets jobs that are gone, when there are many of them. The newest is about to come into
+    /// the mirror.
     fn forget_jobs(&self, noted: usize, newest: JobId) {
         let mirrors = self.mirrors();
         let complete = mirrors.jobs.is_synced() && !mirrors.jobs.is_listing();

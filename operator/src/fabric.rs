@@ -1,6 +1,6 @@
-//! Shows on the Fabric what the leader sees of the cluster: nodes, free and unusable ones by class and zone, where many
-//! stopped being Ready at once, and whether the object differs from what the operator was given. Never read back;
-//! decides nothing.
+//! Shows on the Fabric what the leader sees of the cluster: nodes, free and unusable ones by class
+//! and zone, where many stopped being Ready at once, and whether the object differs from what the
+//! operator was given. Never read back; decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +34,8 @@ pub struct FabricObservation {
     storms: Vec<Storm>,
 }
 
-/// Writes the status whenever what it would say has changed. None is seen while another replica leads.
+/// Writes the status whenever what it would say has changed. None is seen while another replica
+/// leads.
 pub async fn report(
     cluster: Arc<SharedCluster>,
     writer: Writer,

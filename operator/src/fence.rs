@@ -1,5 +1,5 @@
-//! Until when this replica may still write: the election says how long the Lease is surely ours, and
-//! no write is sent that could take longer than that.
+//! Until when this replica may still write: the election says how long the Lease is surely ours,
+//! and no write is sent that could take longer than that.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -116,8 +116,8 @@ impl Elector {
         }
     }
 
-    /// A candidate that opens `fence` while it leads, and leaves the lead to others while the mirrors
-    /// of `cluster` are stale.
+    /// A candidate that opens `fence` while it leads, and leaves the lead to others while the
+    /// mirrors of `cluster` are stale.
     pub fn guarding(self, fence: WriteFence, cluster: Arc<SharedCluster>) -> Self {
         Self {
             fence,
@@ -302,8 +302,8 @@ impl Elector {
         lease.metadata.annotations = Some(annotations);
     }
 
-    /// Asks a holder whose mirrors are stale for its Lease, if ours are fresh. Once: each write makes the Lease look
-    /// alive to the others.
+    /// Asks a holder whose mirrors are stale for its Lease, if ours are fresh. Once: each write
+    /// makes the Lease look alive to the others.
     async fn ask_for(&mut self, mut lease: Lease) {
         if !has(&lease, IS_STALE) || has(&lease, YIELD_TO) || self.check_stale() {
             return;

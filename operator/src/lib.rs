@@ -1,6 +1,6 @@
-//! The operator: watches jobs and nodes, lets `scheduler` decide, writes what it decided, and serves
-//! the rendezvous of running gangs. What a good plan is, and what a gang's messages mean, is decided
-//! in `core/`; here is everything that touches a network.
+//! The operator: watches jobs and nodes, lets `scheduler` decide, writes what it decided, and
+//! serves the rendezvous of running gangs. What a good plan is, and what a gang's messages mean, is
+//! decided in `core/`; here is everything that touches a network.
 
 pub mod args;
 pub mod bootstrap;

@@ -1,6 +1,6 @@
-//! A copy of one kind of objects: what the watch delivered, with our own writes laid over it until the
-//! watch has delivered them too. So a plan is never made without what the last one has done. A copy
-//! knows how old it is, and what in it nobody has confirmed.
+//! A copy of one kind of objects: what the watch delivered, with our own writes laid over it until
+//! the watch has delivered them too. So a plan is never made without what the last one has done. A
+//! copy knows how old it is, and what in it nobody has confirmed.
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
@@ -255,8 +255,8 @@ impl<T: Mirrored> Mirror<T> {
             .is_some()
     }
 
-    /// What we created and the watch has not delivered for too long: it is to be asked for. It stays
-    /// until the answer is known, and is named again after a while.
+    /// What we created and the watch has not delivered for too long: it is to be asked for. It
+    /// stays until the answer is known, and is named again after a while.
     pub fn overdue(&mut self, now: Instant) -> Vec<ObjectKey> {
         let mut due = Vec::new();
         for key in &self.unconfirmed {

@@ -1,5 +1,5 @@
-//! The operator's master keys, and what they prove: that the operator itself wrote the ConfigMap of an attempt.
-//! There are two keys while one replaces the other. Leaves reading them to `bootstrap`.
+//! The operator's master keys, and what they prove: that the operator itself wrote the ConfigMap of
+//! an attempt. There are two keys while one replaces the other. Leaves reading them to `bootstrap`.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What a gang costs the operator: the rendezvous without a cluster in a process of its own, members of a few lines in
-//! this one. `cargo xtask bench rendezvous` measures the release.
+//! What a gang costs the operator: the rendezvous without a cluster in a process of its own,
+//! members of a few lines in this one. `cargo xtask bench rendezvous` measures the release.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test harness")]
 
@@ -180,7 +180,8 @@ async fn dial(gang: &Gang, rank: usize, joined_epoch: Option<u64>) -> io::Result
     Ok(stream)
 }
 
-/// The beginning of the next frame: it tells the kind, and parsing thousands of rosters would take the machine.
+/// The beginning of the next frame: it tells the kind, and parsing thousands of rosters would take
+/// the machine.
 async fn beginning(stream: &mut OwnedReadHalf) -> io::Result<String> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await?;

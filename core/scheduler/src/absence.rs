@@ -72,7 +72,8 @@ fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> 
             number,
         }];
     };
-    // While the gang is being created, that its pods are missing is no news, unless they are to be created no more.
+    // While the gang is being created, that its pods are missing is no news, unless they are to be
+    // created no more.
     let over = !begins || job.problem.is_some() || ledger.is_superseded(key);
     let ends = |node| over || !ledger.can_take_pod(node);
     let mut places = view.places(found);
@@ -81,8 +82,8 @@ fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> 
 }
 
 impl JobView<'_> {
-    /// Whether a pod that may have acknowledged for its gang is not seen, though nobody has confirmed
-    /// that it is gone.
+    /// Whether a pod that may have acknowledged for its gang is not seen, though nobody has
+    /// confirmed that it is gone.
     pub(crate) fn may_speak_unseen(&self, ledger: &Ledger<'_>) -> bool {
         let Some(job) = self.job else {
             return false;

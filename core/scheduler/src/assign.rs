@@ -1,6 +1,6 @@
-//! Gives nodes to jobs: queue order, then filters, then placement; keeps what was promised, and nodes
-//! for the blocked head of the queue; moves jobs off cordoned nodes. Leaves what a job does with its
-//! nodes to `lifecycle`, and what a promise is to `promise`.
+//! Gives nodes to jobs: queue order, then filters, then placement; keeps what was promised, and
+//! nodes for the blocked head of the queue; moves jobs off cordoned nodes. Leaves what a job does
+//! with its nodes to `lifecycle`, and what a promise is to `promise`.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::promise;
 use crate::queue;
 use crate::snapshot::{DryRun, Job, JobKey, Node, ZonePolicy};
 
-/// Places every draft that wants nodes, as far as they go. Returns the jobs whose first pod is to be
-/// tried by a dry run, in the order of the queue.
+/// Places every draft that wants nodes, as far as they go. Returns the jobs whose first pod is to
+/// be tried by a dry run, in the order of the queue.
 pub(crate) fn assign<'a>(
     planners: &mut [JobPlanner<'a>],
     ledger: &Ledger<'a>,
@@ -53,7 +53,8 @@ pub(crate) fn assign<'a>(
         if exits.is_empty() {
             continue;
         }
-        // Who only wants no new work there can wait until there is room. A Node that goes takes its pods along.
+        // Who only wants no new work there can wait until there is room. A Node that goes takes its
+        // pods along.
         let must = exits.iter().any(|exit| exit.why == Wish::Deleted);
         let placement = market.keep_place_for(planner);
         if placement.is_some() || must {
@@ -178,7 +179,8 @@ impl<'l, 'a> Market<'l, 'a> {
             noun(needed),
             job.class
         );
-        // A zone that would do with all its nodes is worth some patience: an agent that restarts is back soon.
+        // A zone that would do with all its nodes is worth some patience: an agent that restarts is
+        // back soon.
         let patience = job.zone_policy == ZonePolicy::PreferSingle
             && capacity.is_some_and(|capacity| capacity.some_zone_would_do(job));
         let reach = capacity.and_then(|capacity| capacity.reach(job));
@@ -216,7 +218,8 @@ impl<'l, 'a> Market<'l, 'a> {
         found.map_err(|waiting| Waiting { no_zone, ..waiting })
     }
 
-    /// Chooses nodes for a job: those that it was promised, else the best of these and what is free.
+    /// Chooses nodes for a job: those that it was promised, else the best of these and what is
+    /// free.
     fn find(
         &mut self,
         job: &'a Job,
@@ -299,8 +302,8 @@ impl<'l, 'a> Market<'l, 'a> {
         }
     }
 
-    /// Where a job that holds nodes could go. What it needs there beyond its own nodes is taken; from
-    /// the next plan on a promise keeps it.
+    /// Where a job that holds nodes could go. What it needs there beyond its own nodes is taken;
+    /// from the next plan on a promise keeps it.
     fn keep_place_for(&mut self, planner: &JobPlanner<'a>) -> Option<Placement> {
         let attempt = planner.view.holding()?;
         let own: Vec<&Node> = planner
@@ -332,7 +335,8 @@ fn choose(pool: &Pool<'_>, reach: Reach, needed: usize) -> Option<Vec<PlacedNode
     }
 }
 
-/// Nodes on which attempts of the job ended are taken only if nothing else does, the best of them first.
+/// Nodes on which attempts of the job ended are taken only if nothing else does, the best of them
+/// first.
 fn choose_avoiding<'a>(
     pool: &mut Pool<'a>,
     job: &Job,

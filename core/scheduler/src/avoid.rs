@@ -79,7 +79,8 @@ impl EndCause {
         }
     }
 
-    /// Whether the node itself is at fault. No user can bring it about, so it counts for others too.
+    /// Whether the node itself is at fault. No user can bring it about, so it counts for others
+    /// too.
     fn blames_the_node(self) -> bool {
         match self {
             Self::NodeLost | Self::NodeRefused => true,
@@ -93,8 +94,9 @@ impl EndCause {
         }
     }
 
-    /// Whether an attempt that ended like this leaves its job the right to its place. A job whose image is
-    /// missing would only keep nodes from others, and one that was superseded never had a right to them.
+    /// Whether an attempt that ended like this leaves its job the right to its place. A job whose
+    /// image is missing would only keep nodes from others, and one that was superseded never had a
+    /// right to them.
     pub(crate) fn keeps_place(self) -> bool {
         !matches!(self, Self::Blocked | Self::Superseded)
     }
@@ -168,8 +170,9 @@ pub(crate) fn avoided(job: &Job, now: Timestamp) -> Vec<&NodeName> {
     all.into_iter().map(|(name, _)| name).collect()
 }
 
-/// Nodes that are suspect for everybody, and until when: jobs of two namespaces failed there by what no user can
-/// bring about. Never more than a few of a class, so that nobody can take the cluster away.
+/// Nodes that are suspect for everybody, and until when: jobs of two namespaces failed there by
+/// what no user can bring about. Never more than a few of a class, so that nobody can take the
+/// cluster away.
 pub(crate) fn suspects(snapshot: &Snapshot, now: Timestamp) -> BTreeMap<&NodeName, Timestamp> {
     let mut seen: BTreeMap<&NodeName, BTreeMap<&str, Timestamp>> = BTreeMap::new();
     for job in &snapshot.jobs {

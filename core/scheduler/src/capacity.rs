@@ -60,8 +60,8 @@ impl<'a> Capacity<'a> {
         classes
     }
 
-    /// Which nodes offer too little, for people; empty if none does. Names some, and holds no figure that
-    /// changes while nodes come and go.
+    /// Which nodes offer too little, for people; empty if none does. Names some, and holds no
+    /// figure that changes while nodes come and go.
     pub(crate) fn short(&self) -> String {
         let named = self.short.iter().take(NAMED);
         let named: Vec<String> = named

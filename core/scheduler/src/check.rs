@@ -1,6 +1,6 @@
 //! Verifies a plan against the snapshot without trusting the planner: it shares no code with it and
-//! replays the actions one by one. A plan that fails here is a bug of ours; the operator discards it
-//! instead of breaking somebody's training.
+//! replays the actions one by one. A plan that fails here is a bug of ours; the operator discards
+//! it instead of breaking somebody's training.
 
 mod giving;
 mod promising;
@@ -131,7 +131,8 @@ struct Replay<'a> {
     job: &'a Job,
     status: &'a JobStatus,
     finalizer: bool,
-    /// The attempt created in this plan, the one whose key is there, the ranks that got a pod in it.
+    /// The attempt created in this plan, the one whose key is there, the ranks that got a pod in
+    /// it.
     created: Option<&'a NewAttempt>,
     key: Option<u32>,
     ranks: BTreeSet<(u32, u32)>,
@@ -211,7 +212,8 @@ impl<'a> Facts<'a> {
         world
     }
 
-    /// Whoever has lost its nodes, in one zone and another, crosses until its trainers have stopped.
+    /// Whoever has lost its nodes, in one zone and another, crosses until its trainers have
+    /// stopped.
     fn read_leavers(&mut self, snapshot: &'a Snapshot) {
         let attempts = snapshot.attempts.iter().filter(|one| one.crossing);
         for attempt in attempts.filter(|one| !self.doubtful.contains(&(&one.job, one.number))) {

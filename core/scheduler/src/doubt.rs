@@ -1,5 +1,5 @@
-//! Attempts whose ConfigMap decides nothing by itself: it is not proved to be the operator's, or this version
-//! cannot read it. Neither ends a gang that trains: its pods say where it is.
+//! Attempts whose ConfigMap decides nothing by itself: it is not proved to be the operator's, or
+//! this version cannot read it. Neither ends a gang that trains: its pods say where it is.
 
 use crate::avoid::EndCause;
 use crate::gang::Wake;
@@ -35,8 +35,8 @@ impl<'a> JobPlanner<'a> {
         self.lost(None, EndCause::Other, message.to_owned(), ledger);
     }
 
-    /// Its missing pods are for an operator to create that can read what they are to do. Until then the
-    /// phase stays: in a later one a missing pod is one that vanished.
+    /// Its missing pods are for an operator to create that can read what they are to do. Until then
+    /// the phase stays: in a later one a missing pod is one that vanished.
     pub(crate) fn tell_unreadable(&mut self) {
         self.set(Running, false, "AssignmentUnreadable", UNREADABLE);
     }

@@ -50,7 +50,8 @@ pub(crate) fn judge<'a>(
         return GangState::Done;
     }
     if ledger.is_superseded(&attempt.job) {
-        // A pod that is not seen may be there, and the gang train; so may one whose sidecars have yet to dial.
+        // A pod that is not seen may be there, and the gang train; so may one whose sidecars have
+        // yet to dial.
         let unseen = |(rank, _): (u32, &NodeName)| {
             let job = attempt.job.clone();
             let number = attempt.number;

@@ -1,5 +1,6 @@
 //! A job's plan in the making, and what each transition writes into its status: here getting nodes,
-//! waiting for them and starting. Leaves deciding when a transition happens to `lifecycle` and `assign`.
+//! waiting for them and starting. Leaves deciding when a transition happens to `lifecycle` and
+//! `assign`.
 
 mod checkpoint;
 mod ending;

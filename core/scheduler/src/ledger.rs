@@ -353,8 +353,8 @@ impl<'a> Ledger<'a> {
         users
     }
 
-    /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped being
-    /// Ready for a moment it may: the pod is bound as soon as it is again.
+    /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped
+    /// being Ready for a moment it may: the pod is bound as soon as it is again.
     pub(crate) fn can_take_pod(&self, name: &NodeName) -> bool {
         let open = match self.states.of(name) {
             State::Usable | State::NoNewWork { .. } => true,
@@ -381,7 +381,8 @@ impl<'a> Ledger<'a> {
         self.crossing.contains(job)
     }
 
-    /// Earlier jobs with the same name whose objects are still there: new ones would collide with them.
+    /// Earlier jobs with the same name whose objects are still there: new ones would collide with
+    /// them.
     pub(crate) fn namesakes(&self, key: &JobKey) -> impl Iterator<Item = &JobView<'a>> {
         let first = JobKey {
             namespace: key.namespace.clone(),
@@ -408,8 +409,9 @@ impl<'a> Ledger<'a> {
         given_up.is_some_and(|when| when <= self.pods_as_of)
     }
 
-    /// Whether nothing is expected of a pod of a gang that was asked to leave. Its sidecar ends with it, and
-    /// its Node may go once it has ended: that its node looks lost does not say that it will not acknowledge.
+    /// Whether nothing is expected of a pod of a gang that was asked to leave. Its sidecar ends
+    /// with it, and its Node may go once it has ended: that its node looks lost does not say that
+    /// it will not acknowledge.
     pub(crate) fn has_said_all(&self, pod: &Pod) -> bool {
         match pod.finalizer && !pod.terminal {
             true => self.is_overdue(pod),

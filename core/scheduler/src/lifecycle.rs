@@ -1,6 +1,6 @@
-//! One job's life: what follows from its phase, its spec and the state of its gang. Leaves the words
-//! of each transition to `planner`, choosing nodes to `assign`, and removing what an ended attempt left
-//! behind to `release`.
+//! One job's life: what follows from its phase, its spec and the state of its gang. Leaves the
+//! words of each transition to `planner`, choosing nodes to `assign`, and removing what an ended
+//! attempt left behind to `release`.
 //!
 //! Two rules make every step safe to repeat and safe against a deposed leader. A transition is
 //! recorded before anything follows from it. And an attempt number that stopped holding nodes never
@@ -43,9 +43,9 @@ impl<'a> JobPlanner<'a> {
         }
     }
 
-    /// Which of its nodes it should leave now, if it trains or is about to. Somebody who empties several
-    /// nodes takes a while, and a gang that has just moved is not asked again at once: so it leaves
-    /// them together.
+    /// Which of its nodes it should leave now, if it trains or is about to. Somebody who empties
+    /// several nodes takes a while, and a gang that has just moved is not asked again at once: so
+    /// it leaves them together.
     pub(crate) fn should_leave(&self, ledger: &Ledger<'a>, wake: &mut Wake) -> Vec<Departure<'a>> {
         let settled = matches!(self.status.phase, JobPhase::Starting | JobPhase::Running);
         let Some(attempt) = self.view.holding() else {
@@ -266,7 +266,8 @@ impl<'a> JobPlanner<'a> {
             return;
         }
         self.record();
-        // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
+        // A gang that is not seen to train may train by now. One that does not ends at once when it
+        // is asked to.
         let grace = self.job.grace;
         for pod in gang.into_iter().filter(|pod| !ledger.has_said_all(pod)) {
             match ledger.gives_up_at(pod) {

@@ -1,5 +1,5 @@
-//! What a node is good for. The one place where what its object says, its Lease, its sidecar and the
-//! sidecar's peers become one state. Leaves what follows for jobs to those who ask.
+//! What a node is good for. The one place where what its object says, its Lease, its sidecar and
+//! the sidecar's peers become one state. Leaves what follows for jobs to those who ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,10 +18,11 @@ pub enum Ready {
     /// The kubelet says that it works.
     #[default]
     True,
-    /// The kubelet says that something does not work, its runtime for one; or it has not said anything yet.
+    /// The kubelet says that something does not work, its runtime for one; or it has not said
+    /// anything yet.
     False,
-    /// The node lifecycle controller says that the node's Lease ran out. This is the only sign of the
-    /// Lease that is looked at: nothing watches Leases.
+    /// The node lifecycle controller says that the node's Lease ran out. This is the only sign of
+    /// the Lease that is looked at: nothing watches Leases.
     Unknown,
 }
 
@@ -133,8 +134,8 @@ pub struct GangLiveness {
     pub given_up: BTreeSet<NodeName>,
 }
 
-/// Many nodes of one class in one zone that stopped being Ready at nearly the same time: more likely
-/// something that they depend on than the nodes themselves.
+/// Many nodes of one class in one zone that stopped being Ready at nearly the same time: more
+/// likely something that they depend on than the nodes themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storm {
     /// Their class.
@@ -171,8 +172,8 @@ struct Facts<'a> {
     now: Timestamp,
 }
 
-/// The state that follows from the facts. A node is lost if its sidecar sends no heartbeats **and** something
-/// else says so too. A node that sends them stays, and what fits first counts.
+/// The state that follows from the facts. A node is lost if its sidecar sends no heartbeats **and**
+/// something else says so too. A node that sends them stays, and what fits first counts.
 fn join(facts: Facts<'_>) -> State {
     let Facts {
         heartbeats,

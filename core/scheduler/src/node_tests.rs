@@ -155,7 +155,8 @@ fn each_reason_against_new_work_has_its_state() {
     }
 }
 
-/// So many nodes, of which some stopped being Ready at these seconds; the first `alive` send heartbeats.
+/// So many nodes, of which some stopped being Ready at these seconds; the first `alive` send
+/// heartbeats.
 fn cluster(of: usize, seconds: &[u64], alive: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for index in 0..of {

@@ -1,11 +1,11 @@
 //! What the planner decides: per job an ordered list of writes, and when to look again.
 //!
-//! How to apply it: jobs independently of each other, and while later plans are made: the planner learns
-//! what is still under way ([`Snapshot::under_way`]). Inside a job in order, stopping at the first
-//! write that fails. Adjacent actions of the same kind on pods may go out together. Every write
-//! to the job object itself is conditional on the resourceVersion that the snapshot was made from
-//! (and then on that of the last own write), and creations never overwrite: so everything that a
-//! deposed leader still sends either collides or follows from a status that was really recorded.
+//! How to apply it: jobs independently of each other, and while later plans are made: the planner
+//! learns what is still under way ([`Snapshot::under_way`]). Inside a job in order, stopping at the
+//! first write that fails. Adjacent actions of the same kind on pods may go out together. Every
+//! write to the job object itself is conditional on the resourceVersion that the snapshot was made
+//! from (and then on that of the last own write), and creations never overwrite: so everything that
+//! a deposed leader still sends either collides or follows from a status that was really recorded.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// What is to be read from the API server before its absence may count.
     pub confirm: Vec<Absent>,
-    /// Jobs that want nodes and whose first pod the API server is not known to take, in the order of
-    /// the queue: it is to be asked by a dry run.
+    /// Jobs that want nodes and whose first pod the API server is not known to take, in the order
+    /// of the queue: it is to be asked by a dry run.
     pub dry_runs: Vec<JobKey>,
     /// What gangs that may go on without lost nodes have to know. Stays until they have.
     pub gone: Vec<Gone>,

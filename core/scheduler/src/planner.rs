@@ -20,7 +20,8 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Plan {
     plan_with(snapshot, &States::new(snapshot, policy, now), policy, now)
 }
 
-/// The same, with the states of the snapshot's nodes at that moment, for those who show them as well.
+/// The same, with the states of the snapshot's nodes at that moment, for those who show them as
+/// well.
 pub fn plan_with<'a>(
     snapshot: &'a Snapshot,
     states: &'a States<'a>,

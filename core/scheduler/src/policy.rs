@@ -10,8 +10,8 @@ use crate::time::Timestamp;
 pub struct Policy {
     /// How many jobs may cross zones at once (paper, section III-B: one).
     pub max_cross_zone_jobs: u32,
-    /// When no pod of a gang was created or bound for so long, one that is not bound is in somebody's
-    /// way: release the gang, plan again.
+    /// When no pod of a gang was created or bound for so long, one that is not bound is in
+    /// somebody's way: release the gang, plan again.
     pub bind_patience: Duration,
     /// A pod that cannot start, for its image is missing, keeps the gang's nodes for so long; then
     /// they go to others and it tries again later.
@@ -21,23 +21,25 @@ pub struct Policy {
     /// A gang that has not joined after so long is released and planned again.
     pub start_patience: Duration,
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
-    /// long: it separates a program that crashed (charged) from a node that died (not charged).
+    /// long: it separates a program that crashed (counts against `max_restarts`) from a node that
+    /// died (does not).
     pub settle: Duration,
-    /// A gang that cannot go on, although none of its pods says why, is ended after so long: a rank that
-    /// failed is known to its peers before its launcher and kubelet have reported how (charged).
+    /// A gang that cannot go on, although none of its pods says why, is ended after so long: a rank
+    /// that failed is known to its peers before its launcher and kubelet have reported how
+    /// (counts against `max_restarts`).
     pub stuck_patience: Duration,
     /// What pods that cannot save get between SIGTERM and SIGKILL. Survivors of a failure are gone
-    /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which its
-    /// launcher ends the other ranks of its pod and takes their last output (`MERCY` and `DRAIN`
-    /// there), `settle`, and this grace make 4.5 s. The rest is for noticing and writing.
+    /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which
+    /// its launcher ends the other ranks of its pod and takes their last output (`MERCY` and
+    /// `DRAIN` there), `settle`, and this grace make 4.5 s. The rest is for noticing and writing.
     pub survivor_grace: Duration,
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
     /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
     pub leave_patience: Duration,
     /// A sidecar that has not connected to a new leader yet counts as alive for so long.
     pub listen_grace: Duration,
-    /// A node must be cordoned, tainted or on its way out for so long before gangs leave it: whoever
-    /// cordons several nodes has done so by then, and the gang leaves them all at once.
+    /// A node must be cordoned, tainted or on its way out for so long before gangs leave it:
+    /// whoever cordons several nodes has done so by then, and the gang leaves them all at once.
     pub leave_after: Duration,
     /// A gang that has been restarted is not asked to leave nodes again before so long: a rolling
     /// cordon interrupts it once for all nodes that are cordoned meanwhile.
@@ -50,17 +52,18 @@ pub struct Policy {
     /// In a storm a Lease that ran out counts only after so long, as Kubernetes evicts pods from an
     /// unreachable node only then.
     pub storm_patience: Duration,
-    /// How far the clocks of two leaders and of the API server may be apart before a finished job is
-    /// deleted early.
+    /// How far the clocks of two leaders and of the API server may be apart before a finished job
+    /// is deleted early.
     pub clock_slack: Duration,
     /// After failures of the program.
     pub failure_backoff: Backoff,
     /// After lost nodes and refusals.
     pub replan_backoff: Backoff,
-    /// After checkpoints that could not be read. Nobody's program is at fault, so nothing is charged; storage that
-    /// is away for an hour and a half ends no job.
+    /// After checkpoints that could not be read. No program is at fault, so it does not count
+    /// against `max_restarts`; storage that is away for an hour and a half ends no job.
     pub storage_backoff: Backoff,
-    /// So many attempts in a row may end because checkpoints could not be read; then somebody has to look.
+    /// So many attempts in a row may end because checkpoints could not be read; then somebody has
+    /// to look.
     pub storage_attempts: u32,
     /// After attempts that could not start because something that their pods need is missing.
     pub blocked_backoff: Backoff,
@@ -70,12 +73,13 @@ pub struct Policy {
     pub restart_window: Duration,
     /// A place stays promised for so long after its job could have taken it.
     pub promise: Duration,
-    /// After a failure with a longer back-off than this nothing is promised: nodes would only be idle.
+    /// After a failure with a longer back-off than this nothing is promised: nodes would only be
+    /// idle.
     pub promise_pause: Duration,
     /// For how long a job keeps away from a node on which an attempt ended.
     pub avoid: Backoff,
-    /// A job crosses zones when for so long no zone had enough healthy nodes, although one has enough in
-    /// total. Longer than an agent or a kubelet takes to restart.
+    /// A job crosses zones when for so long no zone had enough healthy nodes, although one has
+    /// enough in total. Longer than an agent or a kubelet takes to restart.
     pub crossing_patience: Duration,
 }
 

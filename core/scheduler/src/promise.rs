@@ -1,5 +1,5 @@
-//! Places that are kept for jobs without nodes: what a promise says, which promises are valid, and which
-//! nodes they keep. Leaves giving them to `assign`.
+//! Places that are kept for jobs without nodes: what a promise says, which promises are valid, and
+//! which nodes they keep. Leaves giving them to `assign`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::snapshot::{Attempt, Job, JobKey, Node};
 use crate::status::{JobPhase, JobStatus};
 use crate::time::Timestamp;
 
-/// A job's right to a place while it has none. It is in the job's status before anything follows from it,
-/// so a new leader honours it, and it ends by itself.
+/// A job's right to a place while it has none. It is in the job's status before anything follows
+/// from it, so a new leader honours it, and it ends by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The nodes of this attempt come first, as far as they are good. Its ConfigMap stays as long.

@@ -58,17 +58,18 @@ impl<'a> JobPlanner<'a> {
         self.actions.extend(attempts.into_iter().map(delete));
     }
 
-    /// Whether a pod of the attempt that holds nodes can go before it ends. Who is out may still run, on a node that was
-    /// only unheard. One that has ended stays for people to read its log, unless they want it gone, and in any case
-    /// if it acknowledged something: that is recorded when the attempt ends.
+    /// Whether a pod of the attempt that holds nodes can go before it ends. Who is out may still
+    /// run, on a node that was only unheard. One that has ended stays for people to read its log,
+    /// unless they want it gone, and in any case if it acknowledged something: that is recorded
+    /// when the attempt ends.
     fn has_no_more_to_say(&self, pod: &Pod) -> bool {
         let unwanted = pod.delete_by.is_some() && pod.acknowledged().is_none();
         self.view.is_lost_member(pod.attempt, pod.rank) && (!pod.has_ended() || unwanted)
     }
 
-    /// Whether a pod of a job's last attempt stays for people to read its log. One that does not end
-    /// with its trainer, because another container of the template runs on, holds its node and is
-    /// waited for only so long.
+    /// Whether a pod of a job's last attempt stays for people to read its log. One that does not
+    /// end with its trainer, because another container of the template runs on, holds its node and
+    /// is waited for only so long.
     fn is_kept(&self, pod: &Pod, ledger: &Ledger<'a>, wake: &mut Wake) -> bool {
         if !self.status.phase.is_terminal() || !pod.has_ended() {
             return false;
@@ -97,7 +98,8 @@ impl<'a> JobPlanner<'a> {
         if !self.status.phase.is_terminal() {
             return;
         }
-        // The end was recorded by the clock of whoever led then, so ours must agree that time has passed.
+        // The end was recorded by the clock of whoever led then, so ours must agree that time has
+        // passed.
         let slack = ttl.min(ledger.policy().clock_slack);
         let due = (finished + ttl).max(self.ended_since() + slack);
         if due <= self.now {
@@ -117,7 +119,8 @@ impl<'a> JobPlanner<'a> {
 
     /// The job is being deleted: its pods may still save, then everything goes.
     pub(crate) fn tear_down(&mut self, ledger: &Ledger<'a>) {
-        // A gang that is not seen to train may train by now. One that does not ends at once when it is asked to.
+        // A gang that is not seen to train may train by now. One that does not ends at once when it
+        // is asked to.
         let grace = self.job.grace;
         for pod in self.view.pods.values() {
             let Pod { attempt, rank, .. } = **pod;
@@ -136,8 +139,8 @@ impl<'a> JobPlanner<'a> {
     }
 }
 
-/// Pods whose job is gone: the garbage collector deletes them once our finalizer is off. Not those that
-/// point to no owner any more, because the job was deleted with `--cascade=orphan`.
+/// Pods whose job is gone: the garbage collector deletes them once our finalizer is off. Not those
+/// that point to no owner any more, because the job was deleted with `--cascade=orphan`.
 pub(crate) fn orphans(view: &JobView<'_>, policy: &Policy) -> Vec<Action> {
     let left = view.pods.values();
     let left = left.filter(|pod| pod.unowned && pod.delete_by.is_none());

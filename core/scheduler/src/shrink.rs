@@ -1,5 +1,6 @@
-//! Gangs that go on without lost nodes: who takes part, who is known to be gone, and whether the others can do without.
-//! Who goes on is decided by the rendezvous service and read from the status.
+//! Gangs that go on without lost nodes: who takes part, who is known to be gone, and whether the
+//! others can do without. Who goes on is decided by the rendezvous service and read from the
+//! status.
 
 use topology::NodeName;
 
@@ -71,7 +72,8 @@ fn is_gone(pod: Option<&Pod>, node: &NodeName, ledger: &Ledger<'_>) -> bool {
     }
 }
 
-/// Whether losses are the gang's own business: it has started, somebody is left, and it is not known to be at its end.
+/// Whether losses are the gang's own business: it has started, somebody is left, and it is not
+/// known to be at its end.
 pub(crate) fn goes_on(
     view: &JobView<'_>,
     attempt: &Attempt,
@@ -84,7 +86,8 @@ pub(crate) fn goes_on(
         && pods.iter().any(lives)
 }
 
-/// How a gang is whose losses are its own business: those who are gone count for nothing until it has gone on without.
+/// How a gang is whose losses are its own business: those who are gone count for nothing until it
+/// has gone on without.
 pub(crate) fn outlook<'a>(
     view: &JobView<'a>,
     pods: &[&'a Pod],

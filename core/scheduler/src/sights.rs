@@ -1,6 +1,6 @@
-//! For how long the planner has seen things as they are, by its own clock: whatever is waited for is
-//! measured from here. The clocks of the API server and of kubelets give an order and inform people;
-//! they may be minutes off. Holds no more than the last snapshot did.
+//! For how long the planner has seen things as they are, by its own clock: whatever is waited for
+//! is measured from here. The clocks of the API server and of kubelets give an order and inform
+//! people; they may be minutes off. Holds no more than the last snapshot did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot};
 use crate::status::JobPhase;
 use crate::time::Timestamp;
 
-/// When a planner first saw what its last snapshot shows. Starts empty: a new leader is patient anew.
+/// When a planner first saw what its last snapshot shows. Starts empty: a new leader is patient
+/// anew.
 #[derive(Clone, Debug, Default)]
 pub struct Sights {
     began: Option<Timestamp>,
@@ -109,8 +110,8 @@ impl Sights {
 
     fn pods(&mut self, pods: &mut [Pod], now: Timestamp) {
         let old = std::mem::take(&mut self.pods);
-        // The stock scheduler binds in the order of creation. As long as it binds what was created no
-        // later than a pod, that pod is not overdue.
+        // The stock scheduler binds in the order of creation. As long as it binds what was created
+        // no later than a pod, that pod is not overdue.
         let mut bound: Option<Timestamp> = None;
         for of_job in pods.chunk_by_mut(|one, next| one.job == next.job) {
             let Some(job) = of_job.first().map(|pod| pod.job.clone()) else {

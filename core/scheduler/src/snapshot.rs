@@ -19,12 +19,13 @@ use crate::time::Timestamp;
 /// The cluster at one moment. The order of the lists does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost, unless its sidecar sends heartbeats.
+    /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost,
+    /// unless its sidecar sends heartbeats.
     pub nodes: Vec<Node>,
     /// All TrainingJobs.
     pub jobs: Vec<Job>,
-    /// The ConfigMap of every attempt that still has one. One whose content cannot be trusted or read is among
-    /// [`Snapshot::doubtful`], and here only if its nodes are known by other means.
+    /// The ConfigMap of every attempt that still has one. One whose content cannot be trusted or
+    /// read is among [`Snapshot::doubtful`], and here only if its nodes are known by other means.
     pub attempts: Vec<Attempt>,
     /// Attempts whose ConfigMap does not decide anything by itself.
     pub doubtful: Vec<Doubtful>,
@@ -33,16 +34,18 @@ pub struct Snapshot {
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
     pub reports: Vec<CheckpointReport>,
-    /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be done without.
+    /// Gangs of which the rendezvous service knows that they cannot go on, though nodes were to be
+    /// done without.
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
     pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
-    /// Until then a sidecar that has not connected to this operator counts as alive: it may only have
-    /// just started. Filled in by [`crate::Sights`].
+    /// Until then a sidecar that has not connected to this operator counts as alive: it may only
+    /// have just started. Filled in by [`crate::Sights`].
     pub heartbeats_known_at: Timestamp,
     /// What a read of the API server did not find just now, of what the last plan named.
     pub absent: BTreeSet<Absent>,
-    /// Up to when the pods are known to be complete, if not up to now: nobody's patience ends later.
+    /// Up to when the pods are known to be complete, if not up to now: nobody's patience ends
+    /// later.
     pub pods_as_of: Option<Timestamp>,
     /// Whether some kind is so old that nothing is given away: what looks free may not be.
     pub is_stale: bool,
@@ -148,8 +151,8 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Whether the API server takes the job's first pod, as its spec is now. Only a job of which that is
-/// known gets nodes.
+/// Whether the API server takes the job's first pod, as its spec is now. Only a job of which that
+/// is known gets nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DryRun {
     /// It was not asked yet, or gave no answer. The job keeps its turn meanwhile.
@@ -192,8 +195,8 @@ pub struct Job {
     pub finalizer: bool,
     /// Whether what was recorded answers its spec as it is now.
     pub observed: bool,
-    /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set, unless
-    /// all its pods exist.
+    /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set,
+    /// unless all its pods exist.
     pub problem: Option<Problem>,
     /// What a dry run of its first pod has shown.
     pub dry_run: DryRun,
@@ -204,8 +207,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether the pod of this rank may acknowledge for its gang. The lowest rank does, and where nodes may be lost
-    /// without a restart any can become that.
+    /// Whether the pod of this rank may acknowledge for its gang. The lowest rank does, and where
+    /// nodes may be lost without a restart any can become that.
     pub(crate) fn may_acknowledge(&self, rank: u32) -> bool {
         rank == 0 || self.shrinks
     }
@@ -268,7 +271,8 @@ pub struct Pod {
     pub delete_by: Option<Timestamp>,
     /// Its deletionGracePeriodSeconds, if it is being deleted.
     pub grace: Duration,
-    /// Whether it carries our finalizer. Who may acknowledge for the gang does, until that is recorded.
+    /// Whether it carries our finalizer. Who may acknowledge for the gang does, until that is
+    /// recorded.
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
@@ -278,8 +282,8 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether its trainer is over. The pod becomes terminal by itself once its sidecar has left, and
-    /// every other container of the template.
+    /// Whether its trainer is over. The pod becomes terminal by itself once its sidecar has left,
+    /// and every other container of the template.
     pub fn has_ended(&self) -> bool {
         match self.state {
             PodState::Unbound | PodState::Starting | PodState::Blocked(_) | PodState::Running => {
@@ -314,7 +318,8 @@ pub enum PodState {
     Unbound,
     /// Bound; the trainer has not started.
     Starting,
-    /// Bound; something that a container needs is missing, such as its image. The sentence names it.
+    /// Bound; something that a container needs is missing, such as its image. The sentence names
+    /// it.
     Blocked(Problem),
     /// The trainer runs: its whole gang has joined.
     Running,
@@ -351,7 +356,8 @@ pub struct Exit {
     pub finished: Option<Timestamp>,
 }
 
-/// Why a program could not go on, where it is not at fault itself. The sentences say which checkpoints.
+/// Why a program could not go on, where it is not at fault itself. The sentences say which
+/// checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramCause {
     /// Checkpoints exist and cannot be read now.
@@ -382,6 +388,7 @@ pub struct CheckpointReport {
     pub attempt: u32,
     /// Its newest durable checkpoint.
     pub checkpoint: CheckpointRef,
-    /// What the attempt has resumed from, and why from no newer checkpoint, where a newer one is damaged.
+    /// What the attempt has resumed from, and why from no newer checkpoint, where a newer one is
+    /// damaged.
     pub passed_over: Option<String>,
 }

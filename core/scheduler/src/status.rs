@@ -129,7 +129,8 @@ pub struct CommittedMembers {
     pub lost: BTreeSet<u32>,
     /// The first of them by name, for people.
     pub lost_nodes: Vec<String>,
-    /// Where it is written down what the members began with; means something to the rendezvous service alone.
+    /// Where it is written down what the members began with; means something to the rendezvous
+    /// service alone.
     pub record: Option<Arc<str>>,
 }
 
@@ -184,7 +185,8 @@ pub struct JobStatus {
     pub conditions: BTreeMap<ConditionKind, Condition>,
     /// Number of the newest attempt; 0 before the first. It voids all lower ones.
     pub attempt: u32,
-    /// Failures that count against `max_restarts`: those within the window, when the last one happened.
+    /// Failures that count against `max_restarts`: those within the window, when the last one
+    /// happened.
     pub restarts: u32,
     /// When each of them happened, the oldest first.
     pub restart_times: Vec<Timestamp>,
@@ -193,7 +195,8 @@ pub struct JobStatus {
     pub replans: u32,
     /// Attempts in a row that ended because checkpoints could not be read. They charge nothing.
     pub unreadable: u32,
-    /// Class of the job's nodes and processes on each, as they were resolved when the job was first recorded.
+    /// Class of the job's nodes and processes on each, as they were resolved when the job was first
+    /// recorded.
     pub class: Option<(Class, u32)>,
     /// How many of them ended because something that the pods need is missing, such as their image.
     pub refusals: u32,
@@ -205,8 +208,8 @@ pub struct JobStatus {
     pub no_zone_since: Option<Timestamp>,
     /// Nodes whose trainer runs: all or none, since it is written on transitions only.
     pub ready: u32,
-    /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service writes
-    /// it, before anybody goes on; the planner drops it when the next attempt begins.
+    /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service
+    /// writes it, before anybody goes on; the planner drops it when the next attempt begins.
     pub membership: Option<CommittedMembers>,
     /// Zones of the attempt that holds nodes: two when it crosses, none where nodes have no zone.
     pub zones: Vec<Zone>,

@@ -1,12 +1,13 @@
-//! A saved checkpoint: the one name for it that trainer, launcher, sidecar, membership and planner share.
+//! A saved checkpoint: the one name for it that trainer, launcher, sidecar, membership and planner
+//! share.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Most bytes of a digest. One of SHA-512 in hexadecimal fits.
 const DIGEST_LIMIT_BYTES: usize = 128;
 
-/// A checkpoint that is durable, named so that any process of the job finds and verifies it. In files its fields have
-/// these names.
+/// A checkpoint that is durable, named so that any process of the job finds and verifies it. In
+/// files its fields have these names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CheckpointRef {
     /// The attempt that saved it.

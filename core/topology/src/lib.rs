@@ -1,6 +1,6 @@
-//! What hardware there is and how it hangs together: names of nodes, zones, leaves and classes, and the
-//! model of what is inside one node; where on it the memory of a reduction lies. Leaves reading it from files or
-//! sysfs to the programs, and where jobs go to `scheduler`.
+//! What hardware there is and how it hangs together: names of nodes, zones, leaves and classes, and
+//! the model of what is inside one node; where on it the memory of a reduction lies. Leaves reading
+//! it from files or sysfs to the programs, and where jobs go to `scheduler`.
 
 mod address;
 mod checkpoint_ref;

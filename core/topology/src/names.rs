@@ -1,5 +1,5 @@
-//! Names that must not be mixed up: node, zone, leaf, class. Cheap to clone, because plans and trees over
-//! thousands of nodes copy them a lot.
+//! Names that must not be mixed up: node, zone, leaf, class. Cheap to clone, because plans and
+//! trees over thousands of nodes copy them a lot.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -59,7 +59,8 @@ name! {
     Zone
 }
 name! {
-    /// A leaf switch, unique inside its zone. A node without a leaf label is under the leaf with the empty name.
+    /// A leaf switch, unique inside its zone. A node without a leaf label is under the leaf with
+    /// the empty name.
     Leaf
 }
 name! {

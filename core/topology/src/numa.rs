@@ -1,5 +1,5 @@
-//! Processors and memory by NUMA node, in the kernel's words. Where they are read from is a shell's business; what
-//! is to lie where is decided in `placement`.
+//! Processors and memory by NUMA node, in the kernel's words. Where they are read from is a shell's
+//! business; what is to lie where is decided in `placement`.
 
 use std::collections::BTreeSet;
 use std::fmt;

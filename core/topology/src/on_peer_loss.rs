@@ -1,4 +1,5 @@
-//! What becomes of a job when it loses a node: the one switch that planner, membership, sidecars and launcher share.
+//! What becomes of a job when it loses a node: the one switch that planner, membership, sidecars
+//! and launcher share.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,8 @@
-//! Where the memory and the thread of a node's reduction come to lie on a machine with several NUMA nodes: inputs over
-//! all nodes, so that every memory channel serves the GPUs' copies; results and what the network brings next to
-//! the adapter, which reads and writes them most; the thread that adds next to them. Decides from what was
-//! seen of the machine and what this process may do there; reading and doing are the shell's.
+//! Where the memory and the thread of a node's reduction come to lie on a machine with several NUMA
+//! nodes: inputs over all nodes, so that every memory channel serves the GPUs' copies; results and
+//! what the network brings next to the adapter, which reads and writes them most; the thread that
+//! adds next to them. Decides from what was seen of the machine and what this process may do there;
+//! reading and doing are the shell's.
 
 use std::fmt;
 
@@ -46,7 +47,8 @@ pub enum UnplacedReason {
     NoMemoryThere,
     /// The process may not run on processors of the adapter's node.
     NoProcessorThere,
-    /// The kernel takes no policy from this process, and it may not run on the nodes in question to touch memory there.
+    /// The kernel takes no policy from this process, and it may not run on the nodes in question to
+    /// touch memory there.
     Refused,
 }
 
@@ -111,7 +113,8 @@ impl NumaMachine {
         node.map_or_else(Numbers::default, |node| node.cpus.and(&self.cpus))
     }
 
-    /// How memory comes to lie on all of these nodes. None of them is left out: half of an even spread is none.
+    /// How memory comes to lie on all of these nodes. None of them is left out: half of an even
+    /// spread is none.
     fn lie(&self, on: &Numbers) -> MemoryPlacement {
         if self.may_set_policy {
             return MemoryPlacement::Policy(on.clone());
@@ -169,7 +172,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The paper's node: two sockets of 32 processors with four GPUs each, and the adapter at the second one.
+    /// The paper's node: two sockets of 32 processors with four GPUs each, and the adapter at the
+    /// second one.
     fn paper() -> NumaMachine {
         let address = |text: &str| text.parse::<PciAddress>().unwrap();
         let gpus = (0..8).map(|at| Gpu {

@@ -1,4 +1,5 @@
-//! A node without a cluster: the folder that trainer and sidecar share, and the real launcher in it.
+//! A node without a cluster: the folder that trainer and sidecar share, and the real launcher in
+//! it.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What the sidecars of one gang say while the store is asked what it holds of that gang, which may take as long as the
-//! API server cannot be reached.
+//! What the sidecars of one gang say while the store is asked what it holds of that gang, which may
+//! take as long as the API server cannot be reached.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use collective::membership::Connection;
 
 use super::gangs::Input;
 
-/// Inputs for each node: a hello, whom it suspects, its report, and the same again on another connection.
+/// Inputs for each node: a hello, whom it suspects, its report, and the same again on another
+/// connection.
 const OF_NODE: usize = 64;
 /// And for the gang: a small one's nodes may have more to say.
 const OF_GANG: usize = 1024;
 
-/// Inputs in the order of their connections. Where there are too many, a connection ends that brings one more: its
-/// sidecar dials again and says everything again.
+/// Inputs in the order of their connections. Where there are too many, a connection ends that
+/// brings one more: its sidecar dials again and says everything again.
 #[derive(Debug)]
 pub(super) struct DeferredInputs {
     room: usize,

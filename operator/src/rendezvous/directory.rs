@@ -102,8 +102,8 @@ impl ClusterDirectory {
 }
 
 impl Directory for ClusterDirectory {
-    /// Whoever asks has proved nothing yet: for a job that there is not, nothing is hashed, and the mirrors are not
-    /// locked.
+    /// Whoever asks has proved nothing yet: for a job that there is not, nothing is hashed, and the
+    /// mirrors are not locked.
     fn key(&self, job: JobId, attempt: u32) -> Option<Key> {
         let key = self.cluster.job_of(job)?;
         let name = crds::names::attempt_name(&key.name, attempt);
@@ -128,8 +128,8 @@ impl Directory for ClusterDirectory {
         }
         if !holds_nodes(status.phase) || attempt > status.attempt {
             let reason = format!("the job is {:?} and has no attempt {attempt}", status.phase);
-            // An attempt that stopped holding nodes never holds them again. Of a later one this leader has not
-            // learned yet.
+            // An attempt that stopped holding nodes never holds them again. Of a later one this
+            // leader has not learned yet.
             let void = attempt == status.attempt;
             return Err(GangRefusal { reason, void });
         }

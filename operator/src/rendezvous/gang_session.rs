@@ -1,4 +1,5 @@
-//! One gang as this leader knows it: its membership machine, the way to each sidecar, and since when it is at its end.
+//! One gang as this leader knows it: its membership machine, the way to each sidecar, and since
+//! when it is at its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,8 +79,8 @@ impl GangSession {
         news
     }
 
-    /// Notes that those who are left cannot go on; true when that is new. A gang that restarts after a loss needs no
-    /// word of ours: its trainers fail by themselves.
+    /// Notes that those who are left cannot go on; true when that is new. A gang that restarts
+    /// after a loss needs no word of ours: its trainers fail by themselves.
     pub(super) fn note_end(&mut self, now: Timestamp) -> bool {
         let shrinks = self.gang.policy.on_peer_loss == OnPeerLoss::Shrink;
         let (true, Some(end), None) = (shrinks, self.membership.broken(), &self.stuck) else {
@@ -150,7 +151,8 @@ impl GangSession {
             None => false,
         };
         if ends || !sent {
-            // Without its outbox the session ends: the sidecar has got the reason, or does not read.
+            // Without its outbox the session ends: the sidecar has got the reason, or does not
+            // read.
             self.outboxes.remove(&connection);
         }
     }

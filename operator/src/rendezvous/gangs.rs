@@ -33,7 +33,8 @@ const SUSPICION: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(250);
 /// Before another try to learn what was committed.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// So many times in a row what was committed is found damaged before it counts as lost: another leader may be replacing it.
+/// So many times in a row what was committed is found damaged before it counts as lost: another
+/// leader may be replacing it.
 const DAMAGED: u32 = 10;
 /// How often gangs that have ended are forgotten and suspicions run out.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -41,7 +42,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// An attempt of a job.
 type Key = (JobKey, u32);
 
-/// What happens to gangs. Sidecars say something each second, so what they say names nothing but their connection.
+/// What happens to gangs. Sidecars say something each second, so what they say names nothing but
+/// their connection.
 #[derive(Debug)]
 pub(super) enum Input {
     /// A sidecar said hello.

@@ -1,5 +1,6 @@
-//! Frames that are larger than what a sidecar may say at any time: how many bytes of them there may be at once, of each
-//! gang and together. A frame counts from its length until its gang has handled it.
+//! Frames that are larger than what a sidecar may say at any time: how many bytes of them there may
+//! be at once, of each gang and together. A frame counts from its length until its gang has handled
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

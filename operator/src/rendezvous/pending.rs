@@ -1,5 +1,5 @@
-//! Connections that have proved a key and have not said hello: one of each rank at most, so that whoever knows the key of
-//! one gang holds no more than its ranks.
+//! Connections that have proved a key and have not said hello: one of each rank at most, so that
+//! whoever knows the key of one gang holds no more than its ranks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

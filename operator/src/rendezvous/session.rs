@@ -284,7 +284,8 @@ impl Session {
         }
     }
 
-    /// Whether the frame that is not whole yet may be as long as it says. A large one waits until others are done.
+    /// Whether the frame that is not whole yet may be as long as it says. A large one waits until
+    /// others are done.
     async fn admit(&mut self, decoder: &Decoder<ToOperator>) -> Result<(), Error> {
         let Some((length, body)) = decoder.unfinished() else {
             return Ok(());

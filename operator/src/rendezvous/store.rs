@@ -1,6 +1,7 @@
-//! Where committed epochs are kept: the one thing of an attempt's rendezvous that a new leader cannot learn from the
-//! sidecars. Of two leaders, or of a leader and what it does not know of itself, one commit wins. In a cluster that is
-//! the job's status. Gangs that restart after a loss commit nothing, and nothing is read for them.
+//! Where committed epochs are kept: the one thing of an attempt's rendezvous that a new leader
+//! cannot learn from the sidecars. Of two leaders, or of a leader and what it does not know of
+//! itself, one commit wins. In a cluster that is the job's status. Gangs that restart after a loss
+//! commit nothing, and nothing is read for them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,8 @@ use crate::training_job::apply::{Applier, commit};
 pub trait CommitStore: Send + Sync + 'static {
     /// The last commit. An error when that cannot be known now.
     fn last(&self, gang: Arc<Gang>) -> BoxFuture<'static, Result<Option<Commit>, StoreError>>;
-    /// Keeps a commit, if the last one is that of epoch `after`. Else what the store holds, if that is known.
+    /// Keeps a commit, if the last one is that of epoch `after`. Else what the store holds, if that
+    /// is known.
     fn commit(
         &self,
         gang: Arc<Gang>,

@@ -1,5 +1,5 @@
-//! Who is known to run where: what the ConfigMaps of attempts say as far as the operator wrote them, and what the pods
-//! of a gang say where no ConfigMap does.
+//! Who is known to run where: what the ConfigMaps of attempts say as far as the operator wrote
+//! them, and what the pods of a gang say where no ConfigMap does.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::cluster::Mirrors;
 use crate::training_job::translate::{AttemptProof, MirroredAttempt};
 use crate::training_job::{observe, status};
 
-/// What the ConfigMaps of attempts say, as far as it is known to be the operator's word. Where it is not, the pods
-/// of a gang that is whole say where it is.
+/// What the ConfigMaps of attempts say, as far as it is known to be the operator's word. Where it
+/// is not, the pods of a gang that is whole say where it is.
 pub fn known(
     mirrors: &Mirrors,
     fabric: &FabricSpec,
@@ -86,8 +86,9 @@ fn held(job: &TrainingJob) -> Option<(JobKey, u32)> {
     Some((observe::key(job)?, held))
 }
 
-/// The nodes of a job's current attempt, by rank, as its pods say; none unless all of them are there. Nobody but the
-/// operator creates pods that ask for their node, so they need no other proof. Of who was lost the node has no name.
+/// The nodes of a job's current attempt, by rank, as its pods say; none unless all of them are
+/// there. Nobody but the operator creates pods that ask for their node, so they need no other
+/// proof. Of who was lost the node has no name.
 pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec<NodeName>> {
     let job = mirrors.job(key)?;
     let status = job.status.as_ref().map(status::from_api)?;

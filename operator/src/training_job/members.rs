@@ -1,5 +1,6 @@
-//! The members of an attempt in three forms: as the rendezvous commits them, as the planner reads them, and as the
-//! status shows them. There those who are lost are listed and not those who are left: of 1,250 nodes few are.
+//! The members of an attempt in three forms: as the rendezvous commits them, as the planner reads
+//! them, and as the status shows them. There those who are lost are listed and not those who are
+//! left: of 1,250 nodes few are.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ use topology::NodeName;
 
 /// Lost nodes that the status names; ranks say the rest.
 const NAMED: usize = 16;
-/// The longest record: 128 operations of some 250 bytes, eight times. An object of the API server holds 1 MiB.
+/// The longest record: 128 operations of some 250 bytes, eight times. An object of the API server
+/// holds 1 MiB.
 const RESUME_BYTES: usize = 256 << 10;
 /// No attempt has ranks from here on.
 const RANKS: u32 = contract::assignment::MAX_NODES as u32;
@@ -77,8 +79,8 @@ pub fn record_name(job: &str, (attempt, epoch): (u32, u64), text: &str) -> Strin
     name
 }
 
-/// The commit that was recorded for an attempt over so many nodes, with the text of its record; none when it cannot be
-/// read.
+/// The commit that was recorded for an attempt over so many nodes, with the text of its record;
+/// none when it cannot be read.
 pub fn to_commit(recorded: &CommittedMembers, nodes: usize, text: Option<&str>) -> Option<Commit> {
     let nodes = u32::try_from(nodes).ok()?;
     let members: Vec<u32> = (0..nodes)

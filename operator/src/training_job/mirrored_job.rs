@@ -1,5 +1,5 @@
-//! What is kept of a TrainingJob: all of one that may still run, little of one that is over, and who
-//! it is of one that this release cannot read.
+//! What is kept of a TrainingJob: all of one that may still run, little of one that is over, and
+//! who it is of one that this release cannot read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -34,8 +34,8 @@ pub struct Reports {
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
-/// written, and what dry runs have shown, is for the caller to add. Of jobs that are over it contains those that left something
-/// running, and those whose time is over.
+/// written, and what dry runs have shown, is for the caller to add. Of jobs that are over it
+/// contains those that left something running, and those whose time is over.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
     let mut jobs: Vec<Job> = mirrors
@@ -89,8 +89,8 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
     })
 }
 
-/// The jobs that have outlived their end for as long as they wanted, and when the next one will have.
-/// Looks at all that are over, so it is for once in a while.
+/// The jobs that have outlived their end for as long as they wanted, and when the next one will
+/// have. Looks at all that are over, so it is for once in a while.
 pub fn expired(
     mirrors: &Mirrors,
     policy: &Policy,
@@ -102,7 +102,8 @@ pub fn expired(
         let MirroredJob::Over(over) = mirrored else {
             continue;
         };
-        // Whoever recorded the end may have had another clock: ours must agree that time has passed.
+        // Whoever recorded the end may have had another clock: ours must agree that time has
+        // passed.
         let Some(ttl) = over.ttl else { continue };
         let slack = ttl.min(policy.clock_slack);
         let end = (over.finished_at + ttl).max(over.seen() + slack);
@@ -123,8 +124,8 @@ pub fn policy(fabric: &FabricSpec) -> Policy {
     }
 }
 
-/// The class that a job runs on: the one that it names or was given when it was first looked at, else the Fabric's
-/// default.
+/// The class that a job runs on: the one that it names or was given when it was first looked at,
+/// else the Fabric's default.
 pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a NodeClass> {
     match class_name(job) {
         Some(name) => fabric.classes.iter().find(|class| class.name == *name),

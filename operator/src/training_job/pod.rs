@@ -70,7 +70,8 @@ pub fn grace_seconds(job: &TrainingJob) -> u32 {
     interruption.ack_seconds + interruption.save_seconds + GRACE_MARGIN_SECONDS
 }
 
-/// Processes of each node: what the job asks for, else what its class gave when the job was first looked at.
+/// Processes of each node: what the job asks for, else what its class gave when the job was first
+/// looked at.
 pub fn procs_per_node(job: &TrainingJob, class: &NodeClass) -> u32 {
     let given = || job.status.as_ref()?.procs_per_node;
     let named = job.spec.procs_per_node.or_else(given);
@@ -149,8 +150,8 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
             .iter()
             .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})),
     );
-    // When a node is lost is the planner's to say: left to itself Kubernetes deletes pods of a node whose
-    // Lease ran out after five minutes, also those that go on training.
+    // When a node is lost is the planner's to say: left to itself Kubernetes deletes pods of a node
+    // whose Lease ran out after five minutes, also those that go on training.
     tolerations.extend(
         ["not-ready", "unreachable"]
             .map(|name| json!({"key": format!("node.kubernetes.io/{name}"), "operator": "Exists", "effect": "NoExecute"})),

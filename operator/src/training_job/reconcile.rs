@@ -342,8 +342,8 @@ impl Reconciler {
         plan
     }
 
-    /// Begins to write plans: what somebody waits for first, then what gives nodes, in the order of the
-    /// queue, and last why the others wait. Returns when to look again at notes that wait.
+    /// Begins to write plans: what somebody waits for first, then what gives nodes, in the order of
+    /// the queue, and last why the others wait. Returns when to look again at notes that wait.
     fn begin_all(
         &mut self,
         plans: Vec<JobPlan>,
@@ -417,8 +417,8 @@ impl Reconciler {
         }));
     }
 
-    /// What was written is a change as well: the next plan rests on it. Returns the job if the API server
-    /// refuses what it consists of.
+    /// What was written is a change as well: the next plan rests on it. Returns the job if the API
+    /// server refuses what it consists of.
     fn written(&mut self, written: Written) -> Option<JobKey> {
         let Written { job, result, took } = written;
         self.metrics

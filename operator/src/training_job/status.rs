@@ -22,8 +22,8 @@ use crate::training_job::translate::timestamp;
 /// Attempts that the API shows.
 const ATTEMPTS: usize = 16;
 
-/// The planner's status as the API shows it. `seen` is what it replaces: the planner knows the newest attempt only, and
-/// those before it stay as they are shown.
+/// The planner's status as the API shows it. `seen` is what it replaces: the planner knows the
+/// newest attempt only, and those before it stay as they are shown.
 pub fn to_api(
     status: &JobStatus,
     job: &str,
@@ -253,7 +253,8 @@ fn class(status: &TrainingJobStatus) -> Option<(Class, u32)> {
     Some((class.into(), status.procs_per_node?))
 }
 
-/// When the job ended. An older operator said it in another field; then the condition that it ended by has the time.
+/// When the job ended. An older operator said it in another field; then the condition that it ended
+/// by has the time.
 pub fn finished_at(status: &TrainingJobStatus) -> Option<Timestamp> {
     let ends = [ConditionKind::Complete, ConditionKind::Failed].map(ConditionKind::as_str);
     let ended = |one: &&ApiCondition| ends.contains(&&*one.type_) && one.status == "True";

@@ -32,8 +32,8 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
         "is not on the node, and its pull policy is Never",
     ),
 ];
-/// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables for
-/// one. The kubelet's own words may change with each try.
+/// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
+/// for one. The kubelet's own words may change with each try.
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
 /// Reasons by which a kubelet tells that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
@@ -105,7 +105,8 @@ pub struct MirroredAttempt {
     pub attempt: scheduler::Attempt,
     /// Where the attempt resumes, when that is pinned.
     pub resume: Option<CheckpointRef>,
-    /// What it runs with; none where an older operator did not say, and then it is what the job asks for.
+    /// What it runs with; none where an older operator did not say, and then it is what the job
+    /// asks for.
     pub terms: Option<Terms>,
     /// What its content is worth.
     pub standing: AttemptProof,
@@ -118,8 +119,8 @@ pub struct MirroredAttempt {
 pub enum AttemptProof {
     /// The operator wrote it, by this key.
     Proved(Signer),
-    /// The operator wrote it, by this key; this version cannot read it, and for this reason. Its nodes are known if
-    /// there are some.
+    /// The operator wrote it, by this key; this version cannot read it, and for this reason. Its
+    /// nodes are known if there are some.
     Unreadable(Signer, Arc<str>),
     /// Nothing proves that the operator wrote it: nothing is read of it.
     Unproved,
@@ -205,8 +206,8 @@ const RESOURCES: [&str; 5] = [
     "memory",
 ];
 
-/// The job that a pod belongs to. One that lost its ownerReference, because its job was deleted with
-/// `--cascade=orphan`, still has labels, which nobody but the operator may set.
+/// The job that a pod belongs to. One that lost its ownerReference, because its job was deleted
+/// with `--cascade=orphan`, still has labels, which nobody but the operator may set.
 pub fn job_of(metadata: &ObjectMeta) -> Option<JobKey> {
     owner(metadata).or_else(|| {
         let labels = metadata.labels.as_ref()?;
@@ -356,8 +357,8 @@ fn read(attempt: &mut MirroredAttempt, file: &[u8]) -> Result<(), contract::assi
     }
 }
 
-/// A pod; none when it is not one of ours. Each of ours asks for the resource that represents its node,
-/// which nobody but the operator may: anything else takes no node, whatever its labels say.
+/// A pod; none when it is not one of ours. Each of ours asks for the resource that represents its
+/// node, which nobody but the operator may: anything else takes no node, whatever its labels say.
 pub fn pod(view: PodView) -> Option<MirroredPod> {
     if !view.spec.asks_for(names::RESOURCE_NODE) {
         return None;

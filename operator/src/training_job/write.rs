@@ -15,8 +15,9 @@ use tokio::sync::Semaphore;
 
 use crate::fence::WriteFence;
 
-/// Requests in flight that give nodes to jobs: enough for some 120 pods a second at the API server's 0.5 s under load,
-/// few enough that priority and fairness does not queue other clients behind us.
+/// Requests in flight that give nodes to jobs: enough for some 120 pods a second at the API
+/// server's 0.5 s under load, few enough that priority and fairness does not queue other clients
+/// behind us.
 pub const IN_FLIGHT: usize = 64;
 /// Beside those, requests for what somebody waits for, and for notes.
 const URGENT: usize = 16;
@@ -24,8 +25,8 @@ const NOTES: usize = 4;
 const DRY_RUNS: usize = 8;
 /// Verb of a creation that stores nothing.
 const DRY_RUN: &str = "dry_run";
-/// Within which a request must be answered. With it a write is sent only while the Lease was renewed
-/// less than 7 s ago (15 s that it lasts, less this).
+/// Within which a request must be answered. With it a write is sent only while the Lease was
+/// renewed less than 7 s ago (15 s that it lasts, less this).
 pub const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Why a write did not happen, as far as the caller must know.

@@ -47,8 +47,8 @@ struct Watch<K, M, F> {
     translate: F,
 }
 
-/// Keeps one mirror up to date for ever: `translate` says as what an object is kept, none when it is
-/// none of ours.
+/// Keeps one mirror up to date for ever: `translate` says as what an object is kept, none when it
+/// is none of ours.
 pub(super) fn watch<K, T, M, F>(
     api: Api<K>,
     scope: Scope,

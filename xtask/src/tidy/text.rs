@@ -41,6 +41,20 @@ const REGISTRIES: [&str; 9] = [
     concat!("registry.k8s", ".io"),
 ];
 
+/// Widest line of a comment, as rustfmt keeps code.
+const COMMENT_WIDTH: usize = 100;
+
+/// Where comments keep to it.
+const NARROW: [&str; 7] = [
+    "core/scheduler/",
+    "core/topology/",
+    "crds/",
+    "daemon/",
+    "device-plugin/",
+    "launcher/",
+    "operator/",
+];
+
 /// Written by cargo, go and lawyers.
 const EXEMPT: [&str; 2] = ["Cargo.lock", "LICENSE"];
 
@@ -57,11 +71,20 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             "start with `//!`: what the file owns, and what it leaves to others".to_owned(),
         );
     }
+    let is_narrow = NARROW.iter().any(|folder| path.starts_with(folder));
+    let is_narrow = is_narrow && file.extension() == "rs" && !path.contains("/pb/");
     for (number, line) in text
         .lines()
         .enumerate()
         .map(|(index, line)| (index + 1, line))
     {
+        if is_narrow && line.trim_start().starts_with("//") && line.chars().count() > COMMENT_WIDTH
+        {
+            error(
+                number,
+                format!("comment wider than {COMMENT_WIDTH} columns: wrap it"),
+            );
+        }
         if OURS.contains(&file.extension()) {
             if line.ends_with([' ', '\t', '\r']) {
                 error(number, "blank at the end of the line".to_owned());
@@ -127,7 +150,7 @@ fn is_word(line: &str, marker: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, Findings, check};
+    use super::{COMMENT_WIDTH, File, Findings, check};
 
     fn errors(path: &str, text: &str) -> Vec<String> {
         let mut findings = Findings::default();
@@ -157,6 +180,8 @@ mod tests {
             );
         };
         found("a.rs", "fn main() {}\n", "start with `//!`");
+        let wide = format!("//! {}\n", "x".repeat(COMMENT_WIDTH));
+        found("operator/src/a.rs", &wide, "wrap it");
         found("a.py", "x = 1 \n", "blank at the end");
         found("a.yaml", "a:\tb\n", "tab");
         found("a.md", "# A title", "no line end");

@@ -136,7 +136,8 @@ impl<'a> Facts<'a> {
                 status.phase, status.attempt
             )
         })?;
-        // One that is created in this plan is not there yet, or the plan ends where it turns out to be.
+        // One that is created in this plan is not there yet, or the plan ends where it turns out to
+        // be.
         let known = replay.created.is_none();
         let sure = !known || !self.doubtful.contains(&(&replay.job.key, attempt));
         ensure(sure, RECORD_FIRST, || {

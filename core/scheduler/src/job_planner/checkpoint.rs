@@ -9,16 +9,16 @@ use topology::CheckpointRef;
 const ACKNOWLEDGED: &str = "Acknowledged";
 
 impl JobPlanner<'_> {
-    /// Takes over what the attempt that ends is known to have saved: what it acknowledged when it was
-    /// asked to stop, else what it reported last.
+    /// Takes over what the attempt that ends is known to have saved: what it acknowledged when it
+    /// was asked to stop, else what it reported last.
     pub(super) fn learn_saved(&mut self) {
         if !self.learn_acknowledged() {
             self.learn_report();
         }
     }
 
-    /// Takes over what its newest attempt acknowledged, if it did. Pods that a deposed leader created
-    /// may do so only when the attempt is long over.
+    /// Takes over what its newest attempt acknowledged, if it did. Pods that a deposed leader
+    /// created may do so only when the attempt is long over.
     pub(crate) fn learn_acknowledged(&mut self) -> bool {
         let Some(ack) = self.acknowledged() else {
             return false;
@@ -28,8 +28,9 @@ impl JobPlanner<'_> {
         true
     }
 
-    /// Takes over what pods acknowledged of attempts that are long over, or of a job that is: its nodes were cut off
-    /// and are back. Of a job that holds nothing no more than its end is known, and nothing is recorded.
+    /// Takes over what pods acknowledged of attempts that are long over, or of a job that is: its
+    /// nodes were cut off and are back. Of a job that holds nothing no more than its end is known,
+    /// and nothing is recorded.
     pub(crate) fn learn_late(&mut self) {
         if self.status.phase.is_terminal() {
             if self.job.finalizer {
@@ -106,8 +107,8 @@ impl JobPlanner<'_> {
     }
 
     /// Where the attempt starts from, if that is certain: the attempt before it acknowledged its
-    /// last checkpoint, or only attempts that could not read it have been between. Otherwise a newer
-    /// one may exist than was reported.
+    /// last checkpoint, or only attempts that could not read it have been between. Otherwise a
+    /// newer one may exist than was reported.
     pub(super) fn resume_point(&self, number: u32) -> Option<CheckpointRef> {
         let condition = self.status.conditions.get(&CheckpointDurable)?;
         let last = self.status.last_checkpoint.as_ref()?;

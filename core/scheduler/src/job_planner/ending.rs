@@ -83,8 +83,8 @@ impl<'a> JobPlanner<'a> {
         });
     }
 
-    /// Checkpoints exist, and the program could load none: it may try again later, or nothing will help. Without
-    /// them it would train what it has trained already.
+    /// Checkpoints exist, and the program could load none: it may try again later, or nothing will
+    /// help. Without them it would train what it has trained already.
     fn could_not_resume(&mut self, message: &str, cause: &ProgramCause, ledger: &Ledger<'a>) {
         let tried = self.status.unreadable;
         let (reason, text) = match cause {

@@ -10,9 +10,10 @@ use crate::promise::Promise;
 use crate::time::Timestamp;
 
 impl<'a> JobPlanner<'a> {
-    /// Its attempt is over: its nodes stay promised until it can take them again, and a little longer.
-    /// Also after a failure of the program, because nobody else should lose hours of queueing to a
-    /// restart of seconds; but not over a long back-off, in which they would only be idle.
+    /// Its attempt is over: its nodes stay promised until it can take them again, and a little
+    /// longer. Also after a failure of the program, because nobody else should lose hours of
+    /// queueing to a restart of seconds; but not over a long back-off, in which they would only be
+    /// idle.
     pub(super) fn keep_place(&mut self, ledger: &Ledger<'a>) {
         let policy = ledger.policy();
         let again = self.status.retry_at.unwrap_or(self.now);

@@ -1,5 +1,5 @@
-//! What is not seen ends nothing before a read has confirmed that it is gone, and nobody's patience ends
-//! by what is old.
+//! What is not seen ends nothing before a read has confirmed that it is gone, and nobody's patience
+//! ends by what is old.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,7 +295,8 @@ fn an_acknowledgement_is_awaited_though_its_node_went_when_the_pod_had_ended() {
         pod.finalizer = pod.rank == 0;
         pod.terminal = pod.rank != 0;
     }
-    // Its pod has ended with the acknowledgement, which is not seen yet; then its Node went, as it was asked to.
+    // Its pod has ended with the acknowledgement, which is not seen yet; then its Node went, as it
+    // was asked to.
     let gone = snapshot.pods[0].node.clone();
     snapshot.nodes.retain(|node| node.name != gone);
     snapshot.absent.insert(Absent::Node(gone));

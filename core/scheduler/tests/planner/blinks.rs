@@ -137,8 +137,9 @@ fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
     new
 }
 
-/// All at once, under leaders that follow each other and see each kind of objects late: [`World`] asserts that nothing
-/// healthy is killed, and that who is asked to leave may save. `cargo xtask sim nodes` goes on with it.
+/// All at once, under leaders that follow each other and see each kind of objects late: [`World`]
+/// asserts that nothing healthy is killed, and that who is asked to leave may save. `cargo xtask
+/// sim nodes` goes on with it.
 #[test]
 fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
     explore(1500, &[], |rng| {
@@ -161,7 +162,8 @@ fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
         for stored in world.jobs.values() {
             let status = &stored.job.status;
             assert_eq!(status.phase, JobPhase::Succeeded, "{}", world.describe());
-            // Who sees a gang fail long after a node of it died and came back cannot know why it did.
+            // Who sees a gang fail long after a node of it died and came back cannot know why it
+            // did.
             let charged = status.restarts > 0 && !sees_late;
             assert!(!charged, "{}", world.describe());
         }

@@ -1,4 +1,5 @@
-//! What is known of checkpoints: acknowledged, reported, passed over, not to be read; and where attempts resume from.
+//! What is known of checkpoints: acknowledged, reported, passed over, not to be read; and where
+//! attempts resume from.
 
 use std::time::Duration;
 
@@ -73,7 +74,8 @@ fn an_acknowledgement_that_comes_after_the_end_of_its_attempt_is_recorded() {
     assert_eq!(recorded(&plan, "train").last_checkpoint, Some(ack));
 }
 
-/// The newest attempt gets its nodes again and its program cannot go on for this reason; what is recorded then.
+/// The newest attempt gets its nodes again and its program cannot go on for this reason; what is
+/// recorded then.
 fn cannot_resume(snapshot: &mut Snapshot, now: &mut u64, cause: &ProgramCause) -> JobStatus {
     let mut pod = snapshot.pods[0].clone();
     fail(&mut pod, 0, at(*now));

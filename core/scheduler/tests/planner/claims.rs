@@ -1,5 +1,5 @@
-//! Places that are kept for jobs that restart or move, single decisions: who gets what meanwhile, when that
-//! ends, and that the check refuses plans that take it.
+//! Places that are kept for jobs that restart or move, single decisions: who gets what meanwhile,
+//! when that ends, and that the check refuses plans that take it.
 
 use std::collections::BTreeMap;
 
@@ -191,7 +191,8 @@ fn a_plan_that_gives_promised_nodes_to_others_is_refused() {
     let plan = careless(&snapshot, at(100));
     assert_eq!(placed(&plan).len(), 3);
     refused(&snapshot, &plan, at(100));
-    // Also where only a number of nodes is promised: of two nodes that are free beside its own one may go.
+    // Also where only a number of nodes is promised: of two nodes that are free beside its own one
+    // may go.
     let mut counted = snapshot.clone();
     counted.nodes.truncate(5);
     let mut plan = careless(&counted, at(100));

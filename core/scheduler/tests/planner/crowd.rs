@@ -130,8 +130,9 @@ fn a_hundred_jobs_share_two_hundred_nodes() {
                 world.describe()
             );
         }
-        // Each pod is created once. The rest: finalizer on and off, ConfigMap, rank 0 stripped, and a record for
-        // each of waiting (at most for two reasons), Assigned, Starting, Running and Succeeded.
+        // Each pod is created once. The rest: finalizer on and off, ConfigMap, rank 0 stripped, and
+        // a record for each of waiting (at most for two reasons), Assigned, Starting, Running and
+        // Succeeded.
         assert!(
             world.writes <= pods + 100 * 12,
             "{} writes for {pods} pods",

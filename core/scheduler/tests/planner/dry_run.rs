@@ -1,4 +1,5 @@
-//! Nodes and the dry run of a job's first pod: who is asked about, who gets nodes, and who keeps its turn.
+//! Nodes and the dry run of a job's first pod: who is asked about, who gets nodes, and who keeps
+//! its turn.
 
 use scheduler::{DryRun, JobEvent, JobPhase, Plan, PodState, Policy, Problem, Snapshot, check};
 
@@ -120,8 +121,8 @@ fn a_gang_that_has_its_nodes_is_neither_asked_about_nor_ended() {
     }
 }
 
-/// Whoever leads next asks again. If it took the finalizer off meanwhile, operators that are killed after every
-/// write would put it on and take it off for ever.
+/// Whoever leads next asks again. If it took the finalizer off meanwhile, operators that are killed
+/// after every write would put it on and take it off for ever.
 #[test]
 fn a_job_that_was_about_to_get_nodes_keeps_its_finalizer_while_its_pod_is_tried_again() {
     let mut snapshot = queue("a:3", vec![job("train", 3)]);

@@ -1,5 +1,5 @@
-//! Events: each comes with its transition and only then. Planning the same state again, as a resync or a
-//! restarted operator does, emits nothing.
+//! Events: each comes with its transition and only then. Planning the same state again, as a resync
+//! or a restarted operator does, emits nothing.
 
 use scheduler::{
     Action, Exit, JobStatus, Plan, PodState, Policy, Problem, Ready, Snapshot, Timestamp, Wish,
@@ -150,9 +150,10 @@ fn a_deleted_job_tells_nothing() {
     assert_eq!(step(&mut snapshot, at(9)), [""; 0]);
 }
 
-/// Phase, zones, how many take part, and what each condition says in one word. The zones, because a new leader may
-/// choose other nodes for an attempt that was recorded and not decided. How many take part, because a gang that goes
-/// on without a lost node may lose another: that is news with the same reason.
+/// Phase, zones, how many take part, and what each condition says in one word. The zones, because a
+/// new leader may choose other nodes for an attempt that was recorded and not decided. How many
+/// take part, because a gang that goes on without a lost node may lose another: that is news with
+/// the same reason.
 fn words(status: &JobStatus) -> impl PartialEq + std::fmt::Debug {
     let conditions = status.conditions.iter();
     let words =

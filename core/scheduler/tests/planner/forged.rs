@@ -1,5 +1,5 @@
-//! Objects that the operator did not write, or that this version cannot read: they take nothing from anybody,
-//! and they end no gang that trains.
+//! Objects that the operator did not write, or that this version cannot read: they take nothing
+//! from anybody, and they end no gang that trains.
 
 use scheduler::{
     Action, Attempt, ConditionKind, Doubt, Doubtful, JobPhase, PodState, Policy, Snapshot, plan,

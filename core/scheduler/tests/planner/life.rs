@@ -16,7 +16,8 @@ pub(crate) struct Life {
     pub(crate) verify: fn(&World),
 }
 
-/// Lives it undisturbed, then once for each of its writes and each way of losing the operator there.
+/// Lives it undisturbed, then once for each of its writes and each way of losing the operator
+/// there.
 pub(crate) fn live(life: &Life) {
     let writes = once(life, 0, Crash::default());
     let seconds = Duration::from_secs;

@@ -1,5 +1,5 @@
-//! Tests of the planner as a whole: single decisions, properties over random clusters, and whole lives of jobs
-//! in a simulated cluster whose operator is killed after every write.
+//! Tests of the planner as a whole: single decisions, properties over random clusters, and whole
+//! lives of jobs in a simulated cluster whose operator is killed after every write.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,5 +1,5 @@
-//! States of nodes and what follows for gangs: a node that sends heartbeats stays, what is lost is left at once, and who wants a
-//! node emptied gets it by the contract.
+//! States of nodes and what follows for gangs: a node that sends heartbeats stays, what is lost is
+//! left at once, and who wants a node emptied gets it by the contract.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::gangs::{deletions, running};
 use crate::properties::apply;
 
-/// The nodes of these numbers send heartbeats to the rendezvous service; of others nothing is known.
+/// The nodes of these numbers send heartbeats to the rendezvous service; of others nothing is
+/// known.
 fn set_liveness(snapshot: &mut Snapshot, alive: &[usize], given_up: &[usize]) {
     let named = |numbers: &[usize]| -> BTreeSet<NodeName> {
         let names = numbers.iter().map(|number| format!("a-{number:03}"));
@@ -218,7 +219,8 @@ fn a_rolling_cordon_interrupts_a_gang_once_a_few_minutes_for_all_nodes_that_wish
     let mut sights = Sights::default();
     let policy = Policy::default();
     let mut interrupted = Vec::new();
-    // One node after the other, ten seconds apart, is cordoned; each is open again two minutes later.
+    // One node after the other, ten seconds apart, is cordoned; each is open again two minutes
+    // later.
     for second in (10..1200).step_by(2) {
         let now = at(second);
         for (index, node) in snapshot.nodes.iter_mut().enumerate() {

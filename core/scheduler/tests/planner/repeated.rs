@@ -237,8 +237,8 @@ fn places(world: &World) -> Vec<NodeName> {
     all.map(|(_, running)| running.pod.node.clone()).collect()
 }
 
-/// A job of five of six nodes, and behind it so many of one node that run for hours. Returns how long it is
-/// without nodes that train. It always comes back to its own.
+/// A job of five of six nodes, and behind it so many of one node that run for hours. Returns how
+/// long it is without nodes that train. It always comes back to its own.
 fn struck_in_a_crowd(seed: u64, small: u32, strike: Strike, crash: Crash) -> (World, Duration) {
     let mut world = World::new(&mut Rng::new(seed), nodes("a:6"));
     world.submit(job("big", 5), Program::trains(7200));

@@ -1,5 +1,5 @@
-//! Gangs that go on without lost nodes: which Events follow, what is freed, when they are complete, and when the usual end of
-//! an attempt takes over.
+//! Gangs that go on without lost nodes: which Events follow, what is freed, when they are complete,
+//! and when the usual end of an attempt takes over.
 
 use scheduler::{
     Action, CommittedMembers, ConditionKind, Exit, Gone, JobPhase, PodState, Policy, Ready,

@@ -1,5 +1,6 @@
-//! Leaders that see the cluster late, each kind of objects as of another moment, and that follow each other: whatever
-//! they see, no gang that trains whole is ended or loses its grace. [`World`] asserts that at each deletion.
+//! Leaders that see the cluster late, each kind of objects as of another moment, and that follow
+//! each other: whatever they see, no gang that trains whole is ended or loses its grace. [`World`]
+//! asserts that at each deletion.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -98,7 +99,8 @@ fn all_jobs_end_whatever_goes_wrong_whoever_leads_and_however_late_it_sees() {
     });
 }
 
-/// Jobs that are deleted at some time and created again under their names, while leaders follow each other.
+/// Jobs that are deleted at some time and created again under their names, while leaders follow
+/// each other.
 fn recreated(rng: &mut Rng) -> World {
     let mut world = World::new(rng, nodes("a:4 b:3"));
     for name in ["one", "two", "three"] {

@@ -1,5 +1,5 @@
-//! Planning goes on while earlier plans are being written: what is under way is neither planned again nor
-//! given to others.
+//! Planning goes on while earlier plans are being written: what is under way is neither planned
+//! again nor given to others.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Gangs of which nobody knows any more who takes part: what was written down was changed or deleted.
+//! Gangs of which nobody knows any more who takes part: what was written down was changed or
+//! deleted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -163,7 +163,8 @@ async fn without_a_cluster_all_learn_that_nobody_has_a_result_any_more_also_who_
     let served = standalone::serve_one(listener, shrinking(), metrics, shutdown.clone());
     let task = tokio::spawn(served);
     begun_at(address, 3).await;
-    // All three sidecars are killed after one process got an outcome, and have no memory when they come back.
+    // All three sidecars are killed after one process got an outcome, and have no memory when they
+    // come back.
     let mut sidecars = Vec::new();
     for (rank, answered, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
         let mut sidecar = Sidecar::hello(address, rank, None).await;

@@ -116,8 +116,8 @@ impl Applier {
         }
     }
 
-    /// Name of the Secret with an attempt's key. It ends in a digest of the key, so that nobody else
-    /// has a Secret of this name: the operator may not read Secrets to find out.
+    /// Name of the Secret with an attempt's key. It ends in a digest of the key, so that nobody
+    /// else has a Secret of this name: the operator may not read Secrets to find out.
     pub(super) fn key_name(&self, key: &JobKey, attempt: u32, signer: Signer) -> String {
         let secret = self.masters.attempt_key(signer, &key.uid, attempt);
         let digest = Key::derive(secret.as_bytes(), "name", attempt);
@@ -139,8 +139,8 @@ impl Applier {
     }
 
     /// The Secret first: as long as the ConfigMap is seen, this is planned again. The Secret's name
-    /// follows from the job's uid, so no other job has one of that name; the ConfigMap's does not, so
-    /// its own uid is said.
+    /// follows from the job's uid, so no other job has one of that name; the ConfigMap's does not,
+    /// so its own uid is said.
     pub(super) async fn delete_attempt(&self, key: &JobKey, attempt: u32) -> Result<(), Error> {
         let name = names::attempt_name(&key.name, attempt);
         let uid = {

@@ -1,8 +1,9 @@
-//! The part of `apply` that writes who takes part in an attempt, for its rendezvous: into the job's status, and only
-//! over what the rendezvous has read there. Of two leaders one succeeds.
+//! The part of `apply` that writes who takes part in an attempt, for its rendezvous: into the job's
+//! status, and only over what the rendezvous has read there. Of two leaders one succeeds.
 //!
-//! What the members begin with is too long for a status that every watcher gets. It is written before, into a ConfigMap
-//! that is named by its digest and never changes, so the one write to the status decides about both.
+//! What the members begin with is too long for a status that every watcher gets. It is written
+//! before, into a ConfigMap that is named by its digest and never changes, so the one write to the
+//! status decides about both.
 
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ pub enum CommitUnknown {
 }
 
 impl Applier {
-    /// Who takes part in an attempt, read from the API server: a mirror may be behind an earlier leader.
+    /// Who takes part in an attempt, read from the API server: a mirror may be behind an earlier
+    /// leader.
     pub async fn committed(
         &self,
         job: &JobKey,
@@ -55,8 +57,8 @@ impl Applier {
         }
     }
 
-    /// Writes down who takes part in an attempt, if the last commit is that of epoch `after`. Else what is there, if
-    /// that is known and the attempt still is.
+    /// Writes down who takes part in an attempt, if the last commit is that of epoch `after`. Else
+    /// what is there, if that is known and the attempt still is.
     pub async fn commit(
         &self,
         job: &JobKey,
@@ -217,7 +219,8 @@ impl Applier {
         Ok(text.filter(|text| members::record_name(&job.name, of, text) == name))
     }
 
-    /// Deletes a record that a status referred to and its successor does not. One that is left over goes with its job.
+    /// Deletes a record that a status referred to and its successor does not. One that is left over
+    /// goes with its job.
     pub(super) async fn drop_superseded(
         &self,
         job: &JobKey,

@@ -1,5 +1,5 @@
-//! The part of `apply` that stores nothing: asks the API server whether it would take the first pod of
-//! a job's next attempt.
+//! The part of `apply` that stores nothing: asks the API server whether it would take the first pod
+//! of a job's next attempt.
 
 use crds::fabric::FabricSpec;
 use crds::training_job::TrainingJob;
@@ -50,8 +50,8 @@ impl Applier {
         let strict = before == 0;
         let writer = self.writer.for_purpose(WritePurpose::DryRun);
         match writer.dry_run::<Pod>(&key.namespace, &body, strict).await {
-            // A pod of this name has been admitted before, or admission has passed and the name is for the
-            // real creation to care about.
+            // A pod of this name has been admitted before, or admission has passed and the name is
+            // for the real creation to care about.
             Ok(()) | Err(Error::Exists { .. }) => DryRunAnswer::Accepted,
             Err(Error::Refused { reason, .. }) if reason.contains(UNSUPPORTED) => {
                 DryRunAnswer::Accepted

@@ -149,8 +149,8 @@ impl Progress<'_> {
 }
 
 impl Applier {
-    /// Applies the plan of a job, which the snapshot saw as `job`. When it is cancelled nothing more
-    /// is created.
+    /// Applies the plan of a job, which the snapshot saw as `job`. When it is cancelled nothing
+    /// more is created.
     pub async fn apply(
         &self,
         plan: &JobPlan,

@@ -1,5 +1,5 @@
-//! A status as the changes to the one before: what a newer release keeps in the same place is not in
-//! either, and so survives. What this release knows and has dropped is removed by name.
+//! A status as the changes to the one before: what a newer release keeps in the same place is not
+//! in either, and so survives. What this release knows and has dropped is removed by name.
 
 use crds::training_job::TrainingJobStatus;
 use serde_json::{Map, Value};

@@ -208,8 +208,8 @@ impl Applier {
         }
     }
 
-    /// The deletions as few requests, so that a gang is asked to leave at once. None when they must go
-    /// one by one: a selector does not find all of them.
+    /// The deletions as few requests, so that a gang is asked to leave at once. None when they must
+    /// go one by one: a selector does not find all of them.
     pub(super) fn groups(&self, key: &JobKey, actions: &[Action]) -> Option<Vec<Group>> {
         if actions.len() < 2 {
             return None;

@@ -41,8 +41,8 @@ pub(super) fn of(
     }
 }
 
-/// What the node offers less of than its class asks for, if there is something. CPU and memory are the
-/// shares of both containers, and a node that says nothing about them is not judged.
+/// What the node offers less of than its class asks for, if there is something. CPU and memory are
+/// the shares of both containers, and a node that says nothing about them is not judged.
 fn short(node: &translate::MirroredNode, class: &NodeClass) -> Option<Arc<str>> {
     let offered = |resource: &str| {
         let mut offers = node.offers.iter();

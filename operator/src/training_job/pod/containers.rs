@@ -1,4 +1,5 @@
-//! The containers: our sidecar, the trainer with our launcher as its first process, the user's others.
+//! The containers: our sidecar, the trainer with our launcher as its first process, the user's
+//! others.
 
 use crds::fabric::{NodeClass, Share};
 use crds::names;

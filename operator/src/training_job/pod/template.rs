@@ -1,4 +1,5 @@
-//! What of a template is refused because it would break the gang, where no rule of the API can say so.
+//! What of a template is refused because it would break the gang, where no rule of the API can say
+//! so.
 
 use crds::names;
 use crds::template::PodTemplateBody;
@@ -16,8 +17,8 @@ pub fn template_problem(body: &PodTemplateBody) -> Option<String> {
         .or_else(|| last_word_problem(body))
 }
 
-/// What the launcher says last, the save of an interruption for one, is read where the kubelet looks
-/// by default.
+/// What the launcher says last, the save of an interruption for one, is read where the kubelet
+/// looks by default.
 fn last_word_problem(body: &PodTemplateBody) -> Option<String> {
     let trainer = body
         .containers
@@ -36,7 +37,8 @@ pub fn claims(body: &PodTemplateBody) -> impl Iterator<Item = &str> {
     volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
 }
 
-/// A container that mounts one of our volumes would see the attempt's key, or could replace the launcher.
+/// A container that mounts one of our volumes would see the attempt's key, or could replace the
+/// launcher.
 fn volume_problem(body: &PodTemplateBody) -> Option<String> {
     let containers = body
         .containers

@@ -1,6 +1,6 @@
-//! Reads from the API server what the mirrors leave in doubt: what a plan misses, and what we created
-//! and the watch never delivered. What a read finds goes into the mirrors; what it does not find, the
-//! next plan may act upon.
+//! Reads from the API server what the mirrors leave in doubt: what a plan misses, and what we
+//! created and the watch never delivered. What a read finds goes into the mirrors; what it does not
+//! find, the next plan may act upon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

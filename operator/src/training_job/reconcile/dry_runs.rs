@@ -1,5 +1,5 @@
-//! Dry runs of the first pods of jobs that want nodes: what the API server said of each job's spec, and
-//! when it is asked again. A new leader starts without it, and asks.
+//! Dry runs of the first pods of jobs that want nodes: what the API server said of each job's spec,
+//! and when it is asked again. A new leader starts without it, and asks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Plans that only say why a job waits. They come after everything else and not too many at a time, so
-//! that a burst of submissions does not hold up what is given to the first of them.
+//! Plans that only say why a job waits. They come after everything else and not too many at a time,
+//! so that a burst of submissions does not hold up what is given to the first of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -67,8 +67,8 @@ impl Pauses {
         })
     }
 
-    /// The plans without what a pause forbids. A job whose objects are refused is still recorded and
-    /// releases what it holds; only creating is not tried again before the pause is over.
+    /// The plans without what a pause forbids. A job whose objects are refused is still recorded
+    /// and releases what it holds; only creating is not tried again before the pause is over.
     pub(super) fn allowed(&self, plans: Vec<JobPlan>, now: Instant) -> Vec<JobPlan> {
         let allow = |mut plan: JobPlan| {
             if let Some(pause) = self.0.get(&plan.job).filter(|pause| now < pause.until) {

@@ -1,5 +1,6 @@
-//! What a leader knows of the API server: a copy of each kind, as a watch delivers it in order and late, with the
-//! leader's own writes laid over it. The rules are those of the operator's mirrors. Without copies it sees everything.
+//! What a leader knows of the API server: a copy of each kind, as a watch delivers it in order and
+//! late, with the leader's own writes laid over it. The rules are those of the operator's mirrors.
+//! Without copies it sees everything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -312,7 +313,8 @@ impl World {
         }
     }
 
-    /// Another operator will lead: it knows what its watches have delivered, and nothing of the last one's writes.
+    /// Another operator will lead: it knows what its watches have delivered, and nothing of the
+    /// last one's writes.
     pub(super) fn forget_own_writes(&mut self, leads_from: Duration) {
         let Some(copies) = &mut self.copies else {
             return;
@@ -324,7 +326,8 @@ impl World {
         copies.pods.shown = copies.pods.delivered.clone();
     }
 
-    /// Whether the leader has seen all that was there when it began to lead. It does not wait for a kind that is stale.
+    /// Whether the leader has seen all that was there when it began to lead. It does not wait for a
+    /// kind that is stale.
     pub(super) fn has_listed(&self) -> bool {
         let now = self.queue.now();
         self.copies.as_ref().is_none_or(|copies| {

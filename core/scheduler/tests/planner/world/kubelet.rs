@@ -284,7 +284,8 @@ impl World {
         }
     }
 
-    /// Every rank saved the same step and leaves: with Interrupted where SIGTERM arrived, with code 0 elsewhere.
+    /// Every rank saved the same step and leaves: with Interrupted where SIGTERM arrived, with code
+    /// 0 elsewhere.
     pub(crate) fn saved(&mut self, job: JobKey, attempt: u32) {
         if !self.is_whole(&job, attempt) {
             self.later(Event::Saved(job.clone(), attempt), &job, attempt);

@@ -1,5 +1,5 @@
-//! Machines and their Node objects: they die and come back, blink, and are replaced; and what the rendezvous
-//! service knows of the sidecars on them.
+//! Machines and their Node objects: they die and come back, blink, and are replaced; and what the
+//! rendezvous service knows of the sidecars on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +107,8 @@ impl World {
         here.map(|(id, _)| id.clone()).collect()
     }
 
-    /// What Kubernetes says of a machine that is alive: its runtime restarts, or its Lease is not renewed.
+    /// What Kubernetes says of a machine that is alive: its runtime restarts, or its Lease is not
+    /// renewed.
     pub(super) fn report(&mut self, name: &NodeName, ready: Ready) {
         if let Some(machine) = self.machines.get_mut(name)
             && machine.alive
@@ -181,7 +182,8 @@ impl World {
         gangs.map(|(key, alive)| (key, Arc::new(alive))).collect()
     }
 
-    /// Whether it counts what is ended. Where leaders see everything at once, not after a deposed one has come back.
+    /// Whether it counts what is ended. Where leaders see everything at once, not after a deposed
+    /// one has come back.
     fn counts(&self) -> bool {
         self.copies.is_some() || !self.operator.haunted
     }

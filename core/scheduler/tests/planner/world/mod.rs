@@ -1,6 +1,7 @@
-//! A cluster in miniature: an API server that keeps versions, machines that die, kubelets that start, kill and
-//! report pods with random delays, programs that train, save, fail or ignore signals, and an operator around the
-//! planner that can be killed after any write. Every run with the same seed is the same.
+//! A cluster in miniature: an API server that keeps versions, machines that die, kubelets that
+//! start, kill and report pods with random delays, programs that train, save, fail or ignore
+//! signals, and an operator around the planner that can be killed after any write. Every run with
+//! the same seed is the same.
 
 mod api;
 mod copies;
@@ -56,7 +57,8 @@ pub(crate) enum Event {
     Revive(NodeName),
     /// The condition `Ready` of a node changes, for all that the machine does.
     Report(NodeName, Ready),
-    /// A Node object that is being deleted goes once its pods have left; a new machine takes its name.
+    /// A Node object that is being deleted goes once its pods have left; a new machine takes its
+    /// name.
     Retire(NodeName),
     Enlist(NodeName),
     /// The rendezvous service notices a sidecar, or misses it.
@@ -323,7 +325,8 @@ impl World {
         }
     }
 
-    /// Lets the cluster come to rest after everything has ended, and checks that nothing is left over.
+    /// Lets the cluster come to rest after everything has ended, and checks that nothing is left
+    /// over.
     pub(crate) fn settle(&mut self) {
         let end = self.queue.now() + Duration::from_secs(300);
         while self.queue.next_at().is_some_and(|next| next <= end) {
@@ -407,9 +410,10 @@ impl World {
 
     /// What must hold after every single event.
     fn invariants(&self) {
-        // A pod counts for the node that it is pinned to, bound or not, alive or dead: what runs on a
-        // node without heartbeats may still run. Only two leaders that do not see each other may pin
-        // two pods to one node; then the resource `fireflyer.dev/node` lets one of them be bound.
+        // A pod counts for the node that it is pinned to, bound or not, alive or dead: what runs on
+        // a node without heartbeats may still run. Only two leaders that do not see each other may
+        // pin two pods to one node; then the resource `fireflyer.dev/node` lets one of them be
+        // bound.
         let haunted = self.operator.haunted;
         let counts = |running: &&Running| match haunted {
             true => running.is_bound(),

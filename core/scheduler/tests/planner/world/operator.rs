@@ -1,5 +1,5 @@
-//! The operator around the planner: look, plan, check, write, and look again while it writes. Killed after any
-//! write; what a deposed one still had to write may come later.
+//! The operator around the planner: look, plan, check, write, and look again while it writes.
+//! Killed after any write; what a deposed one still had to write may come later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(crate) struct Crash {
     pub(crate) after: Vec<u64>,
     /// How long nobody leads.
     pub(crate) vacancy: Duration,
-    /// Whether the killed one was only asleep, and goes on with its old plan when this much time has passed.
+    /// Whether the killed one was only asleep, and goes on with its old plan when this much time
+    /// has passed.
     pub(crate) returns: Option<Duration>,
 }
 

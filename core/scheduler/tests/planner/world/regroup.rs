@@ -1,4 +1,5 @@
-//! The rendezvous of gangs that go on without lost nodes: it writes down who takes part, or finds that nobody goes on.
+//! The rendezvous of gangs that go on without lost nodes: it writes down who takes part, or finds
+//! that nobody goes on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,7 +56,8 @@ impl World {
         self.changed();
     }
 
-    /// Something that needs the whole gang waits until it is whole again, as long as the attempt lasts.
+    /// Something that needs the whole gang waits until it is whole again, as long as the attempt
+    /// lasts.
     pub(super) fn later(&mut self, event: Event, job: &JobKey, attempt: u32) {
         let lasts = self.jobs.get(job).is_some_and(|stored| {
             let status = &stored.job.status;

@@ -1,5 +1,5 @@
-//! The dry run of a job's first pod: asked before nodes are given, once a generation of the spec, and
-//! again with pauses after a refusal.
+//! The dry run of a job's first pod: asked before nodes are given, once a generation of the spec,
+//! and again with pauses after a refusal.
 
 use super::*;
 use crate::fence::WriteFence;

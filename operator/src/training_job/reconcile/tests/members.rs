@@ -1,5 +1,5 @@
-//! Who takes part in an attempt, in the status of its job: written by compare and swap, read by the next leader, and
-//! reported to the gang's rendezvous when somebody is known to be gone.
+//! Who takes part in an attempt, in the status of its job: written by compare and swap, read by the
+//! next leader, and reported to the gang's rendezvous when somebody is known to be gone.
 
 use collective::membership::Commit;
 use collective::recovery::GroupResume;
