@@ -166,7 +166,7 @@ async fn follow<B: HardwareBackend>(
                 let error = chain(&error);
                 warn!(
                     error,
-                    "failed to read the hardware; going by what was read last"
+                    "failed to read the hardware, using the last inventory"
                 );
             }
         }

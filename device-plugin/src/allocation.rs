@@ -59,7 +59,7 @@ pub enum AllocationError {
         reason: String,
     },
     /// A number of devices below one.
-    #[error("{size} devices of {resource} cannot be chosen; ask for at least one")]
+    #[error("failed to choose {size} devices of {resource}; ask for at least one")]
     Size {
         /// The resource.
         resource: &'static str,
@@ -73,7 +73,7 @@ pub enum AllocationError {
         resource: &'static str,
     },
     /// No set of devices answers the question.
-    #[error("no set of GPUs answers this: {0}")]
+    #[error("no set of GPUs satisfies the request: {0}")]
     Impossible(#[from] preference::Error),
 }
 

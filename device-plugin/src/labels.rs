@@ -225,7 +225,7 @@ impl Labels {
             warn!(
                 node = self.node,
                 ?labels,
-                "labels differ from our facts; somebody else set them, so they stay"
+                "labels that somebody else set differ from the hardware; they stay"
             );
             self.overruled = overruled;
         }

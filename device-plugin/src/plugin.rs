@@ -26,7 +26,7 @@ pub enum Error {
     #[error(transparent)]
     Watch(#[from] folder::Error),
     /// The folder could not be looked into.
-    #[error("failed to look into the plugin folder {path}")]
+    #[error("failed to list the plugin folder {path}")]
     Look {
         /// The folder.
         path: PathBuf,
@@ -187,12 +187,12 @@ impl Plugin {
             changed = folder.changed() => changed?,
             event = event(session) => match event {
                 SocketEvent::Followed(streams) => {
-                    debug!(resource = self.resource.name(), streams, "followed");
+                    debug!(resource = self.resource.name(), streams, "the kubelet follows the devices");
                     if streams > 0 { self.gate.open() } else { self.gate.close() }
                     held.followed(streams, Instant::now());
                 }
                 SocketEvent::Broke(reason) => {
-                    warn!(resource = self.resource.name(), reason, "the plugin's server broke");
+                    warn!(resource = self.resource.name(), reason, "the plugin's server failed");
                     self.close(session.take(), held).await;
                 }
             },

@@ -77,7 +77,7 @@ pub enum Error {
     #[error(transparent)]
     Watch(#[from] crate::folder::Error),
     /// The fixture says something that cannot be.
-    #[error("failed to understand the node fixture {path}: {problem}")]
+    #[error("failed to parse the node fixture {path}: {problem}")]
     Fixture {
         /// The file.
         path: PathBuf,
